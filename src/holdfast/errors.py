@@ -1,0 +1,104 @@
+"""Every error Holdfast raises, as one tree.
+
+Each message says what happened, where, and what to do about it. Errors cross
+process boundaries (Python worker to driver), so every one of them pickles: the
+constructor's arguments are exactly ``args``.
+
+    HoldfastError
+    ├── ConfigurationError          a setting, an option or an argument is wrong
+    │   ├── UnknownOptionError      a configuration key that does not exist
+    │   └── UnsupportedSparkError   the Spark session or a setting of it cannot be used
+    ├── JobGraphError               the program itself is wrong; nothing ran
+    │   ├── DuplicateUidError       one uid given to two operators
+    │   ├── TypeDeclarationError    a type that has no columnar form, or is not declared
+    │   └── NotSerializableError    a function that cannot be shipped to a worker
+    ├── StateError                  state was used wrongly, or its store is not what it should be
+    │   ├── StateAccessError        no key set, or keyed state on a stream that is not keyed
+    │   ├── StateDescriptorError    a descriptor clashes with another, or is malformed
+    │   ├── StateValueError         a value that state cannot hold
+    │   ├── NullKeyError            a key is null
+    │   ├── KeyTypeError            a key whose type cannot be a key, or differs from the others
+    │   ├── StoreVersionError       a local store stands at another version than expected
+    │   └── StoreFullError          the disk, or the store's address space, is exhausted
+    ├── UserFunctionError           user code raised; carries operator, subtask, key and row
+    ├── OutputTypeError             an output does not fit the declared type
+    └── JobExecutionError           the job failed; the cause is attached
+"""
+
+from __future__ import annotations
+
+
+class HoldfastError(Exception):
+    """Root of every error raised by Holdfast."""
+
+
+class ConfigurationError(HoldfastError, ValueError):
+    """A setting, an option or an argument is wrong."""
+
+
+class UnknownOptionError(ConfigurationError):
+    """A configuration key that does not exist."""
+
+
+class UnsupportedSparkError(ConfigurationError):
+    """The Spark session, or one of its settings, cannot be used."""
+
+
+class JobGraphError(HoldfastError):
+    """The program is wrong; nothing has run."""
+
+
+class DuplicateUidError(JobGraphError):
+    """One uid was given to two operators."""
+
+
+class TypeDeclarationError(JobGraphError, TypeError):
+    """A type that has no columnar form, or that was needed and not declared."""
+
+
+class NotSerializableError(JobGraphError):
+    """A function cannot be shipped to a worker."""
+
+
+class StateError(HoldfastError):
+    """State was used wrongly, or its store is not what it should be."""
+
+
+class StateAccessError(StateError):
+    """No key is set, or keyed state was asked for outside a keyed stream."""
+
+
+class StateDescriptorError(StateError):
+    """A descriptor is malformed, or clashes with one already registered."""
+
+
+class StateValueError(StateError, ValueError):
+    """A value that a state cannot hold."""
+
+
+class NullKeyError(StateError):
+    """A key is null."""
+
+
+class KeyTypeError(StateError, TypeError):
+    """A key of a type that cannot be a key, or that differs from the others."""
+
+
+class StoreVersionError(StateError):
+    """A local store stands at another version than the epoch expects."""
+
+
+class StoreFullError(StateError):
+    """The disk, or the store's address space, is exhausted."""
+
+
+class UserFunctionError(HoldfastError):
+    """User code raised; the message carries operator, subtask, key, row and traceback."""
+
+
+class OutputTypeError(HoldfastError, TypeError):
+    """An output does not fit its declared type."""
+
+
+class JobExecutionError(HoldfastError):
+    """The job failed; the cause is attached and quoted."""
