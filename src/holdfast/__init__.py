@@ -1,0 +1,118 @@
+"""Holdfast: Apache Flink's state management and fault tolerance for PySpark.
+
+The layers, each importing only those below it:
+
+    spark | testing     the Spark side; harnesses for users' own tests
+    runtime             one subtask's work on record batches; knows no Spark
+    state               where values live: stores, codecs, key groups
+    api                 what users write: streams, functions, descriptors
+    errors | clock
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.api.backends import EmbeddedRocksDBStateBackend, HashMapStateBackend
+    from holdfast.api.configuration import Configuration, RuntimeExecutionMode
+    from holdfast.api.descriptors import (
+        AggregatingStateDescriptor,
+        ListStateDescriptor,
+        MapStateDescriptor,
+        ReducingStateDescriptor,
+        ValueStateDescriptor,
+    )
+    from holdfast.api.functions import (
+        AggregateFunction,
+        FilterFunction,
+        FlatMapFunction,
+        KeyedProcessFunction,
+        KeySelector,
+        MapFunction,
+        ProcessFunction,
+        ReduceFunction,
+        RuntimeContext,
+        SinkFunction,
+    )
+    from holdfast.api.graph import ErrorPolicy
+    from holdfast.api.output import OutputTag
+    from holdfast.api.sinks import SparkSink
+    from holdfast.api.state import AggregatingState, ListState, MapState, ReducingState, ValueState
+    from holdfast.api.streams import DataStream, KeyedStream
+    from holdfast.errors import HoldfastError
+    from holdfast.runtime.operators import FailedRow
+    from holdfast.spark.environment import StreamExecutionEnvironment
+    from holdfast.spark.job import JobClient, JobExecutionResult
+    from holdfast.spark.statistics import EpochStatistics, JobStatistics, JobStatus
+
+__all__ = [
+    "AggregateFunction",
+    "AggregatingState",
+    "AggregatingStateDescriptor",
+    "Configuration",
+    "DataStream",
+    "EmbeddedRocksDBStateBackend",
+    "EpochStatistics",
+    "ErrorPolicy",
+    "FailedRow",
+    "FilterFunction",
+    "FlatMapFunction",
+    "HashMapStateBackend",
+    "HoldfastError",
+    "JobClient",
+    "JobExecutionResult",
+    "JobStatistics",
+    "JobStatus",
+    "KeySelector",
+    "KeyedProcessFunction",
+    "KeyedStream",
+    "ListState",
+    "ListStateDescriptor",
+    "MapFunction",
+    "MapState",
+    "MapStateDescriptor",
+    "OutputTag",
+    "ProcessFunction",
+    "ReduceFunction",
+    "ReducingState",
+    "ReducingStateDescriptor",
+    "RuntimeContext",
+    "RuntimeExecutionMode",
+    "SinkFunction",
+    "SparkSink",
+    "StreamExecutionEnvironment",
+    "ValueState",
+    "ValueStateDescriptor",
+]
+
+__version__ = "0.1.0.dev0"
+
+_HOMES = {
+    "holdfast.api.backends": "EmbeddedRocksDBStateBackend HashMapStateBackend",
+    "holdfast.api.configuration": "Configuration RuntimeExecutionMode",
+    "holdfast.api.descriptors": "AggregatingStateDescriptor ListStateDescriptor "
+    "MapStateDescriptor ReducingStateDescriptor ValueStateDescriptor",
+    "holdfast.api.functions": "AggregateFunction FilterFunction FlatMapFunction KeySelector "
+    "KeyedProcessFunction MapFunction ProcessFunction ReduceFunction RuntimeContext SinkFunction",
+    "holdfast.api.graph": "ErrorPolicy",
+    "holdfast.api.output": "OutputTag",
+    "holdfast.api.sinks": "SparkSink",
+    "holdfast.api.state": "AggregatingState ListState MapState ReducingState ValueState",
+    "holdfast.api.streams": "DataStream KeyedStream",
+    "holdfast.errors": "HoldfastError",
+    "holdfast.runtime.operators": "FailedRow",
+    "holdfast.spark.environment": "StreamExecutionEnvironment",
+    "holdfast.spark.job": "JobClient JobExecutionResult",
+    "holdfast.spark.statistics": "EpochStatistics JobStatistics JobStatus",
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name on first use: workers and tests need not load what they leave."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
+    return value

@@ -99,6 +99,18 @@ class UserFunctionError(HoldfastError):
 class OutputTypeError(HoldfastError, TypeError):
     """An output does not fit its declared type."""
 
+    def __init__(self, message: str, row_index: int | None = None) -> None:
+        super().__init__(message, row_index)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    @property
+    def row_index(self) -> int | None:
+        """Place of the output among those written together, if known."""
+        index: int | None = self.args[1]
+        return index
+
 
 class JobExecutionError(HoldfastError):
     """The job failed; the cause is attached and quoted."""

@@ -1,0 +1,60 @@
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+SPARK := scripts/with-spark.sh
+PYTHON_TREES := $(wildcard src tests benchmarks examples)
+
+.PHONY: help demo test test-all test-fast fmt check bench bench-scale docs ci clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(READY) ## Run the demonstration: a stateful job that crashes and comes back
+	@$(SPARK) $(BIN)/python examples/demo.py
+
+test: check ## Everything that must pass before a change: checks, then all tests but slow ones
+	@$(SPARK) $(BIN)/pytest -m "not slow"
+
+test-all: check ## Checks, then all tests, slow ones included
+	@$(SPARK) $(BIN)/pytest
+
+test-fast: $(READY) ## The tests that need no Spark (under a minute)
+	@$(BIN)/pytest -m "not slow and not spark"
+
+fmt: $(READY) ## Format the code and fix what can be fixed by itself
+	@$(BIN)/ruff check --fix --quiet . || true
+	@$(BIN)/ruff format .
+
+check: $(READY) ## Lint, format, types, layers and spelling, changing nothing
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy $(PYTHON_TREES)
+	@$(BIN)/lint-imports
+	@$(BIN)/codespell
+
+bench: $(READY) ## Throughput beside Spark's own stateful operators (ARGS="--quick --only W1")
+	@$(SPARK) $(BIN)/python -m benchmarks.run $(ARGS)
+
+bench-scale: $(READY) ## How throughput and recovery change with the size of the state
+	@$(SPARK) $(BIN)/python -m benchmarks.scale $(ARGS)
+
+docs: $(READY) ## Run the examples in the documentation
+	@$(SPARK) $(BIN)/pytest --doctest-modules --doctest-glob='*.md' \
+		$(wildcard src README.md docs) || [ $$? -eq 5 ]
+
+ci: ## Exactly what continuous integration runs
+	@.ci/run
+
+clean: ## Remove what was generated (all but .venv)
+	@rm -rf build dist spark-warehouse metastore_db derby.log
+	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find src tests benchmarks examples scripts -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(READY): pyproject.toml scripts/venv.sh
+	@scripts/venv.sh $(VENV)
+	@touch $@

@@ -1,0 +1,1 @@
+"""Throughput of Holdfast beside what Spark itself offers, on the same work."""

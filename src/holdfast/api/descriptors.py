@@ -1,0 +1,128 @@
+"""Descriptors: a state's name, kind and type.
+
+Two descriptors are equal when they are of one kind and have one name. The type may
+be a Python type, a Spark or Arrow type, or a serializer object; without one, values
+are pickled, which is slow and cannot evolve.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from holdfast.api.functions import AggregateFunction, Function, ReduceFunction
+from holdfast.errors import StateDescriptorError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass(frozen=True)
+class StateDescriptor:
+    """What every descriptor has: a name, unique within its operator."""
+
+    kind: ClassVar[str] = "state"
+    name: str
+
+    def __post_init__(self) -> None:
+        """Refuse a name that is not a non-empty string."""
+        if not isinstance(self.name, str) or not self.name:
+            raise StateDescriptorError(
+                f"a {self.kind} state needs a name: a non-empty string, not {self.name!r}"
+            )
+
+
+@dataclass(frozen=True)
+class ValueStateDescriptor(StateDescriptor):
+    """Describes a `ValueState`.
+
+    Args:
+        name: Unique within the operator.
+        type: Type of the value.
+        default: What `value()` gives while nothing is set; copied for every access.
+    """
+
+    kind: ClassVar[str] = "value"
+    type: Any = field(default=None, compare=False)
+    default: Any = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class ListStateDescriptor(StateDescriptor):
+    """Describes a `ListState` by the type of its elements."""
+
+    kind: ClassVar[str] = "list"
+    type: Any = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class MapStateDescriptor(StateDescriptor):
+    """Describes a `MapState` by the types of its keys and of its values."""
+
+    kind: ClassVar[str] = "map"
+    key_type: Any = field(default=None, compare=False)
+    value_type: Any = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class ReducingStateDescriptor(StateDescriptor):
+    """Describes a `ReducingState`.
+
+    Args:
+        name: Unique within the operator.
+        reduce: A `ReduceFunction`, or a callable of two values; called as (old, new).
+        type: Type of the value.
+    """
+
+    kind: ClassVar[str] = "reducing"
+    reduce: ReduceFunction | Callable[[Any, Any], Any] = field(compare=False)
+    type: Any = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        """Refuse what is not a plain reduce function."""
+        super().__post_init__()
+        if isinstance(self.reduce, ReduceFunction):
+            if _is_rich(self.reduce):
+                raise StateDescriptorError(
+                    f"state {self.name!r}: a reducing state takes a plain reduce function, not "
+                    "one with open() or close(); do that work in the operator's own open()"
+                )
+        elif not callable(self.reduce):
+            raise TypeError(
+                f"state {self.name!r}: reduce must be a ReduceFunction or a callable of two "
+                f"values, not {type_name(self.reduce)}"
+            )
+
+
+@dataclass(frozen=True)
+class AggregatingStateDescriptor(StateDescriptor):
+    """Describes an `AggregatingState`.
+
+    Args:
+        name: Unique within the operator.
+        aggregate: Creates, feeds and reads the accumulator.
+        type: Type of the accumulator, which is what is stored.
+    """
+
+    kind: ClassVar[str] = "aggregating"
+    aggregate: AggregateFunction = field(compare=False)
+    type: Any = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        """Refuse what is not an aggregate function."""
+        super().__post_init__()
+        if not isinstance(self.aggregate, AggregateFunction):
+            raise TypeError(
+                f"state {self.name!r}: aggregate must be an AggregateFunction, not "
+                f"{type_name(self.aggregate)}"
+            )
+
+
+def _is_rich(function: Function) -> bool:
+    cls = type(function)
+    return cls.open is not Function.open or cls.close is not Function.close
+
+
+def type_name(value: object) -> str:
+    """Name of a value's class, for messages."""
+    return type(value).__name__

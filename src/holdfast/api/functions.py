@@ -1,0 +1,229 @@
+"""The functions users write, and the context they run in.
+
+A function lives on one subtask. `open` runs before its first element and `close`
+after its last, once in every epoch: what must outlive an epoch belongs in state,
+not in an attribute. Output is yielded; a side output is yielded as `(tag, value)`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from holdfast.api.descriptors import (
+        AggregatingStateDescriptor,
+        ListStateDescriptor,
+        MapStateDescriptor,
+        ReducingStateDescriptor,
+        ValueStateDescriptor,
+    )
+    from holdfast.api.metrics import MetricGroup
+    from holdfast.api.state import (
+        AggregatingState,
+        ListState,
+        MapState,
+        ReducingState,
+        ValueState,
+    )
+
+
+class RuntimeContext(ABC):
+    """What a function can learn and get where it runs."""
+
+    @abstractmethod
+    def get_state(self, descriptor: ValueStateDescriptor) -> ValueState[Any]:
+        """Handle to a value per key. Only on a keyed stream."""
+
+    @abstractmethod
+    def get_list_state(self, descriptor: ListStateDescriptor) -> ListState[Any]:
+        """Handle to a list per key. Only on a keyed stream."""
+
+    @abstractmethod
+    def get_map_state(self, descriptor: MapStateDescriptor) -> MapState[Any, Any]:
+        """Handle to a map per key. Only on a keyed stream."""
+
+    @abstractmethod
+    def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState[Any]:
+        """Handle to a reduced value per key. Only on a keyed stream."""
+
+    @abstractmethod
+    def get_aggregating_state(
+        self, descriptor: AggregatingStateDescriptor
+    ) -> AggregatingState[Any, Any]:
+        """Handle to an accumulator per key. Only on a keyed stream."""
+
+    @abstractmethod
+    def get_index_of_this_subtask(self) -> int:
+        """Index of this subtask, from 0."""
+
+    @abstractmethod
+    def get_number_of_parallel_subtasks(self) -> int:
+        """Parallelism of this operator."""
+
+    @abstractmethod
+    def get_max_number_of_parallel_subtasks(self) -> int:
+        """Max parallelism of this operator: its number of key groups."""
+
+    @abstractmethod
+    def get_attempt_number(self) -> int:
+        """How often this subtask was tried before, in this epoch."""
+
+    @abstractmethod
+    def get_task_name(self) -> str:
+        """Name of the operator."""
+
+    @abstractmethod
+    def get_job_parameter(self, key: str, default: str | None = None) -> str | None:
+        """A parameter given to the environment for the whole job."""
+
+    @abstractmethod
+    def get_job_parameters(self) -> Mapping[str, str]:
+        """All parameters given to the environment for the whole job."""
+
+    @abstractmethod
+    def get_metrics_group(self) -> MetricGroup:
+        """Where to register counters, gauges and histograms."""
+
+
+class Function:
+    """Base of all functions with a life cycle."""
+
+    def open(self, ctx: RuntimeContext) -> None:
+        """Prepare: obtain state handles, register metrics, connect."""
+
+    def close(self) -> None:
+        """Release what `open` acquired; also called after a failure."""
+
+
+class MapFunction(Function, ABC):
+    """One element in, one out."""
+
+    @abstractmethod
+    def map(self, value: Any) -> Any:
+        """Element to emit for `value`."""
+
+
+class FlatMapFunction(Function, ABC):
+    """One element in, any number out."""
+
+    @abstractmethod
+    def flat_map(self, value: Any) -> Iterable[Any] | None:
+        """Yield the elements to emit for `value`."""
+
+
+class FilterFunction(Function, ABC):
+    """Keeps some elements."""
+
+    @abstractmethod
+    def filter(self, value: Any) -> bool:
+        """Whether to keep `value`."""
+
+
+class ReduceFunction(Function, ABC):
+    """Folds two values into one of the same type."""
+
+    @abstractmethod
+    def reduce(self, value1: Any, value2: Any) -> Any:
+        """Fold the newer `value2` into `value1`."""
+
+
+class AggregateFunction(Function, ABC):
+    """Builds a result from an accumulator to which values are added."""
+
+    @abstractmethod
+    def create_accumulator(self) -> Any:
+        """An accumulator nothing was added to."""
+
+    @abstractmethod
+    def add(self, value: Any, accumulator: Any) -> Any:
+        """Accumulator with `value` added; may be the one given, changed."""
+
+    @abstractmethod
+    def get_result(self, accumulator: Any) -> Any:
+        """Result so far."""
+
+    @abstractmethod
+    def merge(self, acc_a: Any, acc_b: Any) -> Any:
+        """Accumulator holding what both hold."""
+
+
+class KeySelector(ABC):
+    """Extracts the key of an element; must give the same key every time."""
+
+    @abstractmethod
+    def get_key(self, value: Any) -> Any:
+        """Key of `value`."""
+
+
+class TimerService(ABC):
+    """Tells a function the time."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def current_processing_time(self) -> int:
+        """Milliseconds since the epoch, by the clock of the machine."""
+
+
+class ProcessContext(ABC):
+    """What `process_element` learns about the element at hand."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def timer_service(self) -> TimerService:
+        """Reads the clock."""
+
+    @abstractmethod
+    def timestamp(self) -> int | None:
+        """Event time of the element in milliseconds, or None if it has none."""
+
+
+class KeyedProcessContext(ProcessContext):
+    """The same on a keyed stream."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def get_current_key(self) -> Any:
+        """Key of the element."""
+
+
+class ProcessFunction(Function, ABC):
+    """The general operator on a stream that is not keyed."""
+
+    @abstractmethod
+    def process_element(self, value: Any, ctx: ProcessContext) -> Iterable[Any] | None:
+        """Yield the elements to emit for `value`."""
+
+
+class KeyedProcessFunction(Function, ABC):
+    """The general operator on a keyed stream, with state."""
+
+    @abstractmethod
+    def process_element(self, value: Any, ctx: KeyedProcessContext) -> Iterable[Any] | None:
+        """Yield the elements to emit for `value`."""
+
+
+class SinkContext(ABC):
+    """What `SinkFunction.invoke` learns about the element at hand."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def timestamp(self) -> int | None:
+        """Event time of the element in milliseconds, or None if it has none."""
+
+
+class SinkFunction(Function, ABC):
+    """Takes elements out of the job, in the tasks themselves."""
+
+    @abstractmethod
+    def invoke(self, value: Any, context: SinkContext) -> None:
+        """Take one element."""
+
+    def flush(self) -> None:
+        """Bring out what `invoke` holds back; called at the end of every epoch."""

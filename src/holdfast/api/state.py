@@ -1,0 +1,163 @@
+"""The five kinds of keyed state, as user functions see them.
+
+A handle is obtained once, in `open()`, and always speaks of the current key. A
+value handed out by a state is the caller's own: changing it in place changes
+nothing in the state until it is written back with `update`, `add` or `put`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+T = TypeVar("T")
+"""Type of a value."""
+K = TypeVar("K")
+"""Type of a map's own keys."""
+IN = TypeVar("IN")
+"""Type of what is added to an aggregate."""
+OUT = TypeVar("OUT")
+"""Type of an aggregate's result."""
+
+
+class State(ABC):
+    """What all states share."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Remove what is kept for the current key; nothing happens if that is nothing."""
+
+
+class ValueState(State, Generic[T]):
+    """One value per key."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def value(self) -> T | None:
+        """Value for the current key; the descriptor's default, else None, if unset."""
+
+    @abstractmethod
+    def update(self, value: T | None) -> None:
+        """Set the value for the current key; None clears it."""
+
+
+class ListState(State, Generic[T]):
+    """A list of elements per key, in the order they were added."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def get(self) -> list[T]:
+        """Elements for the current key; an empty list if there are none."""
+
+    @abstractmethod
+    def add(self, value: T) -> None:
+        """Append one element, which must not be None."""
+
+    @abstractmethod
+    def add_all(self, values: Iterable[T]) -> None:
+        """Append all of `values`, or, if one of them is refused, none."""
+
+    @abstractmethod
+    def update(self, values: Iterable[T]) -> None:
+        """Replace the list; an empty one clears the state."""
+
+    def __iter__(self) -> Iterator[T]:
+        """Iterate over the elements for the current key."""
+        return iter(self.get())
+
+
+class MapState(State, Generic[K, T]):
+    """A map per key. Values may be None; order of iteration is unspecified."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def get(self, key: K) -> T | None:
+        """Value under `key`, or None if there is none."""
+
+    @abstractmethod
+    def put(self, key: K, value: T | None) -> None:
+        """Set the value under `key`."""
+
+    @abstractmethod
+    def put_all(self, entries: Mapping[K, T | None]) -> None:
+        """Set all of `entries`; what was there under other keys stays."""
+
+    @abstractmethod
+    def remove(self, key: K) -> None:
+        """Remove the entry under `key`, if there is one."""
+
+    @abstractmethod
+    def contains(self, key: K) -> bool:
+        """Whether there is an entry under `key`, be its value None."""
+
+    @abstractmethod
+    def items(self) -> Iterator[tuple[K, T | None]]:
+        """Entries as they are now; the map may be changed while iterating."""
+
+    @abstractmethod
+    def is_empty(self) -> bool:
+        """Whether there is no entry."""
+
+    def keys(self) -> Iterator[K]:
+        """Keys as they are now; the map may be changed while iterating."""
+        return (key for key, _ in self.items())
+
+    def values(self) -> Iterator[T | None]:
+        """Values as they are now; the map may be changed while iterating."""
+        return (value for _, value in self.items())
+
+    def __getitem__(self, key: K) -> T | None:
+        """Value under `key`, or None."""
+        return self.get(key)
+
+    def __setitem__(self, key: K, value: T | None) -> None:
+        """Set the value under `key`."""
+        self.put(key, value)
+
+    def __delitem__(self, key: K) -> None:
+        """Remove the entry under `key`, if there is one."""
+        self.remove(key)
+
+    def __contains__(self, key: K) -> bool:
+        """Whether there is an entry under `key`."""
+        return self.contains(key)
+
+    def __iter__(self) -> Iterator[K]:
+        """Iterate over the keys."""
+        return self.keys()
+
+
+class ReducingState(State, Generic[T]):
+    """One value per key, to which a reduce function folds what is added."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def get(self) -> T | None:
+        """Reduced value for the current key, or None if nothing was added."""
+
+    @abstractmethod
+    def add(self, value: T | None) -> None:
+        """Fold `value` in; the first one is kept as it is. None clears the state."""
+
+
+class AggregatingState(State, Generic[IN, OUT]):
+    """One accumulator per key; what is added and what comes out may differ in type."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def get(self) -> OUT | None:
+        """Result of the current key's accumulator, or None if nothing was added."""
+
+    @abstractmethod
+    def add(self, value: IN | None) -> None:
+        """Add `value` to the accumulator. None clears the state."""

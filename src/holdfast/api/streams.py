@@ -1,0 +1,331 @@
+"""Streams: how a program is written.
+
+Every method returns a new stream; nothing runs before `execute`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import pyarrow as pa
+
+from holdfast.api.aggregations import field_aggregate
+from holdfast.api.functions import (
+    FilterFunction,
+    FlatMapFunction,
+    KeyedProcessFunction,
+    KeySelector,
+    MapFunction,
+    ProcessFunction,
+    ReduceFunction,
+    SinkFunction,
+)
+from holdfast.api.graph import (
+    FORWARD,
+    Edge,
+    ErrorPolicy,
+    Exchange,
+    JobGraph,
+    Kind,
+    Node,
+    Partitioning,
+)
+from holdfast.api.sinks import ForeachBatchSink, PrintSink, SparkSink
+from holdfast.api.types import StreamType, declared_output
+from holdfast.errors import JobGraphError, KeyTypeError, TypeDeclarationError
+from holdfast.api.parallelism import check_max_parallelism
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from holdfast.api.output import OutputTag
+
+S = TypeVar("S", bound="_Operator")
+"""The kind of stream a setter returns."""
+
+
+class Environment(Protocol):
+    """What streams need of the environment they belong to."""
+
+    graph: JobGraph
+
+    def execute_and_collect(
+        self, stream: DataStream, job_name: str | None, limit: int | None
+    ) -> Any:
+        """Run the program and iterate over what `stream` carries."""
+
+
+class _Operator:
+    """What can be said of the operator behind a stream or a sink."""
+
+    def __init__(self, env: Environment, edges: tuple[Edge, ...]) -> None:
+        self._env = env
+        self._edges = edges
+
+    def uid(self: S, uid: str) -> S:
+        """Name the operator for good: its state is found under this name."""
+        if not isinstance(uid, str) or not uid:
+            raise JobGraphError(f"a uid is a non-empty string, not {uid!r}")
+        self._operator("uid").uid = uid
+        return self
+
+    def name(self: S, name: str) -> S:
+        """Name the operator for people: in plans, statistics and Spark's UI."""
+        self._operator("name").name = name
+        return self
+
+    def set_parallelism(self: S, parallelism: int) -> S:
+        """Set the number of subtasks of the operator."""
+        if parallelism < 1:
+            raise JobGraphError(f"parallelism must be at least 1, not {parallelism}")
+        self._operator("set_parallelism").parallelism = parallelism
+        return self
+
+    def set_max_parallelism(self: S, max_parallelism: int) -> S:
+        """Set the number of key groups of the operator."""
+        node = self._operator("set_max_parallelism")
+        check_max_parallelism(max_parallelism, node.name)
+        node.max_parallelism = max_parallelism
+        return self
+
+    def on_error(self: S, policy: ErrorPolicy) -> S:
+        """Say what happens to a row on which the operator's function raises."""
+        node = self._operator("on_error")
+        if policy.tag is not None and policy.tag.type is not None:
+            raise JobGraphError(
+                f"{policy.tag!r} takes failed rows, which have a type of their own; "
+                "make the tag without a type"
+            )
+        node.policy = policy
+        return self
+
+    def _operator(self, what: str) -> Node:
+        edge = self._edges[0]
+        if len(self._edges) > 1 or edge.tag is not None or edge.partitioning is not FORWARD:
+            raise JobGraphError(
+                f"{what}() speaks of an operator, and this stream is not the output of one; "
+                "call it on the result of map, process and the like"
+            )
+        return edge.node
+
+
+class DataStreamSink(_Operator):
+    """The end of a stream."""
+
+
+class DataStream(_Operator):
+    """A stream of elements."""
+
+    @property
+    def type(self) -> StreamType:
+        """What the stream carries."""
+        return self._edges[0].type
+
+    def map(
+        self, function: MapFunction | Callable[[Any], Any], output_type: Any = None
+    ) -> DataStream:
+        """Turn every element into one other."""
+        call = function.map if isinstance(function, MapFunction) else function
+        output = _output_type(call, output_type, per_element=True)
+        return self._then(Kind.MAP, output, _checked(function, MapFunction, "map"))
+
+    def flat_map(
+        self,
+        function: FlatMapFunction | Callable[[Any], Iterable[Any] | None],
+        output_type: Any = None,
+    ) -> DataStream:
+        """Turn every element into any number of others."""
+        call = function.flat_map if isinstance(function, FlatMapFunction) else function
+        output = _output_type(call, output_type, per_element=False)
+        return self._then(Kind.FLAT_MAP, output, _checked(function, FlatMapFunction, "flat_map"))
+
+    def filter(self, function: FilterFunction | Callable[[Any], bool]) -> DataStream:
+        """Keep the elements for which `function` is true."""
+        return self._then(Kind.FILTER, self.type, _checked(function, FilterFunction, "filter"))
+
+    def process(self, function: ProcessFunction, output_type: Any = None) -> DataStream:
+        """Apply the general operator: side outputs, metrics, life cycle."""
+        if not isinstance(function, ProcessFunction):
+            raise JobGraphError(_wrong_function("process", function, "ProcessFunction"))
+        output = _output_type(function.process_element, output_type, per_element=False)
+        return self._then(Kind.PROCESS, output, function)
+
+    def key_by(self, *key: str | KeySelector | Callable[[Any], Any]) -> KeyedStream:
+        """Spread the stream by key: names of columns, or one function.
+
+        Columns are hashed in the JVM. One column gives its value as the key, several
+        give a tuple. A function must give the same key for an element every time.
+        """
+        if key and all(isinstance(column, str) for column in key):
+            columns = tuple(str(column) for column in key)
+            self._check_columns(columns)
+            partitioning = Partitioning(Exchange.KEY, columns=columns)
+        elif len(key) == 1 and isinstance(key[0], KeySelector):
+            partitioning = Partitioning(Exchange.KEY, selector=key[0].get_key)
+        elif len(key) == 1 and callable(key[0]):
+            partitioning = Partitioning(Exchange.KEY, selector=key[0])
+        else:
+            raise JobGraphError(
+                f"key_by takes names of columns, or one function or KeySelector, not {key!r}"
+            )
+        return KeyedStream(self._env, self._partitioned(partitioning))
+
+    def union(self, *others: DataStream) -> DataStream:
+        """This stream and others of the same type as one."""
+        for other in others:
+            if other.type != self.type:
+                raise JobGraphError(
+                    f"union needs streams of one type; this one carries {self.type}, "
+                    f"the other {other.type}"
+                )
+            if other._env is not self._env:
+                raise JobGraphError("union needs streams of one environment")
+        edges = self._edges + tuple(edge for other in others for edge in other._edges)
+        return DataStream(self._env, edges)
+
+    def rebalance(self) -> DataStream:
+        """Deal the elements out to the next operator's subtasks in turn."""
+        return DataStream(self._env, self._partitioned(Partitioning(Exchange.REBALANCE)))
+
+    def shuffle(self) -> DataStream:
+        """Deal the elements out to the next operator's subtasks at random."""
+        return DataStream(self._env, self._partitioned(Partitioning(Exchange.SHUFFLE)))
+
+    def get_side_output(self, tag: OutputTag) -> DataStream:
+        """The stream of what the operator yields as `(tag, value)`."""
+        node = self._operator("get_side_output")
+        node.side_outputs.setdefault(tag.tag_id, tag)
+        return DataStream(self._env, (Edge(node, tag, StreamType.of(Any if tag.type is None else tag.type)),))
+
+    def add_sink(self, sink: SinkFunction) -> DataStreamSink:
+        """Hand every element to a function, in the tasks."""
+        if not isinstance(sink, SinkFunction):
+            raise JobGraphError(_wrong_function("add_sink", sink, "SinkFunction"))
+        return self._sink(Kind.SINK_FUNCTION, sink, "Sink")
+
+    def sink_to(self, sink: SparkSink) -> DataStreamSink:
+        """Write every epoch with one of Spark's writers."""
+        if not isinstance(sink, SparkSink):
+            raise JobGraphError(
+                f"sink_to takes a SparkSink, not {type(sink).__name__}; "
+                "add_sink takes a SinkFunction, foreach_batch a function of a DataFrame"
+            )
+        self._check_typed(f"a {sink.format} sink")
+        return self._sink(Kind.OUTPUT, sink, f"Sink: {sink.format}")
+
+    def foreach_batch(self, function: Callable[[Any, int], object]) -> DataStreamSink:
+        """Hand every epoch's DataFrame and number to `function`, on the driver."""
+        if not callable(function):
+            raise JobGraphError(_wrong_function("foreach_batch", function, "function of (df, epoch)"))
+        self._check_typed("foreach_batch")
+        return self._sink(Kind.OUTPUT, ForeachBatchSink(function), "Sink: foreach_batch")
+
+    def print(self, label: str | None = None) -> DataStreamSink:
+        """Print every element on the driver, after `label` if one is given."""
+        return self._sink(Kind.OUTPUT, PrintSink(label), "Sink: print")
+
+    def execute_and_collect(
+        self, job_name: str | None = None, limit: int | None = None
+    ) -> Any:
+        """Run the program and iterate over the elements of this stream.
+
+        With `limit`, a list of the first so many; the job is cancelled then.
+        """
+        return self._env.execute_and_collect(self, job_name, limit)
+
+    def _then(self, kind: Kind, output: StreamType, function: object) -> DataStream:
+        node = self._env.graph.add(kind, self._edges, output, function=function)
+        return DataStream(self._env, (Edge(node, None, output),))
+
+    def _sink(self, kind: Kind, function: object, name: str) -> DataStreamSink:
+        node = self._env.graph.add(kind, self._edges, self.type, function=function, name=name)
+        return DataStreamSink(self._env, (Edge(node, None, self.type),))
+
+    def _partitioned(self, partitioning: Partitioning) -> tuple[Edge, ...]:
+        return tuple(Edge(e.node, e.tag, e.type, partitioning) for e in self._edges)
+
+    def _check_columns(self, columns: tuple[str, ...]) -> None:
+        names = list(self.type.schema.names)
+        if self.type.kind != "row":
+            raise JobGraphError(
+                f"key_by{columns!r}: this stream has no columns, it carries {self.type}; "
+                "use a function, or declare a row type for the operator before it"
+            )
+        for column in columns:
+            if column not in names:
+                near = difflib.get_close_matches(column, names, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else ""
+                raise JobGraphError(
+                    f"key_by: there is no column {column!r}; the stream has {names}. {hint}".strip()
+                )
+            kind = self.type.schema.field(column).type
+            if pa.types.is_nested(kind):
+                raise KeyTypeError(
+                    f"key_by: column {column!r} is of type {kind}, which cannot be a key; "
+                    "key by its parts, or by a function"
+                )
+
+    def _check_typed(self, what: str) -> None:
+        if self.type.kind == "object":
+            raise TypeDeclarationError(
+                f"{what} needs columns, and the elements of this stream have no declared type; "
+                'give the operator before it an output_type, such as "url string, count bigint"'
+            )
+
+
+class KeyedStream(DataStream):
+    """A stream spread by key; its operators have keyed state."""
+
+    def process(  # type: ignore[override]
+        self, function: KeyedProcessFunction, output_type: Any = None
+    ) -> DataStream:
+        """Apply the general operator, with keyed state."""
+        if not isinstance(function, KeyedProcessFunction):
+            raise JobGraphError(_wrong_function("process", function, "KeyedProcessFunction"))
+        output = _output_type(function.process_element, output_type, per_element=False)
+        return self._then(Kind.KEYED_PROCESS, output, function)
+
+    def reduce(self, function: ReduceFunction | Callable[[Any, Any], Any]) -> DataStream:
+        """Fold the elements of every key; emits the result so far for every element."""
+        return self._then(Kind.REDUCE, self.type, _checked(function, ReduceFunction, "reduce"))
+
+    def sum(self, field: int | str = 0) -> DataStream:
+        """Sum of a field so far; other fields are those of the key's first element."""
+        return self._aggregate("sum", field)
+
+    def min(self, field: int | str = 0) -> DataStream:
+        """Least value of a field so far, in the key's first element."""
+        return self._aggregate("min", field)
+
+    def max(self, field: int | str = 0) -> DataStream:
+        """Greatest value of a field so far, in the key's first element."""
+        return self._aggregate("max", field)
+
+    def min_by(self, field: int | str = 0) -> DataStream:
+        """The element with the least value of a field so far."""
+        return self._aggregate("min_by", field)
+
+    def max_by(self, field: int | str = 0) -> DataStream:
+        """The element with the greatest value of a field so far."""
+        return self._aggregate("max_by", field)
+
+    def _aggregate(self, how: str, field: int | str) -> DataStream:
+        stream = self._then(Kind.REDUCE, self.type, field_aggregate(how, field, self.type))
+        return stream.name(f"{how}({field!r})")
+
+
+def _output_type(call: object, declared: object, *, per_element: bool) -> StreamType:
+    if declared is not None:
+        return StreamType.of(declared)
+    return declared_output(call, per_element=per_element) or StreamType.of(Any)
+
+
+def _checked(function: object, kind: type, what: str) -> object:
+    if isinstance(function, kind) or callable(function):
+        return function
+    raise JobGraphError(_wrong_function(what, function, f"{kind.__name__} or a callable"))
+
+
+def _wrong_function(what: str, function: object, wanted: str) -> str:
+    return f"{what} takes a {wanted}, not {type(function).__name__}"

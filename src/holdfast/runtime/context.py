@@ -1,0 +1,153 @@
+"""The contexts user functions see while they run on a subtask."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from holdfast.api.functions import (
+    KeyedProcessContext,
+    RuntimeContext,
+    SinkContext,
+    TimerService,
+)
+from holdfast.api.metrics import MetricGroup
+from holdfast.errors import StateAccessError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from holdfast.api.descriptors import (
+        AggregatingStateDescriptor,
+        ListStateDescriptor,
+        MapStateDescriptor,
+        ReducingStateDescriptor,
+        StateDescriptor,
+        ValueStateDescriptor,
+    )
+    from holdfast.clock import Clock
+    from holdfast.runtime.plan import OperatorPlan
+    from holdfast.state.keyed_backend import KeyedStateBackend
+    from holdfast.state.table import CurrentKey
+
+
+class SubtaskContext(RuntimeContext):
+    """The runtime context of one operator on one subtask."""
+
+    def __init__(
+        self,
+        operator: OperatorPlan,
+        subtask: int,
+        attempt: int,
+        job_parameters: Mapping[str, str],
+        keyed_state: Callable[[], KeyedStateBackend] | None,
+    ) -> None:
+        """A context; `keyed_state` opens the state on first use, None if not keyed."""
+        self._operator = operator
+        self._subtask = subtask
+        self._attempt = attempt
+        self._job_parameters = job_parameters
+        self._keyed_state = keyed_state
+        self._metrics = MetricGroup()
+
+    def get_state(self, descriptor: ValueStateDescriptor) -> Any:
+        """See `RuntimeContext.get_state`."""
+        return self._register(descriptor, "ValueStateDescriptor", "value")
+
+    def get_list_state(self, descriptor: ListStateDescriptor) -> Any:
+        """See `RuntimeContext.get_list_state`."""
+        return self._register(descriptor, "ListStateDescriptor", "list")
+
+    def get_map_state(self, descriptor: MapStateDescriptor) -> Any:
+        """See `RuntimeContext.get_map_state`."""
+        return self._register(descriptor, "MapStateDescriptor", "map")
+
+    def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> Any:
+        """See `RuntimeContext.get_reducing_state`."""
+        return self._register(descriptor, "ReducingStateDescriptor", "reducing")
+
+    def get_aggregating_state(self, descriptor: AggregatingStateDescriptor) -> Any:
+        """See `RuntimeContext.get_aggregating_state`."""
+        return self._register(descriptor, "AggregatingStateDescriptor", "aggregating")
+
+    def get_index_of_this_subtask(self) -> int:
+        """Index of this subtask, from 0."""
+        return self._subtask
+
+    def get_number_of_parallel_subtasks(self) -> int:
+        """Parallelism of this operator."""
+        return self._operator.parallelism
+
+    def get_max_number_of_parallel_subtasks(self) -> int:
+        """Max parallelism of this operator."""
+        return self._operator.max_parallelism
+
+    def get_attempt_number(self) -> int:
+        """How often this subtask was tried before, in this epoch."""
+        return self._attempt
+
+    def get_task_name(self) -> str:
+        """Name of the operator."""
+        return self._operator.name
+
+    def get_job_parameter(self, key: str, default: str | None = None) -> str | None:
+        """A parameter of the job."""
+        return self._job_parameters.get(key, default)
+
+    def get_job_parameters(self) -> Mapping[str, str]:
+        """All parameters of the job."""
+        return self._job_parameters
+
+    def get_metrics_group(self) -> MetricGroup:
+        """Where to register metrics."""
+        return self._metrics
+
+    def _register(self, descriptor: StateDescriptor, wanted: str, kind: str) -> Any:
+        if type(descriptor).__name__ != wanted:
+            raise TypeError(f"a {kind} state is described by a {wanted}, not by {descriptor!r}")
+        if self._keyed_state is None:
+            self._refuse(descriptor)
+        return self._keyed_state().register(descriptor)
+
+    def _refuse(self, descriptor: StateDescriptor) -> NoReturn:
+        raise StateAccessError(
+            f"operator {self._operator.name!r} asked for the {descriptor.kind} state "
+            f"{descriptor.name!r}: keyed state can only be used on a 'keyed stream', i.e. after "
+            "a key_by()"
+        )
+
+
+class ClockTimerService(TimerService):
+    """Tells the time."""
+
+    __slots__ = ("_clock",)
+
+    def __init__(self, clock: Clock) -> None:
+        """The time of `clock`."""
+        self._clock = clock
+
+    def current_processing_time(self) -> int:
+        """Milliseconds since the epoch."""
+        return self._clock.now_ms()
+
+
+class ElementContext(KeyedProcessContext, SinkContext):
+    """What a function learns about the element at hand."""
+
+    __slots__ = ("_current", "_timers")
+
+    def __init__(self, current: CurrentKey, clock: Clock) -> None:
+        """A context that follows the current key."""
+        self._current = current
+        self._timers = ClockTimerService(clock)
+
+    def timer_service(self) -> TimerService:
+        """Reads the clock."""
+        return self._timers
+
+    def get_current_key(self) -> Any:
+        """Key of the element."""
+        return self._current.key
+
+    def timestamp(self) -> int | None:
+        """None: elements carry no event time."""
+        return None

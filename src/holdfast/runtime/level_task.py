@@ -1,0 +1,205 @@
+"""One task: the operators of one level, on one subtask, for one epoch.
+
+The task opens an operator when its first row arrives, runs every batch through the
+chain, and at the end of its input closes the functions, commits the stores and
+reports. If anything fails before the first commit, every store stays as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from holdfast.api.output import OutputTag
+from holdfast.errors import OutputTypeError
+from holdfast.runtime.partition import partitioner
+from holdfast.runtime.read_columns import Reader
+from holdfast.runtime.report import StoreReport, TaskReport
+from holdfast.runtime.seat import Seat, TaskIdentity
+from holdfast.runtime.wire import Packer, Unpacker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.clock import Clock
+    from holdfast.runtime.plan import Channel, EpochPlan, LevelPlan, Outlet
+
+COLLECT_EVERY = 16
+"""Batches between two runs of the garbage collector, which is off in between."""
+
+
+class LevelTask:
+    """Runs one level's operators on one subtask for one epoch."""
+
+    def __init__(
+        self, level: LevelPlan, epoch: EpochPlan | None, task: TaskIdentity, clock: Clock
+    ) -> None:
+        """A task that has not started; without an epoch for the level at the sources."""
+        self._clock = clock
+        self._level = level
+        self._epoch = epoch
+        self._task = task
+        self._seats: dict[int, Seat] = {}
+        self._packer = Packer(level.writes)
+        self._outbox: list[pa.RecordBatch] = []
+        self._copy_routes = {
+            c.id: partitioner(c, task.subtask, "source")
+            for copies in level.copies.values()
+            for c in copies
+        }
+        self._readers = {c.id: Reader(c.type) for c in level.reads.channels}
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run all of `batches` through the level; `report` is valid when this has ended."""
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            yield from self._process(batches)
+            yield from self._finish()
+            self.report = self._commit()
+        except BaseException:
+            self._abort()
+            raise
+        finally:
+            if collecting:
+                gc.enable()
+
+    def _process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        unpacker = Unpacker(self._level.reads)
+        for count, batch in enumerate(batches, 1):
+            if batch.num_rows == 0:
+                continue
+            for channel, rows in unpacker.unpack(batch):
+                self._enter(channel, rows)
+            yield from self._sent()
+            if count % COLLECT_EVERY == 0:
+                gc.collect(1)
+
+    def _enter(self, channel: Channel, rows: pa.RecordBatch) -> None:
+        entries = self._level.entries.get(channel.id)
+        if entries is None:
+            self._pass_on(channel, rows)
+            return
+        copies = self._level.copies.get(channel.id, ())
+        needed = bool(entries) or any(self._copy_routes[c.id].needs_elements for c in copies)
+        elements = self._readers[channel.id].elements(rows) if needed else []
+        for copy in copies:
+            subtasks = self._copy_routes[copy.id].subtasks(elements, rows)
+            self._outbox.append(self._packer.pack(copy, rows, subtasks))
+        for index in entries:
+            seat = self._seat(index)
+            keys = seat.keys_of(elements, rows)
+            self._feed(seat, elements, keys)
+
+    def _feed(self, seat: Seat, elements: list[Any], keys: list[Any] | None) -> None:
+        report = seat.report
+        report.records_in += len(elements)
+        if keys is None:
+            out = seat.operator.process(elements, None)
+        else:
+            seat.current.start_batch(keys)
+            out = seat.operator.process(elements, keys)
+            seat.current.end_batch()
+            seat.relieve()
+        self._emit(seat, out)
+
+    def _emit(self, seat: Seat, out: list[Any]) -> None:
+        if not out:
+            return
+        if OutputTag.in_use:
+            out = self._divert_tagged(seat, out)
+        outlet = seat.main
+        if outlet is not None:
+            self._send(seat, outlet, out)
+
+    def _divert_tagged(self, seat: Seat, out: list[Any]) -> list[Any]:
+        """Send tagged outputs to their side outputs; returns the others."""
+        main: list[Any] = []
+        tagged: dict[str, list[Any]] = {}
+        for output in out:
+            if type(output) is tuple and len(output) == 2 and type(output[0]) is OutputTag:
+                tagged.setdefault(output[0].tag_id, []).append(output[1])
+            else:
+                main.append(output)
+        for tag, values in tagged.items():
+            outlet = seat.sides.get(tag)
+            if outlet is not None:
+                self._send(seat, outlet, values)
+        return main
+
+    def _send(self, seat: Seat, outlet: Outlet, out: list[Any]) -> None:
+        if not out:
+            return
+        seat.report.records_out += len(out)
+        writer = seat.writers[outlet.tag]
+        try:
+            if outlet.operators:
+                chained = writer.normalise(out)
+                for index in outlet.operators:
+                    self._feed(self._seat(index), chained, None)
+            if outlet.channels:
+                rows = writer.batch(out)
+                for channel in outlet.channels:
+                    route = seat.partitioners.get(channel.id)
+                    subtasks = None if route is None else route.subtasks(out, rows)
+                    self._outbox.append(self._packer.pack(channel, rows, subtasks))
+        except OutputTypeError as error:
+            raise OutputTypeError(f"{seat.operator.describe()}: {error}", error.row_index) from error
+
+    def _pass_on(self, channel: Channel, rows: pa.RecordBatch) -> None:
+        here = pa.repeat(pa.scalar(self._task.subtask, pa.int32()), rows.num_rows)
+        self._outbox.append(self._packer.pack(channel, rows, here))
+
+    def _sent(self) -> Iterator[pa.RecordBatch]:
+        outbox, self._outbox = self._outbox, []
+        yield from outbox
+
+    def _finish(self) -> Iterator[pa.RecordBatch]:
+        # In the plan's order: what an operator gives out at its end reaches those
+        # behind it before they end themselves.
+        for index in range(len(self._level.operators)):
+            seat = self._seats.get(index)
+            if seat is not None:
+                self._emit(seat, seat.operator.finish())
+        yield from self._sent()
+        for seat in self._seats.values():
+            seat.operator.close()
+
+    def _commit(self) -> TaskReport:
+        stores: dict[str, StoreReport] = {}
+        warnings: list[str] = []
+        for seat in self._seats.values():
+            if seat.state is not None:
+                warnings += seat.state.warnings
+            report = seat.commit()
+            if report is not None:
+                stores[seat.plan.uid] = report
+        return TaskReport(
+            epoch=None if self._epoch is None else self._epoch.epoch,
+            level=self._level.index,
+            subtask=self._task.subtask,
+            attempt_id=self._task.attempt_id,
+            host=socket.gethostname(),
+            operators={seat.plan.uid: seat.finished_report() for seat in self._seats.values()},
+            stores=stores,
+            warnings=tuple(warnings),
+        )
+
+    def _abort(self) -> None:
+        for seat in self._seats.values():
+            with contextlib.suppress(Exception):
+                seat.operator.close()
+            seat.abort()
+
+    def _seat(self, index: int) -> Seat:
+        seat = self._seats.get(index)
+        if seat is None:
+            plan = self._level.operators[index]
+            seat = Seat(plan, self._level, self._epoch, self._task, self._clock)
+            self._seats[index] = seat
+            seat.operator.open()
+        return seat

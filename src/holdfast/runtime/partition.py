@@ -1,0 +1,147 @@
+"""Which subtask of the next level receives a row."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from holdfast.api.graph import Exchange
+from holdfast.errors import NullKeyError, UserFunctionError
+from holdfast.runtime.operators import user_traceback
+from holdfast.runtime.read_columns import Reader
+from holdfast.runtime.write_columns import Writer
+from holdfast.state.key_groups import subtask_of
+from holdfast.state.keys import canonical_key, key_group_of
+
+if TYPE_CHECKING:
+    from holdfast.api.types import StreamType
+    from holdfast.runtime.plan import Channel, KeyPlan
+
+MEMORY = 1_000_000
+"""Keys whose subtask a partitioner remembers."""
+
+
+class Keys:
+    """Gives the keys of rows, one way for column keys and functions alike."""
+
+    def __init__(self, plan: KeyPlan, stream: StreamType, operator: str) -> None:
+        """Keys of rows of `stream`, as `plan` says; `operator` is for messages."""
+        self._plan = plan
+        self._reader = Reader(stream)
+        self._operator = operator
+
+    @property
+    def from_columns(self) -> bool:
+        """Whether the key is made of columns alone."""
+        return self._plan.selector is None
+
+    def of_rows(self, rows: pa.RecordBatch) -> list[Any]:
+        """Key of every row, for a key made of columns."""
+        columns = [self._reader.column(rows, i) for i in self._plan.columns]
+        if len(columns) > 1:
+            return self._canonical(list(zip(*columns, strict=True)), rows)
+        return self._canonical(columns[0], rows)
+
+    def of_elements(self, elements: list[Any]) -> list[Any]:
+        """Key of every element, for a key given by a function."""
+        keys: list[Any] = []
+        try:
+            keys.extend(map(self._plan.selector, elements))
+        except Exception as error:
+            raise UserFunctionError(
+                f"{self._operator}, in its key function: {type(error).__name__}: {error}\n"
+                f"  row: {elements[len(keys)]!r}\n{user_traceback(error)}"
+            ) from error
+        return self._canonical(keys, elements)
+
+    def _canonical(self, keys: list[Any], rows: Any) -> list[Any]:
+        """The keys in the form in which dictionaries tell them apart."""
+        kinds = set(map(type, keys))
+        if type(None) in kinds:
+            i = keys.index(None)
+            row = rows.slice(i, 1).to_pylist()[0] if isinstance(rows, pa.RecordBatch) else rows[i]
+            raise NullKeyError(
+                f"{self._operator}: the key is null in row {row!r}; filter such rows out before "
+                "key_by, or give them a key"
+            )
+        if kinds <= {int, str, bytes, bool}:
+            return keys
+        return list(map(canonical_key, keys))
+
+
+class KeyPartitioner:
+    """By key group."""
+
+    def __init__(self, channel: Channel, keys: Keys) -> None:
+        """Send rows to the subtasks that own their keys."""
+        self._parallelism = channel.parallelism
+        self._max_parallelism = channel.max_parallelism
+        self._keys = keys
+        self.needs_elements = not keys.from_columns
+        self._normalise = Writer(channel.type).normalise
+        self._known: dict[Any, int] = {}
+
+    def subtasks(self, elements: list[Any], rows: pa.RecordBatch) -> pa.Array:
+        """Receiving subtask of every row."""
+        if self._keys.from_columns:
+            keys = self._keys.of_rows(rows)
+        else:
+            keys = self._keys.of_elements(self._normalise(elements))
+        known = self._known
+        for key in dict.fromkeys(keys):
+            if key not in known:
+                group = key_group_of(key, self._max_parallelism)
+                known[key] = subtask_of(group, self._parallelism, self._max_parallelism)
+        receivers = pa.array(list(map(known.__getitem__, keys)), pa.int32())
+        if len(known) > MEMORY:
+            known.clear()
+        return receivers
+
+
+class RoundRobin:
+    """In turn."""
+
+    needs_elements = False
+
+    def __init__(self, parallelism: int, start: int) -> None:
+        """Deal rows out over `parallelism` subtasks, the first to `start`."""
+        self._parallelism = parallelism
+        self._next = start % parallelism
+
+    def subtasks(self, elements: list[Any], rows: pa.RecordBatch) -> pa.Array:
+        """Receiving subtask of every row."""
+        start, p, count = self._next, self._parallelism, rows.num_rows
+        self._next = (start + count) % p
+        return pa.array([(start + i) % p for i in range(count)], pa.int32())
+
+
+class AtRandom:
+    """At random."""
+
+    needs_elements = False
+
+    def __init__(self, parallelism: int, seed: int) -> None:
+        """Spread rows over `parallelism` subtasks."""
+        self._parallelism = parallelism
+        self._random = random.Random(seed)
+
+    def subtasks(self, elements: list[Any], rows: pa.RecordBatch) -> pa.Array:
+        """Receiving subtask of every row."""
+        draw, p = self._random.randrange, self._parallelism
+        return pa.array([draw(p) for _ in range(rows.num_rows)], pa.int32())
+
+
+def partitioner(
+    channel: Channel, subtask: int, operator: str
+) -> KeyPartitioner | RoundRobin | AtRandom:
+    """The partitioner of a channel, as it runs on `subtask`."""
+    match channel.partitioning.exchange:
+        case Exchange.KEY:
+            assert channel.key is not None
+            return KeyPartitioner(channel, Keys(channel.key, channel.type, operator))
+        case Exchange.SHUFFLE:
+            return AtRandom(channel.parallelism, subtask)
+        case _:
+            return RoundRobin(channel.parallelism, subtask)

@@ -1,0 +1,102 @@
+"""Rows between two levels: packing what operators give out, unpacking it again.
+
+See `Wire` in `runtime/plan.py` for the columns.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.runtime.plan import Channel, Wire
+
+SUBTASK: Final = "_hf_subtask"
+"""Column with the subtask that a row goes to."""
+CHANNEL: Final = "_hf_channel"
+"""Column with the channel that a row is on."""
+
+
+def slot_name(slot: int) -> str:
+    """Name of a payload's struct column."""
+    return f"_hf_slot_{slot}"
+
+
+def wire_schema(wire: Wire) -> pa.Schema:
+    """Columns of a wire."""
+    fields = [pa.field(SUBTASK, pa.int32())] if wire.routed else []
+    if wire.tagged:
+        fields.append(pa.field(CHANNEL, pa.int32()))
+    if wire.flat:
+        fields += [f for schema in wire.slots for f in schema]
+    else:
+        fields += [
+            pa.field(slot_name(i), pa.struct(list(schema))) for i, schema in enumerate(wire.slots)
+        ]
+    return pa.schema(fields)
+
+
+class Packer:
+    """Puts a channel's rows on the wire."""
+
+    def __init__(self, wire: Wire) -> None:
+        """A packer for one wire."""
+        self._wire = wire
+        self._schema = wire_schema(wire)
+
+    def pack(
+        self, channel: Channel, rows: pa.RecordBatch, subtasks: pa.Array | None
+    ) -> pa.RecordBatch:
+        """`rows` in the wire's columns; `subtasks` if it is routed."""
+        wire, count = self._wire, rows.num_rows
+        columns: list[pa.Array] = [subtasks] if wire.routed else []
+        if wire.tagged:
+            columns.append(pa.repeat(pa.scalar(channel.id, pa.int32()), count))
+        if wire.flat:
+            columns += rows.columns
+        else:
+            mine = wire.slot_of[channel.id]
+            for slot, schema in enumerate(wire.slots):
+                if slot == mine:
+                    columns.append(pa.StructArray.from_arrays(rows.columns, fields=list(schema)))
+                else:
+                    columns.append(pa.nulls(count, pa.struct(list(schema))))
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+class Unpacker:
+    """Takes rows off the wire, channel by channel."""
+
+    def __init__(self, wire: Wire) -> None:
+        """An unpacker for one wire; its rows have arrived, without the routing column."""
+        self._wire = wire
+
+    def unpack(self, batch: pa.RecordBatch) -> Iterator[tuple[Channel, pa.RecordBatch]]:
+        """The rows of every channel that has any in `batch`."""
+        wire = self._wire
+        if not wire.tagged:
+            yield wire.channels[0], self._payload(wire.channels[0], batch)
+            return
+        tags = batch.column(CHANNEL)
+        present = set(pc.unique(tags).to_pylist())
+        for channel in wire.channels:
+            if channel.id not in present:
+                continue
+            rows = batch
+            if len(present) > 1:
+                rows = batch.filter(pc.equal(tags, channel.id))
+            yield channel, self._payload(channel, rows)
+
+    def _payload(self, channel: Channel, rows: pa.RecordBatch) -> pa.RecordBatch:
+        wire = self._wire
+        slot = wire.slot_of[channel.id]
+        columns = (
+            rows.columns[1 if wire.tagged else 0 :]
+            if wire.flat
+            else rows.column(slot_name(slot)).flatten()
+        )
+        return pa.RecordBatch.from_arrays(columns, names=list(wire.slots[slot].names))

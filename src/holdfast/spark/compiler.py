@@ -1,0 +1,324 @@
+"""From a job graph to the levels that run it.
+
+Operators that feed each other directly, on the same number of subtasks, share a
+level; every exchange starts a new one. Level 0 belongs to the sources and is
+compiled once per source: operators chained to two sources run behind each of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from holdfast.api.graph import FORWARD, Edge, Exchange, JobGraph, Kind, Node, Partitioning
+from holdfast.api.parallelism import check_parallelism, default_max_parallelism
+from holdfast.errors import JobGraphError
+from holdfast.runtime.plan import Channel, KeyPlan, LevelPlan, OperatorPlan, Outlet, Wire
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from holdfast.api.backends import StateBackend
+
+
+_SINKS = -1
+"""Stands for all sinks of an output, where otherwise a node's id says who consumes it."""
+_RAW = -1
+"""Id of the channel on which a source's own rows reach its level."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the environment decides for all operators."""
+
+    parallelism: int
+    max_parallelism: int | None
+    backend: StateBackend
+    batch_mode: bool
+    job_parameters: dict[str, str]
+
+
+@dataclass(frozen=True)
+class SourcePlan:
+    """One source, and what runs on its rows before the first exchange."""
+
+    node: Node
+    uid: str
+    level: LevelPlan
+    channels: tuple[Channel, ...]
+    """Channels on which the source's own rows leave, if nothing runs on them first."""
+
+    @property
+    def direct(self) -> bool:
+        """Whether no Python runs on the rows before the first exchange."""
+        return not self.level.operators
+
+
+@dataclass(frozen=True)
+class OutputPlan:
+    """Rows that leave the job, and the sinks that take them."""
+
+    channel: Channel
+    sinks: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """A compiled job."""
+
+    sources: tuple[SourcePlan, ...]
+    levels: tuple[LevelPlan, ...]
+    """Levels from 1 on."""
+    outputs: tuple[OutputPlan, ...]
+    first_wire: Wire
+    uids: dict[int, str]
+    parallelism: dict[int, int]
+    max_parallelism: dict[int, int]
+    level_parallelism: tuple[int, ...]
+    """Number of tasks of every level from 1 on."""
+
+
+def compile_job(graph: JobGraph, settings: Settings) -> JobPlan:
+    """The levels, wires and outputs of a graph."""
+    if all(node.kind is Kind.SOURCE for node in graph.nodes):
+        raise JobGraphError(
+            "the job has no operators, so there is nothing to run; build a stream from a source "
+            "and end it with sink_to, add_sink, foreach_batch, print or execute_and_collect"
+        )
+    return _Compiler(graph, settings).plan()
+
+
+class _Compiler:
+    """The steps of one compilation, and what they have found out so far."""
+
+    def __init__(self, graph: JobGraph, settings: Settings) -> None:
+        self._graph = _in_use(graph)
+        self._settings = settings
+        self._uids = graph.uids()
+        self._levels: dict[int, int] = {}
+        self._parallelism: dict[int, int] = {}
+        self._max_parallelism: dict[int, int] = {}
+        self._channels: dict[tuple[int, str | None, int, int], Channel] = {}
+
+    def plan(self) -> JobPlan:
+        for node in self._graph:
+            self._place(node)
+        self._last = max(self._levels.values())
+        self._make_channels()
+        wires = [self._wire(level) for level in range(1, self._last + 2)]
+        levels = tuple(
+            self._level(level, self._at(level), wires[level - 1], wires[level])
+            for level in range(1, self._last + 1)
+        )
+        return JobPlan(
+            sources=tuple(
+                self._source(node, wires[0]) for node in self._graph if node.kind is Kind.SOURCE
+            ),
+            levels=levels,
+            outputs=self._outputs(),
+            first_wire=wires[0],
+            uids=self._uids,
+            parallelism=self._parallelism,
+            max_parallelism=self._max_parallelism,
+            level_parallelism=tuple(self._tasks(wire) for wire in wires[:-1]),
+        )
+
+    def _place(self, node: Node) -> None:
+        """Decide a node's parallelism and level."""
+        settings = self._settings
+        parallelism = node.parallelism or settings.parallelism
+        limit = (
+            node.max_parallelism
+            or settings.max_parallelism
+            or default_max_parallelism(parallelism)
+        )
+        check_parallelism(parallelism, limit, f"operator {node}")
+        self._parallelism[node.id] = parallelism
+        self._max_parallelism[node.id] = limit
+        if node.kind is Kind.OUTPUT or not node.inputs:
+            self._levels[node.id] = max((self._levels[e.node.id] for e in node.inputs), default=0)
+        else:
+            self._levels[node.id] = max(self._level_after(edge, node) for edge in node.inputs)
+
+    def _level_after(self, edge: Edge, node: Node) -> int:
+        return self._levels[edge.node.id] + (not self._may_chain(edge, node))
+
+    def _may_chain(self, edge: Edge, node: Node) -> bool:
+        """Whether rows can stay in their task on the way to `node`."""
+        if edge.partitioning.exchange is not Exchange.FORWARD:
+            return False
+        if self._levels[edge.node.id] == 0:
+            return node.parallelism is None
+        return self._parallelism[edge.node.id] == self._parallelism[node.id]
+
+    def _chained(self, edge: Edge, node: Node) -> bool:
+        same_level = self._levels[edge.node.id] == self._levels[node.id]
+        return same_level and self._may_chain(edge, node)
+
+    def _make_channels(self) -> None:
+        for node in self._graph:
+            for position, edge in enumerate(node.inputs):
+                is_output = node.kind is Kind.OUTPUT
+                if not is_output and self._chained(edge, node):
+                    continue
+                # All sinks of one output read the same channel.
+                consumer = (_SINKS, 0) if is_output else (node.id, position)
+                key = (edge.node.id, _tag(edge), *consumer)
+                if key not in self._channels:
+                    self._channels[key] = self._channel(edge, node, is_output)
+
+    def _channel(self, edge: Edge, node: Node, is_output: bool) -> Channel:
+        partitioning = edge.partitioning
+        if partitioning.exchange is Exchange.FORWARD and not is_output:
+            partitioning = Partitioning(Exchange.REBALANCE)
+        return Channel(
+            id=len(self._channels),
+            type=edge.type,
+            level=self._last + 1 if is_output else self._levels[node.id],
+            partitioning=FORWARD if is_output else partitioning,
+            key=None if is_output else _key_plan(edge),
+            parallelism=self._parallelism[node.id],
+            max_parallelism=self._max_parallelism[node.id],
+        )
+
+    def _wire(self, level: int) -> Wire:
+        """The wire into `level`: channels made before it and taken off in it or later."""
+        channels = tuple(
+            channel
+            for (producer, *_), channel in self._channels.items()
+            if self._levels[producer] < level <= channel.level
+        )
+        slots: list[pa.Schema] = []
+        slot_of: dict[int, int] = {}
+        for channel in channels:
+            schema = channel.type.schema
+            if schema not in slots:
+                slots.append(schema)
+            slot_of[channel.id] = slots.index(schema)
+        return Wire(channels, tuple(slots), slot_of, routed=level <= self._last)
+
+    def _tasks(self, wire: Wire) -> int:
+        return max(
+            (c.parallelism for c in wire.channels if c.level <= self._last),
+            default=self._settings.parallelism,
+        )
+
+    def _at(self, level: int) -> list[Node]:
+        return [
+            node
+            for node in self._graph
+            if self._levels[node.id] == level and node.kind not in (Kind.OUTPUT, Kind.SOURCE)
+        ]
+
+    def _level(self, index: int, nodes: list[Node], reads: Wire, writes: Wire) -> LevelPlan:
+        places = {node.id: i for i, node in enumerate(nodes)}
+        entries: dict[int, tuple[int, ...]] = {}
+        for (_, _, consumer, _), channel in self._channels.items():
+            if channel.level == index and consumer in places:
+                entries[channel.id] = (places[consumer],)
+        return LevelPlan(
+            index=index,
+            operators=tuple(self._operator(node, places) for node in nodes),
+            entries=entries,
+            reads=reads,
+            writes=writes,
+            backend=self._settings.backend,
+            batch_mode=self._settings.batch_mode,
+            job_parameters=self._settings.job_parameters,
+        )
+
+    def _operator(self, node: Node, places: dict[int, int]) -> OperatorPlan:
+        tags: list[str | None] = [None, *node.side_outputs]
+        outlets = [self._outlet(node, tag, places) for tag in tags]
+        return OperatorPlan(
+            uid=self._uids[node.id],
+            name=node.name,
+            kind=node.kind,
+            function=node.function,
+            input=node.inputs[0].type,
+            output=node.output,
+            key=_key_plan(node.inputs[0]),
+            policy=node.policy,
+            parallelism=self._parallelism[node.id],
+            max_parallelism=self._max_parallelism[node.id],
+            outlets=tuple(o for o in outlets if o is not None),
+        )
+
+    def _outlet(self, node: Node, tag: str | None, places: dict[int, int]) -> Outlet | None:
+        fed = [
+            (consumer, edge)
+            for consumer in self._graph
+            for edge in consumer.inputs
+            if edge.node is node and _tag(edge) == tag
+        ]
+        if not fed:
+            return None
+        operators = tuple(
+            places[consumer.id]
+            for consumer, edge in fed
+            if consumer.kind is not Kind.OUTPUT and self._chained(edge, consumer)
+        )
+        return Outlet(tag, fed[0][1].type, operators, self._channels_from(node, tag))
+
+    def _channels_from(self, node: Node, tag: str | None) -> tuple[Channel, ...]:
+        return tuple(
+            channel
+            for (producer, channel_tag, *_), channel in self._channels.items()
+            if producer == node.id and channel_tag == tag
+        )
+
+    def _source(self, node: Node, writes: Wire) -> SourcePlan:
+        behind = self._chained_behind(node)
+        raw = Channel(_RAW, node.output, 0, FORWARD, None, 1, 1)
+        reads = Wire((raw,), (node.output.schema,), {_RAW: 0}, routed=False)
+        level = self._level(0, behind, reads, writes)
+        places = {n.id: i for i, n in enumerate(behind)}
+        first = tuple(
+            places[n.id] for n in behind for e in n.inputs if e.node is node and _tag(e) is None
+        )
+        channels = self._channels_from(node, None)
+        level = replace(level, entries={_RAW: first}, copies={_RAW: channels})
+        return SourcePlan(node, self._uids[node.id], level, channels)
+
+    def _chained_behind(self, source: Node) -> list[Node]:
+        """Nodes of level 0 that this source's rows reach."""
+        reached = {source.id}
+        behind = []
+        for node in self._at(0):
+            if any(edge.node.id in reached for edge in node.inputs):
+                reached.add(node.id)
+                behind.append(node)
+        return behind
+
+    def _outputs(self) -> tuple[OutputPlan, ...]:
+        return tuple(
+            OutputPlan(channel, tuple(self._sinks_of(producer, tag)))
+            for (producer, tag, consumer, _), channel in self._channels.items()
+            if consumer == _SINKS
+        )
+
+    def _sinks_of(self, producer: int, tag: str | None) -> list[Node]:
+        return [
+            node
+            for node in self._graph
+            if node.kind is Kind.OUTPUT
+            and any(e.node.id == producer and _tag(e) == tag for e in node.inputs)
+        ]
+
+
+def _tag(edge: Edge) -> str | None:
+    return None if edge.tag is None else edge.tag.tag_id
+
+
+def _key_plan(edge: Edge) -> KeyPlan | None:
+    partitioning = edge.partitioning
+    if partitioning.exchange is not Exchange.KEY:
+        return None
+    names = list(edge.type.schema.names)
+    return KeyPlan(tuple(map(names.index, partitioning.columns)), partitioning.selector)
+
+
+def _in_use(graph: JobGraph) -> list[Node]:
+    """All nodes but sources that nothing reads."""
+    read = {edge.node.id for node in graph.nodes for edge in node.inputs}
+    return [node for node in graph.nodes if node.kind is not Kind.SOURCE or node.id in read]

@@ -1,0 +1,320 @@
+"""The entry to Holdfast: where programs are built and run."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+import uuid
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from holdfast.api import configuration as conf
+from holdfast.api.backends import StateBackend, backend_named
+from holdfast.api.configuration import Configuration, RuntimeExecutionMode
+from holdfast.api.graph import Edge, JobGraph, Kind, Node
+from holdfast.api.parallelism import check_max_parallelism
+from holdfast.api.sinks import CollectSink
+from holdfast.api.streams import DataStream
+from holdfast.api.types import StreamType
+from holdfast.errors import ConfigurationError, JobGraphError
+from holdfast.spark.collecting import CollectedResults
+from holdfast.spark.compiler import JobPlan, Settings, compile_job
+from holdfast.spark.indexed_source import IndexedElements, data_source
+from holdfast.api.inference import infer_type
+from holdfast.spark.job import JobClient, JobExecutionResult, Pace
+from holdfast.spark.session import check_session, local_session, runs_locally
+from holdfast.spark.source import Source, check_classic_frame, check_streaming_frame
+from holdfast.spark.types import spark_schema, stream_type_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from holdfast.spark.statistics import EpochStatistics
+
+
+class StreamExecutionEnvironment:
+    """Builds streams from sources and runs them as one Spark query."""
+
+    def __init__(self, spark: SparkSession, configuration: Configuration) -> None:
+        """Use `get_execution_environment`."""
+        self.spark = spark
+        self.graph = JobGraph()
+        self._configuration = configuration
+        self._backend: StateBackend | None = None
+        self._job_parameters: dict[str, str] = {}
+        self._listeners: list[Callable[[EpochStatistics], None]] = []
+
+    @staticmethod
+    def get_execution_environment(
+        spark: SparkSession | None = None, configuration: Configuration | None = None
+    ) -> StreamExecutionEnvironment:
+        """An environment on the given session, or on a local one.
+
+        Args:
+            spark: Your own classic session; without one, the session that runs in this
+                process, or a new one on this machine's cores.
+            configuration: Settings by Flink's keys.
+        """
+        session = check_session(local_session() if spark is None else spark)
+        return StreamExecutionEnvironment(session, Configuration().update(configuration or Configuration()))
+
+    # Settings
+
+    def set_parallelism(self, parallelism: int) -> StreamExecutionEnvironment:
+        """Number of subtasks of operators that set none themselves."""
+        return self._set(conf.PARALLELISM, parallelism)
+
+    def get_parallelism(self) -> int:
+        """Number of subtasks of operators that set none themselves."""
+        given = self._configuration.get(conf.PARALLELISM)
+        return given or self.spark.sparkContext.defaultParallelism
+
+    def set_max_parallelism(self, max_parallelism: int) -> StreamExecutionEnvironment:
+        """Number of key groups of operators that set none themselves."""
+        check_max_parallelism(max_parallelism, "set_max_parallelism")
+        return self._set(conf.MAX_PARALLELISM, max_parallelism)
+
+    def get_max_parallelism(self) -> int | None:
+        """Number of key groups that was set, or None."""
+        return self._configuration.get(conf.MAX_PARALLELISM)
+
+    def set_state_backend(self, backend: StateBackend) -> StreamExecutionEnvironment:
+        """Say where local state is kept; goes before `state.backend.type`."""
+        self._backend = backend
+        return self
+
+    def get_state_backend(self) -> StateBackend:
+        """Where local state is kept."""
+        return self._backend or backend_named(self._configuration.get(conf.STATE_BACKEND))
+
+    def set_runtime_mode(self, mode: RuntimeExecutionMode) -> StreamExecutionEnvironment:
+        """Run as a stream, in one pass, or as the sources suggest."""
+        return self._set(conf.RUNTIME_MODE, mode)
+
+    def set_epoch_interval(self, milliseconds: int) -> StreamExecutionEnvironment:
+        """Least time from the start of one epoch to the next."""
+        return self._set(conf.EPOCH_INTERVAL, milliseconds)
+
+    def set_max_events_per_epoch(self, events: int) -> StreamExecutionEnvironment:
+        """Most events an epoch takes from a source that can limit them."""
+        return self._set(conf.MAX_EVENTS_PER_EPOCH, events)
+
+    def set_available_now(self, available_now: bool = True) -> StreamExecutionEnvironment:
+        """Process all there is when the job starts, then finish."""
+        return self._set(conf.AVAILABLE_NOW, available_now)
+
+    def configure(self, configuration: Configuration) -> StreamExecutionEnvironment:
+        """Take over settings."""
+        self._configuration.update(configuration)
+        return self
+
+    def set_job_parameters(self, parameters: Mapping[str, str]) -> StreamExecutionEnvironment:
+        """Parameters that every function can read from its runtime context."""
+        self._job_parameters = dict(parameters)
+        return self
+
+    def add_epoch_listener(
+        self, listener: Callable[[EpochStatistics], None]
+    ) -> StreamExecutionEnvironment:
+        """Have `listener` called on the driver after every epoch."""
+        self._listeners.append(listener)
+        return self
+
+    def _set(self, option: conf.ConfigOption[Any], value: object) -> StreamExecutionEnvironment:
+        self._configuration.set(option, value)
+        return self
+
+    # Sources
+
+    def from_dataframe(self, df: DataFrame, name: str | None = None) -> DataStream:
+        """A stream of a DataFrame's rows. A static one is bounded, a streaming one is not."""
+        check_classic_frame(df)
+        if df.isStreaming:
+            check_streaming_frame(df)
+            source = Source("a streaming DataFrame", False, lambda: df, None)
+        else:
+            source = Source("a static DataFrame", True, None, lambda: df)
+        zone = self.spark.conf.get("spark.sql.session.timeZone")
+        stream_type = stream_type_of(df.schema, zone=zone or "UTC")
+        return self._add_source(source, stream_type, name or "Source: dataframe")
+
+    def from_collection(
+        self, collection: Iterable[Any], type_info: Any = None, name: str | None = None
+    ) -> DataStream:
+        """A bounded stream of Python values, in their order."""
+        elements = list(collection)
+        stream_type = infer_type(elements) if type_info is None else StreamType.of(type_info)
+        indexed = IndexedElements(
+            name=f"holdfast_{uuid.uuid4().hex}",
+            type=stream_type,
+            count=len(elements),
+            partitions=1,
+            elements=elements,
+        )
+        return self._add_indexed(indexed, name or "Source: collection", f"{len(elements)} elements")
+
+    def from_generator(
+        self,
+        function: Callable[[int], Any],
+        *,
+        count: int | None = None,
+        rate: float | None = None,
+        type_info: Any = None,
+        name: str | None = None,
+    ) -> DataStream:
+        """A stream of what `function` makes of the numbers 0, 1, 2, ...
+
+        The function must make the same element of a number every time: after a failure
+        elements are made again.
+
+        Args:
+            function: Makes an element from its number.
+            count: Elements there are; the stream is bounded if given.
+            rate: Elements a second; as fast as they are processed if not given.
+            type_info: Type of the elements; taken from the function's annotation if not given.
+            name: Name of the source.
+        """
+        if count is not None and count < 0:
+            raise ConfigurationError(f"from_generator: count must not be negative, not {count}")
+        if rate is not None and rate <= 0:
+            raise ConfigurationError(f"from_generator: rate must be positive, not {rate}")
+        indexed = IndexedElements(
+            name=f"holdfast_{uuid.uuid4().hex}",
+            type=_generated_type(function, type_info),
+            count=count,
+            partitions=self.get_parallelism(),
+            elements=function,
+            rate=rate,
+        )
+        described = "generated" if count is None else f"{count} generated elements"
+        return self._add_indexed(indexed, name or "Source: generator", described)
+
+    def _add_indexed(self, indexed: IndexedElements, name: str, described: str) -> DataStream:
+        schema = spark_schema(indexed.type.schema)
+
+        def register() -> str:
+            limited = dataclasses.replace(
+                indexed, max_rows=self._configuration.get(conf.MAX_EVENTS_PER_EPOCH)
+            )
+            self.spark.dataSource.register(data_source(limited, schema))
+            return indexed.name
+
+        source = Source(
+            described,
+            indexed.count is not None,
+            lambda: self.spark.readStream.format(register()).load(),
+            lambda: self.spark.read.format(register()).load(),
+        )
+        return self._add_source(source, indexed.type, name)
+
+    def _add_source(self, source: Source, stream_type: StreamType, name: str) -> DataStream:
+        node = self.graph.add(Kind.SOURCE, (), stream_type, function=source, name=name)
+        return DataStream(self, (Edge(node, None, stream_type),))
+
+    # Execution
+
+    def execute(self, job_name: str | None = None) -> JobExecutionResult:
+        """Run what was built since the last execution, and wait for its end."""
+        return self.execute_async(job_name).result()
+
+    def execute_async(self, job_name: str | None = None) -> JobClient:
+        """Start what was built since the last execution."""
+        graph, plan, pace = self._compiled()
+        client = JobClient(
+            self.spark,
+            plan,
+            job_name or self._configuration.get(conf.JOB_NAME),
+            pace,
+            self._configuration.get(conf.LOCAL_STATE_DIR),
+            list(self._listeners),
+        )
+        self.graph.mark_executed(graph)
+        return client.start()
+
+    def execute_and_collect(
+        self, stream: DataStream, job_name: str | None = None, limit: int | None = None
+    ) -> CollectedResults | list[Any]:
+        """Run the program and iterate over `stream`; see `DataStream.execute_and_collect`."""
+        results = CollectedResults()
+        sink = CollectSink(results.collect)
+        self.graph.add(Kind.OUTPUT, stream._edges, stream.type, function=sink, name="Collect")
+        results.attach(self.execute_async(job_name))
+        if limit is None:
+            return results
+        with results:
+            return [element for element, _ in zip(results, range(limit), strict=False)]
+
+    def explain(self) -> str:
+        """The job graph with uids and states, and the Spark plan, without running anything.
+
+        Calls `open` on a copy of every keyed function, to learn which states it uses.
+        """
+        from holdfast.spark.explain import explain_job
+        from holdfast.spark.job import preview_rows
+
+        graph, plan, _ = self._compiled()
+        return explain_job(graph, plan, preview_rows(self.spark, plan))
+
+    def _compiled(self) -> tuple[JobGraph, JobPlan, Pace]:
+        graph = self.graph.pending()
+        settings = self._configuration
+        graph.check_uids(generate=settings.get(conf.AUTO_GENERATE_UIDS))
+        self._warn_about_uids(graph)
+        pace = self._pace(graph)
+        plan = compile_job(
+            graph,
+            Settings(
+                parallelism=self.get_parallelism(),
+                max_parallelism=settings.get(conf.MAX_PARALLELISM),
+                backend=self.get_state_backend(),
+                batch_mode=self._batch_mode(graph),
+                job_parameters=self._job_parameters,
+            ),
+        )
+        return graph, plan, pace
+
+    def _warn_about_uids(self, graph: JobGraph) -> None:
+        missing = graph.without_uid()
+        if missing and self._configuration.get(conf.CHECKPOINT_INTERVAL) is not None:
+            warnings.warn(
+                "these stateful operators have no uid, so a changed program may not find their "
+                "state again: " + "; ".join(map(str, missing)) + '; call .uid("...") on each',
+                stacklevel=4,
+            )
+
+    def _batch_mode(self, graph: JobGraph) -> bool:
+        mode = self._configuration.get(conf.RUNTIME_MODE)
+        unbounded = [node for node in _sources(graph) if not node.function.bounded]
+        if mode is RuntimeExecutionMode.BATCH and unbounded:
+            raise JobGraphError(
+                f"BATCH mode needs bounded sources, and {unbounded[0]} is unbounded; bounded are "
+                "static DataFrames, collections, and generators with a count"
+            )
+        return mode is RuntimeExecutionMode.BATCH or (
+            mode is RuntimeExecutionMode.AUTOMATIC and not unbounded
+        )
+
+    def _pace(self, graph: JobGraph) -> Pace:
+        sources = _sources(graph)
+        all_bounded = all(node.function.bounded for node in sources)
+        some_static = any(node.function.streaming is None for node in sources)
+        one_pass = self._batch_mode(graph) or (all_bounded and some_static)
+        return Pace(
+            interval_ms=self._configuration.get(conf.EPOCH_INTERVAL),
+            available_now=all_bounded or self._configuration.get(conf.AVAILABLE_NOW),
+            one_pass=one_pass,
+        )
+
+
+def _sources(graph: JobGraph) -> list[Node]:
+    return [node for node in graph.nodes if node.kind is Kind.SOURCE]
+
+
+def _generated_type(function: Callable[[int], Any], type_info: object) -> StreamType:
+    from holdfast.api.types import declared_output
+
+    if type_info is not None:
+        return StreamType.of(type_info)
+    return declared_output(function, per_element=True) or infer_type([function(0)])

@@ -1,0 +1,47 @@
+"""Where a job's local state lives on this cluster, and its end."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import TYPE_CHECKING
+
+from holdfast.spark.session import runs_locally
+from holdfast.state.directories import delete_job, sweep_dead_jobs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+
+def local_state_root(spark: SparkSession, configured: str | None) -> str | None:
+    """Directory for local state; None lets every executor use its own local directory.
+
+    Where all tasks run on this machine, what dead jobs left there is removed.
+    """
+    if not runs_locally(spark):
+        return configured
+    root = configured or _spark_local_dir(spark)
+    sweep_dead_jobs(root)
+    return root
+
+
+def delete_local_state(spark: SparkSession, root: str | None, job_id: str, tasks: int) -> None:
+    """Remove all local state of a job that has ended."""
+    if runs_locally(spark):
+        delete_job(root, job_id)
+        return
+
+    def delete(_: Iterator[int]) -> None:
+        delete_job(root, job_id)
+
+    # More tasks than slots that held state, so that every executor gets one of them.
+    spark.sparkContext.parallelize(range(4 * tasks), 4 * tasks).foreachPartition(delete)
+
+
+def _spark_local_dir(spark: SparkSession) -> str:
+    """Where Spark keeps its own local files; of several directories, the first."""
+    configured = spark.sparkContext.getConf().get("spark.local.dir", "")
+    listed = os.environ.get("SPARK_LOCAL_DIRS") or configured or tempfile.gettempdir()
+    return listed.split(",")[0]

@@ -1,0 +1,102 @@
+"""Carrying an epoch's rows out of the job: to Spark's sinks and to the driver.
+
+An epoch's plan may run only once, since its tasks change state. One sink that reads
+everything takes the plan's rows as they come; any other number, and sinks that hand
+the DataFrame to user code, read a copy that was made first, in one action.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+
+from holdfast.api.sinks import CollectSink, ForeachBatchSink, PrintSink, SparkSink
+from holdfast.errors import JobExecutionError
+from holdfast.runtime.read_columns import Reader
+from holdfast.runtime.wire import CHANNEL, slot_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from holdfast.api.graph import Node
+    from holdfast.runtime.plan import Channel, Wire
+    from holdfast.spark.compiler import OutputPlan
+
+
+class Outputs:
+    """The sinks of one job."""
+
+    def __init__(self, outputs: tuple[OutputPlan, ...], wire: Wire) -> None:
+        """Sinks that read rows off the last wire."""
+        self._wire = wire
+        self._sinks = [(output.channel, sink) for output in outputs for sink in output.sinks]
+
+    def emit(self, rows: DataFrame, epoch: int) -> None:
+        """Run the epoch's plan, once, and hand its rows to every sink."""
+        if not self._sinks:
+            rows._jdf.queryExecution().toRdd().count()  # type: ignore[operator]
+        elif len(self._sinks) == 1 and _reads_all(self._sinks[0][1]):
+            channel, sink = self._sinks[0]
+            _deliver(sink, self._view(rows, channel), channel, epoch)
+        else:
+            self._emit_copies(rows, epoch)
+
+    def _emit_copies(self, rows: DataFrame, epoch: int) -> None:
+        staged = rows.persist()
+        try:
+            # Counting a persisted DataFrame computes and stores every partition whole.
+            staged.count()
+            for channel, sink in self._sinks:
+                _deliver(sink, self._view(staged, channel), channel, epoch)
+        finally:
+            staged.unpersist()
+
+    def _view(self, rows: DataFrame, channel: Channel) -> DataFrame:
+        wire = self._wire
+        if wire.tagged:
+            rows = rows.filter(F.col(CHANNEL) == channel.id)
+        if wire.flat:
+            return rows.drop(CHANNEL)
+        return rows.select(f"{slot_name(wire.slot_of[channel.id])}.*")
+
+
+def _reads_all(sink: Node) -> bool:
+    return not isinstance(sink.function, ForeachBatchSink)
+
+
+def _deliver(sink: Node, rows: DataFrame, channel: Channel, epoch: int) -> None:
+    match sink.function:
+        case SparkSink() as spark_sink:
+            writer = rows.write.format(spark_sink.format).mode(spark_sink.mode)
+            if spark_sink.partition_by:
+                writer = writer.partitionBy(*spark_sink.partition_by)
+            writer.options(**spark_sink.options).save()
+        case ForeachBatchSink(function):
+            _call(function, rows, epoch, sink)
+        case PrintSink(label):
+            prefix = "" if label is None else f"{label}> "
+            for element in _elements(rows, channel):
+                sys.stdout.write(f"{prefix}{element}\n")
+            sys.stdout.flush()
+        case CollectSink(collector):
+            collector(_elements(rows, channel))
+        case other:
+            raise AssertionError(f"{other!r} is no sink")
+
+
+def _call(function: Any, rows: DataFrame, epoch: int, sink: Node) -> None:
+    try:
+        function(rows, epoch)
+    except Exception as error:
+        raise JobExecutionError(
+            f"the foreach_batch function of {sink.name!r}, made at {sink.where}, raised in epoch "
+            f"{epoch}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _elements(rows: DataFrame, channel: Channel) -> list[Any]:
+    reader = Reader(channel.type)
+    table = rows.toArrow()
+    return [element for batch in table.to_batches() for element in reader.elements(batch)]

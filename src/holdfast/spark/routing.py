@@ -1,0 +1,119 @@
+"""Routing a source's rows in the JVM: key groups as Spark expressions.
+
+Gives the same subtask for a row as `runtime/partition.py` does in Python; see
+`state/keys.py` for how keys are hashed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from holdfast.api.graph import Exchange
+from holdfast.runtime.wire import CHANNEL, SUBTASK, slot_name
+from holdfast.spark.types import spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from holdfast.runtime.plan import Channel, Wire
+
+_AS_LONG = (T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType)
+_AS_THEY_ARE = (T.DoubleType, T.BinaryType, T.TimestampType, T.TimestampNTZType)
+
+
+def routable(df: DataFrame, channel: Channel) -> bool:
+    """Whether the JVM can say which subtask receives a row of `df`."""
+    if channel.partitioning.exchange is Exchange.REBALANCE:
+        # A streaming plan may not number its rows.
+        return False
+    if channel.partitioning.exchange is not Exchange.KEY:
+        return True
+    columns = channel.partitioning.columns
+    return bool(columns) and all(
+        _hashable(df.schema[name].dataType) is not None for name in columns
+    )
+
+
+def _hashable(kind: T.DataType) -> str | None:
+    """How a column is made ready for `xxhash64`, or None if the JVM cannot."""
+    if isinstance(kind, _AS_LONG):
+        return "bigint"
+    if isinstance(kind, T.FloatType):
+        return "double"
+    if isinstance(kind, T.DateType):
+        return "date"
+    if isinstance(kind, _AS_THEY_ARE) or (
+        isinstance(kind, T.StringType) and kind.isUTF8BinaryCollation()
+    ):
+        return "as is"
+    return None
+
+
+def _prepared(df: DataFrame, name: str) -> Column:
+    column = F.col(_quoted(name))
+    how = _hashable(df.schema[name].dataType)
+    if how == "date":
+        return F.unix_date(column).cast("bigint")
+    return column if how == "as is" else column.cast(str(how))
+
+
+def key_hash_column(df: DataFrame, columns: tuple[str, ...]) -> Column:
+    """The hash of a row's key."""
+    parts = [_prepared(df, name) for name in columns]
+    if len(parts) == 1:
+        return F.xxhash64(parts[0])
+    marked: list[Column] = []
+    for part in parts:
+        marked += [F.when(part.isNull(), F.lit(0)).otherwise(F.lit(1)).cast("bigint"), part]
+    return F.xxhash64(*marked)
+
+
+def _subtask_column(df: DataFrame, channel: Channel) -> Column:
+    p = channel.parallelism
+    match channel.partitioning.exchange:
+        case Exchange.KEY:
+            groups = channel.max_parallelism
+            group = F.pmod(key_hash_column(df, channel.partitioning.columns), F.lit(groups))
+            # Whole-number division: both are below 2^15, so their product is exact.
+            return F.floor(group * F.lit(p) / F.lit(groups)).cast("int")
+        case _:
+            return F.floor(F.rand() * p).cast("int")
+
+
+def routed(df: DataFrame, channels: tuple[Channel, ...], wire: Wire) -> DataFrame:
+    """A source's rows on the wire, once for each of `channels`."""
+    payload = df.columns
+    if wire.tagged:
+        ids = F.array(*[F.lit(channel.id) for channel in channels])
+        df = df.select("*", F.explode(ids).alias(CHANNEL))
+    columns: list[Column] = []
+    if wire.routed:
+        columns.append(_by_channel(df, channels).alias(SUBTASK))
+    if wire.tagged:
+        columns.append(F.col(CHANNEL))
+    fields = [F.col(_quoted(name)) for name in payload]
+    if wire.flat:
+        return df.select(*columns, *fields)
+    mine = {wire.slot_of[channel.id] for channel in channels}
+    for slot, schema in enumerate(wire.slots):
+        if slot in mine:
+            columns.append(F.struct(*fields).alias(slot_name(slot)))
+        else:
+            columns.append(F.lit(None).cast(spark_schema(schema)).alias(slot_name(slot)))
+    return df.select(*columns)
+
+
+def _by_channel(df: DataFrame, channels: tuple[Channel, ...]) -> Column:
+    if len(channels) == 1:
+        return _subtask_column(df, channels[0])
+    chosen = F.when(F.col(CHANNEL) == channels[0].id, _subtask_column(df, channels[0]))
+    for channel in channels[1:]:
+        chosen = chosen.when(F.col(CHANNEL) == channel.id, _subtask_column(df, channel))
+    return chosen
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,128 @@
+"""The Spark session a job runs on: made here, or the user's own, checked."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import SparkSession
+
+from holdfast.errors import UnsupportedSparkError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FILE_MANAGER: Final = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+QUERY_SETTINGS: Final = {
+    # Spark's own checkpoint directory is scratch here, on the driver's disk, where the
+    # default manager spends a tenth of a second per epoch on atomic renames.
+    "spark.sql.streaming.checkpointFileManagerClass": FILE_MANAGER,
+    # Adaptive execution would merge the partitions that stand for subtasks.
+    "spark.sql.adaptive.enabled": "false",
+    # Larger batches mean fewer, larger reads of state; bounded in bytes for wide rows.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(32 << 20),
+}
+"""Settings of the query's own copy of the session."""
+LOCAL_SETTINGS: Final = {
+    "spark.app.name": "holdfast",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.python.unix.domain.socket.enabled": "true",
+}
+"""Settings of a session made here."""
+CLUSTER_SETTINGS: Final = {
+    "spark.shuffle.reduceLocality.enabled": ("false", "true"),
+    "spark.locality.wait": ("600s", "3s"),
+    "spark.stage.maxConsecutiveAttempts": ("1", "4"),
+}
+"""What pinning subtasks to executors needs: the wanted value, and Spark's default."""
+
+
+def local_session() -> SparkSession:
+    """The running session, or a new one on this machine's cores."""
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        return running
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.master("local[*]")
+    for key, value in LOCAL_SETTINGS.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def check_session(spark: object) -> SparkSession:
+    """Refuse a session on which state could not be kept where it is used."""
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise UnsupportedSparkError(
+            "Holdfast cannot run on a Spark Connect session, since it lives in the driver's own "
+            "process; use a classic one: SparkSession.builder.master(...).getOrCreate()"
+        )
+    if not isinstance(spark, SparkSession):
+        raise UnsupportedSparkError(f"a SparkSession is wanted, not {type(spark).__name__}")
+    _refuse(spark, "spark.speculation", "two attempts of one subtask would write the same state")
+    _refuse(
+        spark,
+        "spark.dynamicAllocation.enabled",
+        "executors that come and go would take the state they hold with them",
+    )
+    if runs_locally(spark):
+        _use_this_python(spark)
+    else:
+        _check_cluster(spark)
+    return spark
+
+
+def runs_locally(spark: SparkSession) -> bool:
+    """Whether all tasks run in the driver's own JVM, so that nothing needs pinning."""
+    master = spark.sparkContext.master
+    return master == "local" or master.startswith("local[")
+
+
+def _refuse(spark: SparkSession, key: str, why: str) -> None:
+    if spark.sparkContext.getConf().get(key, "false").lower() == "true":
+        raise UnsupportedSparkError(
+            f"{key} is true, but {why}; start the session with {key}=false"
+        )
+
+
+def _check_cluster(spark: SparkSession) -> None:
+    conf = spark.sparkContext.getConf()
+    wrong = [
+        f"    {key}  {wanted}"
+        for key, (wanted, default) in CLUSTER_SETTINGS.items()
+        if conf.get(key, default) != wanted
+    ]
+    if wrong:
+        raise UnsupportedSparkError(
+            f"on {spark.sparkContext.master}, subtasks are pinned to the executors that hold "
+            "their state, which needs settings that a running session cannot change. Start it "
+            "with these (in spark-defaults.conf, or as --conf key=value):\n" + "\n".join(wrong)
+        )
+
+
+def _use_this_python(spark: SparkSession) -> None:
+    """Let local workers run this interpreter, which has Holdfast, unless told otherwise."""
+    configured = spark.sparkContext.getConf().get("spark.pyspark.python", None)
+    if "PYSPARK_PYTHON" not in os.environ and configured is None:
+        spark.sparkContext.pythonExec = sys.executable
+
+
+@contextlib.contextmanager
+def settings(spark: SparkSession, wanted: dict[str, str]) -> Iterator[None]:
+    """Have `wanted` set on the session within the block, and put it back afterwards."""
+    before = {key: spark.conf.get(key, None) for key in wanted}
+    try:
+        for key, value in wanted.items():
+            spark.conf.set(key, value)
+        yield
+    finally:
+        for key, old in before.items():
+            if old is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, old)

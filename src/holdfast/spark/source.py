@@ -1,0 +1,101 @@
+"""What the environment knows of a source: its DataFrames and whether it ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import JobGraphError, UnsupportedSparkError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame
+
+STATEFUL_PLANS = frozenset(
+    {
+        "Aggregate",
+        "Deduplicate",
+        "DeduplicateWithinWatermark",
+        "Distinct",
+        "FlatMapGroupsWithState",
+        "TransformWithState",
+        "TransformWithStateInPySpark",
+        "FlatMapGroupsInPandasWithState",
+        "GlobalLimit",
+        "Window",
+    }
+)
+"""Nodes of a streaming plan that keep state in Spark."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source of a job, as a node's function."""
+
+    description: str
+    bounded: bool
+    streaming: Callable[[], DataFrame] | None
+    """Makes the streaming DataFrame, if there is one."""
+    static: Callable[[], DataFrame] | None
+    """Makes the DataFrame of everything, for one pass, if there is an end."""
+
+
+def check_streaming_frame(df: DataFrame) -> None:
+    """Refuse a streaming DataFrame that cannot be replayed exactly."""
+    plan = _java(df).queryExecution().analyzed()
+    for node in _walk(plan):
+        name = node.nodeName()
+        if name in STATEFUL_PLANS or (name == "Join" and _streams_on_both_sides(node)):
+            raise JobGraphError(
+                f"from_dataframe: the streaming DataFrame has a {name}, which keeps state in Spark "
+                "that Holdfast could not bring back after a failure; do that step on the stream "
+                "(key_by and state), or on static data"
+            )
+        option = _clean_source(node)
+        if option not in (None, "off"):
+            raise JobGraphError(
+                f"from_dataframe: the source has cleanSource={option}, which removes files that a "
+                "recovery must read again; leave the option out"
+            )
+
+
+def check_classic_frame(df: object) -> None:
+    """Refuse what is not a DataFrame of a classic Spark session."""
+    if type(df).__module__.startswith("pyspark.sql.connect"):
+        raise UnsupportedSparkError(
+            "from_dataframe: this DataFrame belongs to a Spark Connect session; Holdfast runs in "
+            "the driver and needs a classic one: SparkSession.builder.master(...).getOrCreate()"
+        )
+    if not hasattr(df, "isStreaming") or not hasattr(df, "_jdf"):
+        raise JobGraphError(
+            f"from_dataframe takes a Spark DataFrame, not {type(df).__name__}; "
+            "from_collection takes Python data"
+        )
+
+
+def _java(df: DataFrame) -> Any:
+    return df._jdf  # type: ignore[operator]
+
+
+def _walk(plan: Any) -> Any:
+    yield plan
+    children = plan.children()
+    for i in range(children.size()):
+        yield from _walk(children.apply(i))
+
+
+def _streams_on_both_sides(join: Any) -> bool:
+    return bool(join.left().isStreaming() and join.right().isStreaming())
+
+
+def _clean_source(node: Any) -> str | None:
+    if node.nodeName() != "StreamingRelation":
+        return None
+    options = node.dataSource().options()
+    keys = options.keys().iterator()
+    while keys.hasNext():
+        key = keys.next()
+        if key.lower() == "cleansource":
+            return str(options.apply(key)).lower()
+    return None

@@ -1,0 +1,147 @@
+"""What a job has done so far, in figures."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from holdfast.api.metrics import MetricValues
+
+if TYPE_CHECKING:
+    from holdfast.runtime.report import TaskReport
+    from holdfast.spark.compiler import JobPlan
+
+
+class JobStatus(Enum):
+    """Where a job stands."""
+
+    RUNNING = "RUNNING"
+    FINISHED = "FINISHED"
+    CANCELED = "CANCELED"
+    FAILED = "FAILED"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the job has ended."""
+        return self is not JobStatus.RUNNING
+
+
+@dataclass(frozen=True, slots=True)
+class EpochStatistics:
+    """One epoch."""
+
+    epoch: int
+    events: int
+    """Rows that entered the job's first operators."""
+    duration_ms: int
+
+
+@dataclass(slots=True)
+class OperatorStatistics:
+    """One operator, over all subtasks and epochs."""
+
+    name: str
+    uid: str
+    records_in: int = 0
+    records_out: int = 0
+    skipped: int = 0
+    state_entries: int = 0
+    """Entries of its local stores."""
+    state_bytes: int = 0
+    """Size of its local stores on disk."""
+    metrics: MetricValues = field(default_factory=MetricValues)
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatistics:
+    """A job at one moment."""
+
+    job_id: str
+    name: str
+    status: JobStatus
+    epochs: int
+    events: int
+    duration_ms: int
+    """Time spent in epochs."""
+    last_epoch: EpochStatistics | None
+    operators: dict[str, OperatorStatistics]
+    """By uid."""
+
+
+class StatisticsKeeper:
+    """Adds up what tasks report; read from other threads."""
+
+    def __init__(self, plan: JobPlan) -> None:
+        """No epochs yet."""
+        self._lock = threading.Lock()
+        self._events = 0
+        self._duration_ms = 0
+        self._epochs = 0
+        self._last: EpochStatistics | None = None
+        self._stores: dict[tuple[str, int], tuple[int, int]] = {}
+        levels = [*(source.level for source in plan.sources), *plan.levels]
+        self._operators = {
+            operator.uid: OperatorStatistics(operator.name, operator.uid)
+            for level in levels
+            for operator in level.operators
+        }
+        self._first = _first_operators(plan)
+
+    def add(self, epoch: int, duration_ms: int, reports: list[TaskReport]) -> EpochStatistics:
+        """Take in one epoch's reports."""
+        with self._lock:
+            events = 0
+            for report in reports:
+                events += self._add_report(report)
+            self._epochs += 1
+            self._events += events
+            self._duration_ms += duration_ms
+            self._last = EpochStatistics(epoch, events, duration_ms)
+            return self._last
+
+    def _add_report(self, report: TaskReport) -> int:
+        events = 0
+        for uid, figures in report.operators.items():
+            total = self._operators[uid]
+            total.records_in += figures.records_in
+            total.records_out += figures.records_out
+            total.skipped += figures.skipped
+            total.metrics.merge(figures.metrics)
+            if uid in self._first:
+                events += figures.records_in
+        for uid, store in report.stores.items():
+            self._stores[uid, report.subtask] = (store.entries, store.bytes_on_disk)
+            mine = [size for (owner, _), size in self._stores.items() if owner == uid]
+            self._operators[uid].state_entries = sum(entries for entries, _ in mine)
+            self._operators[uid].state_bytes = sum(size for _, size in mine)
+        return events
+
+    def snapshot(self, job_id: str, name: str, status: JobStatus) -> JobStatistics:
+        """The figures now."""
+        with self._lock:
+            return JobStatistics(
+                job_id=job_id,
+                name=name,
+                status=status,
+                epochs=self._epochs,
+                events=self._events,
+                duration_ms=self._duration_ms,
+                last_epoch=self._last,
+                operators=dict(self._operators),
+            )
+
+
+def _first_operators(plan: JobPlan) -> frozenset[str]:
+    """Operators that rows of a source reach first."""
+    first = set()
+    for source in plan.sources:
+        for index in source.level.entries.get(-1, ()):
+            first.add(source.level.operators[index].uid)
+        direct = {channel.id for channel in source.channels}
+        for level in plan.levels:
+            for channel, indices in level.entries.items():
+                if channel in direct:
+                    first.update(level.operators[i].uid for i in indices)
+    return frozenset(first)

@@ -1,0 +1,59 @@
+"""The function that Spark runs in a Python worker: a thin shell around `LevelTask`."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.accumulators import Accumulator, AccumulatorParam
+
+from holdfast.clock import SystemClock
+from holdfast.runtime.level_task import LevelTask
+from holdfast.runtime.report import TaskReport
+from holdfast.runtime.seat import TaskIdentity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from holdfast.runtime.plan import EpochPlan
+
+
+class ReportsParam(AccumulatorParam[list[TaskReport]]):
+    """Gathers the reports of tasks."""
+
+    def zero(self, value: list[TaskReport]) -> list[TaskReport]:
+        """No reports."""
+        return []
+
+    def addInPlace(  # noqa: N802
+        self, value1: list[TaskReport], value2: list[TaskReport]
+    ) -> list[TaskReport]:
+        """The reports of both."""
+        value1.extend(value2)
+        return value1
+
+
+class LevelFunction:
+    """What `mapInArrow` is given: runs one level over one task's batches."""
+
+    def __init__(
+        self, level: bytes, epoch: EpochPlan | None, reports: Accumulator[list[TaskReport]]
+    ) -> None:
+        """`level` is a pickled `LevelPlan`: pickled once, unpickled fresh in every task."""
+        self._level = level
+        self._epoch = epoch
+        self._reports = reports
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the level; reports once all input was processed and state committed."""
+        context = TaskContext.get()
+        assert context is not None
+        identity = TaskIdentity(
+            context.partitionId(), context.attemptNumber(), context.taskAttemptId()
+        )
+        task = LevelTask(pickle.loads(self._level), self._epoch, identity, SystemClock())
+        yield from task.run(batches)
+        self._reports.add([task.report])

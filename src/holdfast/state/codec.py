@@ -1,0 +1,108 @@
+"""How the values of a state become bytes.
+
+`decode(encode(value))` gives an equal value of the same classes, or `encode` refuses:
+
+* Classes are exact at every level: a bool is no int, an int no float, a tuple no list,
+  and an instance of a subclass is not of the declared class.
+* Integers may be of any size. NaN, the digits of a Decimal and the order of a dict are
+  kept. A naive datetime stays naive; an aware one keeps its `timezone` or `ZoneInfo`
+  and its `fold`; other zone classes are refused.
+* What a type leaves open (`Any` inside a container, a bare `list` or `dict`) may hold
+  None, bool, int, float, str, bytes, and lists and dicts of them.
+* Of a dataclass, a Struct or a NamedTuple the declared fields are kept, and nothing
+  that was attached besides; `__post_init__` runs when it is read.
+
+`encode` checks all of a value, `check` its own class only: call that when a value is
+set, so that a mistake is reported where it was made.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.api.ddl import parse_ddl, parse_json
+from holdfast.api.types import StateSerializer, spark_json
+from holdfast.errors import StateDescriptorError, StateValueError
+from holdfast.state.codec_columns import columns_codec
+from holdfast.state.codec_python import Codec, python_codec
+from holdfast.state.codec_schema import FORMAT
+
+__all__ = ["Codec", "codec_for"]
+
+
+def codec_for(spec: Any) -> Codec:
+    """Codec of a state declared with `spec`.
+
+    Args:
+        spec: A Python type (builtin, container, dataclass, `msgspec.Struct`, `NamedTuple`,
+            `TypedDict`, Enum), an Arrow or Spark type or DDL string, an object with
+            `serialize` and `deserialize`, or None or Any for pickled values.
+
+    Raises:
+        StateDescriptorError: The type cannot be held exactly; the message says why.
+        TypeDeclarationError: The Arrow, Spark or DDL type cannot be used.
+    """
+    if isinstance(spec, Codec):
+        return spec
+    if spec is None or spec is Any or spec is object:
+        return _PICKLED
+    if isinstance(spec, StateSerializer):
+        return _custom(spec)
+    columns = _columns(spec)
+    return python_codec(spec) if columns is None else columns_codec(columns)
+
+
+def _columns(spec: Any) -> pa.DataType | None:
+    if isinstance(spec, str):
+        spec = parse_ddl(spec)
+    elif (json := spark_json(spec)) is not None:
+        spec = parse_json(json)
+    if isinstance(spec, pa.Schema):
+        return pa.struct(list(spec))
+    return spec if isinstance(spec, pa.DataType) else None
+
+
+def _custom(serializer: StateSerializer) -> Codec:
+    if isinstance(serializer, type):
+        raise StateDescriptorError(
+            f"{serializer.__qualname__} is the class of a serializer; pass an instance of it"
+        )
+    cls = type(serializer)
+    name = f"{cls.__module__}.{cls.__qualname__}"
+
+    def encode(value: Any) -> bytes:
+        data: object = serializer.serialize(value)
+        if not isinstance(data, bytes):
+            raise StateValueError(
+                f"{name}.serialize must return bytes, and returned {type(data).__name__}"
+            )
+        return data
+
+    schema = {"format": FORMAT, "kind": "serializer", "class": name}
+    return Codec(encode, serializer.deserialize, _let_pass, schema)
+
+
+def _let_pass(value: Any) -> None:
+    """Nothing is known of the class beforehand."""
+
+
+def _pickle(value: Any) -> bytes:
+    try:
+        return pickle.dumps(value, protocol=5)
+    except Exception as error:
+        raise StateValueError(
+            f"a state without a type cannot hold a {type(value).__name__}, which does not pickle: "
+            f"{error}; declare a type, or pass an object with serialize and deserialize"
+        ) from error
+
+
+_PICKLED = Codec(
+    encode=_pickle,
+    decode=pickle.loads,
+    check=_let_pass,
+    schema={"format": FORMAT, "kind": "pickle"},
+    pickled=True,
+)

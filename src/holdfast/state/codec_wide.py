@@ -1,0 +1,106 @@
+"""The wide form of a value: what msgspec's own form cannot hold exactly.
+
+    0xC1 | msgpack of the value, with these extension types
+
+    1   integer beyond 64 bits: two's complement, big-endian
+    2   datetime, 3 time of day: msgpack [text, fold, zone]
+        zone is null, a zone's key, or [offset in microseconds, name or null]
+    4   dict: msgpack array of its keys and values in turn
+
+MessagePack never starts with 0xC1, so the two forms cannot be mistaken. A value is
+wide when it holds a larger integer, a datetime in a zone other than UTC, or a time
+that is the second of two equal ones (`fold`).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, time, timedelta, timezone
+from typing import Any, Literal
+from zoneinfo import ZoneInfo
+
+import msgspec
+from msgspec.msgpack import Ext
+
+MARK = b"\xc1"
+"""First byte of every wide value."""
+
+_INTEGER, _DATETIME, _TIME, _DICT = 1, 2, 3, 4
+_KEPT = (datetime, time, bytes, bytearray)
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def wide_encoded(value: Any, order: Literal["deterministic"] | None = None) -> bytes:
+    """Wide form of a value; `order` is that of `msgspec.msgpack.Encoder`."""
+    plain = msgspec.to_builtins(value, builtin_types=_KEPT, order=order)
+    return MARK + _encode(_spread(plain))
+
+
+def wide_decoded(data: bytes, spec: Any) -> Any:
+    """Value of the declared type in the wide form.
+
+    Raises:
+        msgspec.ValidationError: The bytes hold a value of another type.
+    """
+    return msgspec.convert(_decode(data[len(MARK) :]), spec, builtin_types=_KEPT)
+
+
+def _spread(value: Any) -> Any:
+    match value:
+        case bool():
+            return value
+        case int() if not -(1 << 63) <= value < (1 << 64):
+            length = value.bit_length() // 8 + 1
+            return Ext(_INTEGER, value.to_bytes(length, "big", signed=True))
+        case datetime():
+            return Ext(_DATETIME, _moment(value))
+        case time():
+            return Ext(_TIME, _moment(value))
+        case dict():
+            flat = [_spread(part) for pair in value.items() for part in pair]
+            return Ext(_DICT, _encode(flat))
+        case list() | tuple() | set() | frozenset():
+            return [_spread(item) for item in value]
+    return value
+
+
+def _moment(value: datetime | time) -> bytes:
+    text = value.replace(tzinfo=None, fold=0).isoformat()
+    return _encode([text, value.fold, _zone(value.tzinfo)])
+
+
+def _zone(zone: Any) -> Any:
+    if zone is None:
+        return None
+    if isinstance(zone, ZoneInfo):
+        return zone.key
+    offset, *name = zone.__getinitargs__()
+    return [offset // timedelta(microseconds=1), *(name or [None])]
+
+
+def _restored(code: int, data: memoryview) -> Any:
+    if code == _INTEGER:
+        return int.from_bytes(data, "big", signed=True)
+    content = _decode(bytes(data))
+    if code == _DICT:
+        return dict(zip(map(_as_key, content[::2]), content[1::2], strict=True))
+    text, fold, zone = content
+    cls = datetime if code == _DATETIME else time
+    return cls.fromisoformat(text).replace(tzinfo=_as_zone(zone), fold=fold)
+
+
+def _as_zone(zone: Any) -> Any:
+    if zone is None:
+        return None
+    if isinstance(zone, str):
+        return ZoneInfo(zone)
+    micros, name = zone
+    offset = timedelta(microseconds=micros)
+    return timezone(offset) if name is None else timezone(offset, name)
+
+
+def _as_key(key: Any) -> Any:
+    return tuple(map(_as_key, key)) if isinstance(key, list) else key
+
+
+_decode = msgspec.msgpack.Decoder(ext_hook=_restored).decode

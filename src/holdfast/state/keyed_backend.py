@@ -1,0 +1,249 @@
+"""The keyed state of one operator on one subtask, for one epoch.
+
+Metadata under state id 0:
+
+    00 00 | "operator"        {"format": 1, "max_parallelism": 128, "key": "str"}
+    00 00 | "state" | name    {"id": 1, "kind": "value", "schema": {...}}
+
+both in JSON. A state's id is drawn when it is first registered and never changes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+from holdfast.api.descriptors import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    ValueStateDescriptor,
+)
+from holdfast.api.functions import ReduceFunction
+from holdfast.errors import StateDescriptorError, StateError
+from holdfast.state.chunks import ChunkNumbers
+from holdfast.state.codec import Codec, codec_for
+from holdfast.state.keys import KeyEncoder, KeyShape
+from holdfast.state.list_table import ListTable
+from holdfast.state.map_table import MapTable
+from holdfast.state.table import StateTable
+from holdfast.state.value_table import (
+    AggregatingValue,
+    DefaultedValue,
+    EncodedValueTable,
+    ReducingValue,
+    ValueTable,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.api.state import State
+    from holdfast.state.store import StateStore, StoreStatistics
+    from holdfast.state.table import CurrentKey
+
+S = TypeVar("S", bound=StateTable)
+"""A kind of table."""
+
+FORMAT: Final = 1
+"""Version of the layout that this module and `state/table.py` describe."""
+CACHE_LIMIT: Final = 1_000_000
+"""Entries the caches of one operator may hold before they are emptied into the store."""
+
+_OPERATOR: Final = b"\x00\x00operator"
+_STATE: Final = b"\x00\x00state"
+
+
+class KeyedStateBackend:
+    """Registers states, follows the current key, and writes all changes at the end."""
+
+    def __init__(
+        self, store: StateStore, *, max_parallelism: int, epoch: int, current: CurrentKey
+    ) -> None:
+        """Keyed state over an open store.
+
+        Args:
+            store: Open store of this operator and subtask.
+            max_parallelism: Number of key groups of the operator.
+            epoch: Number of the epoch; higher than in any earlier use of the store.
+            current: The current key, set by whoever runs the operator.
+
+        Raises:
+            StateError: The store holds another layout or number of key groups; it is
+                closed then.
+        """
+        self._store = store
+        self._current = current
+        self._chunks = ChunkNumbers(epoch)
+        self._states: dict[str, tuple[StateDescriptor, State]] = {}
+        self._tables: list[StateTable] = []
+        try:
+            self._stored = self._read_states()
+            self._encoder = self._make_encoder(max_parallelism)
+        except BaseException:
+            store.abort()
+            raise
+        self._max_parallelism = max_parallelism
+        self.warnings: list[str] = []
+
+    def register(self, descriptor: StateDescriptor) -> State:
+        """Handle to the described state; the same one for the same name and kind."""
+        if not isinstance(descriptor, StateDescriptor):
+            raise StateDescriptorError(
+                f"a state is asked for by its descriptor, not by {descriptor!r}"
+            )
+        known = self._states.get(descriptor.name)
+        if known is not None:
+            if known[0] != descriptor:
+                raise self._other_kind(descriptor, known[0].kind)
+            return known[1]
+        handle = self._make(descriptor)
+        self._states[descriptor.name] = (descriptor, handle)
+        return handle
+
+    def handle(self, name: str) -> State:
+        """Handle to a state that was registered."""
+        if name not in self._states:
+            known = ", ".join(map(repr, self._states)) or "none"
+            raise StateDescriptorError(f"no state {name!r} was registered; registered: {known}")
+        return self._states[name][1]
+
+    @property
+    def tables(self) -> list[StateTable]:
+        """The tables behind all registered states."""
+        return self._tables
+
+    def relieve(self) -> None:
+        """Empty the caches into the store if they have grown beyond `CACHE_LIMIT`."""
+        if sum(table.cached() for table in self._tables) > CACHE_LIMIT:
+            self.flush()
+            for table in self._tables:
+                table.forget()
+            self._encoder.encoded.clear()
+
+    def flush(self) -> None:
+        """Stage all changes in the store, so that scans of it see them."""
+        for table in self._tables:
+            self._store.write(table.drain())
+
+    def values(self, name: str) -> Iterator[Any]:
+        """What the value state of that name holds, over all keys; flushes first."""
+        self.flush()
+        table = self._states[name][1]
+        assert isinstance(table, ValueTable)
+        return table.stored()
+
+    def commit(self, version: str) -> StoreStatistics:
+        """Make all changes and `version` durable in one step, and close the store."""
+        self.flush()
+        self._store.write([(_OPERATOR, self._operator_metadata())])
+        return self._store.commit(version)
+
+    def abort(self) -> None:
+        """Drop all changes and close the store."""
+        self._store.abort()
+
+    def _make(self, descriptor: StateDescriptor) -> State:
+        match descriptor:
+            case ValueStateDescriptor():
+                table = self._value_table(descriptor, descriptor.type)
+                if descriptor.default is None:
+                    return table
+                return DefaultedValue(table, descriptor.default)
+            case ReducingStateDescriptor():
+                reduce = descriptor.reduce
+                function = reduce.reduce if isinstance(reduce, ReduceFunction) else reduce
+                return ReducingValue(self._value_table(descriptor, descriptor.type), function)
+            case AggregatingStateDescriptor():
+                table = self._value_table(descriptor, descriptor.type)
+                return AggregatingValue(table, descriptor.aggregate)
+            case ListStateDescriptor():
+                codec = self._codec(descriptor, descriptor.type)
+                return self._add(
+                    ListTable(*self._table_args(descriptor, codec), chunks=self._chunks)
+                )
+            case MapStateDescriptor():
+                codec = self._codec(descriptor, descriptor.value_type)
+                key_codec = self._codec(descriptor, descriptor.key_type, "key type")
+                args = self._table_args(descriptor, codec, key_codec)
+                return self._add(MapTable(*args, key_codec=key_codec))
+        raise StateDescriptorError(f"{type(descriptor).__name__} describes no keyed state")
+
+    def _value_table(self, descriptor: StateDescriptor, type_spec: object) -> ValueTable:
+        codec = self._codec(descriptor, type_spec)
+        table = ValueTable if codec.immutable else EncodedValueTable
+        return self._add(table(*self._table_args(descriptor, codec)))
+
+    def _add(self, table: S) -> S:
+        self._tables.append(table)
+        return table
+
+    def _codec(self, descriptor: StateDescriptor, spec: object, what: str = "type") -> Codec:
+        codec = codec_for(spec)
+        if codec.pickled:
+            self.warnings.append(
+                f"state {descriptor.name!r} has no {what} and is pickled, which is slow and "
+                "cannot evolve; give its descriptor one"
+            )
+        return codec
+
+    def _table_args(self, descriptor: StateDescriptor, *codecs: Codec) -> tuple[Any, ...]:
+        state_id = self._state_id(descriptor, [codec.schema for codec in codecs])
+        args = (descriptor.name, state_id, codecs[0], self._store, self._encoder, self._current)
+        return args
+
+    def _state_id(self, descriptor: StateDescriptor, schemas: list[Any]) -> int:
+        known = self._stored.get(descriptor.name)
+        if known is not None:
+            if known["kind"] != descriptor.kind:
+                raise self._other_kind(descriptor, known["kind"])
+            return int(known["id"])
+        state_id = 1 + max((int(entry["id"]) for entry in self._stored.values()), default=0)
+        entry = {"id": state_id, "kind": descriptor.kind, "schema": schemas}
+        self._stored[descriptor.name] = entry
+        key = _STATE + descriptor.name.encode()
+        self._store.write([(key, msgspec.json.encode(entry))])
+        return state_id
+
+    def _read_states(self) -> dict[str, dict[str, Any]]:
+        return {
+            key[len(_STATE) :].decode(): msgspec.json.decode(value)
+            for key, value in self._store.scan(_STATE)
+        }
+
+    def _make_encoder(self, max_parallelism: int) -> KeyEncoder:
+        stored = self._store.get(_OPERATOR)
+        if stored is None:
+            return KeyEncoder(max_parallelism)
+        metadata = msgspec.json.decode(stored)
+        if metadata["format"] != FORMAT:
+            raise StateError(
+                f"the local store has layout version {metadata['format']}, this Holdfast "
+                f"reads version {FORMAT}; run the job with the Holdfast that wrote it"
+            )
+        if metadata["max_parallelism"] != max_parallelism:
+            raise StateError(
+                f"the local store has {metadata['max_parallelism']} key groups, the operator "
+                f"{max_parallelism}; the max parallelism of an operator with state is fixed"
+            )
+        key = metadata["key"]
+        return KeyEncoder(max_parallelism, None if key is None else KeyShape(key))
+
+    def _operator_metadata(self) -> bytes:
+        shape = self._encoder.shape
+        return msgspec.json.encode(
+            {
+                "format": FORMAT,
+                "max_parallelism": self._max_parallelism,
+                "key": None if shape is None else shape.name,
+            }
+        )
+
+    def _other_kind(self, descriptor: StateDescriptor, known: str) -> StateDescriptorError:
+        return StateDescriptorError(
+            f"state name {descriptor.name!r} is already in use for a {known} state of this "
+            f"operator and cannot be a {descriptor.kind} state too; choose another name"
+        )

@@ -1,0 +1,267 @@
+"""One canonical byte form and one hash for every key.
+
+The JVM hashes column keys with Spark's `xxhash64` (seed 42); this module gives the
+same number in Python, so that `key_by("c")` and `key_by(lambda e: e.c)` meet in the
+same key group. Bytes of a key, by its type:
+
+    bool, int     8 bytes, little-endian, two's complement (integers are 64 bit)
+    float         8 bytes, little-endian IEEE 754; -0.0 becomes 0.0, every NaN one NaN
+    str           UTF-8
+    bytes         as they are
+    date          days since 1970-01-01, as an int
+    datetime      microseconds since 1970-01-01 (UTC if it has a zone), as an int
+    Decimal       shortest plain notation, in ASCII: no exponent, no trailing zeros
+    tuple         for every component: 0x00 if it is null, else 0x01, the length of
+                  its bytes as a varint, and its bytes
+
+The hash of a simple key is the xxhash64 of its bytes. The hash of a tuple chains
+over its components, each hash seeding the next: first of a presence mark (0 or 1 as
+an int), then, if present, of the component's bytes. That is what Spark's
+`xxhash64(mark1, c1, mark2, c2, ...)` computes, since it skips nulls.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from xxhash import xxh64_intdigest
+
+from holdfast.errors import KeyTypeError, NullKeyError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+SEED = 42
+"""Seed of Spark's xxhash64."""
+
+_EPOCH_DATE = date(1970, 1, 1).toordinal()
+_EPOCH_NAIVE = datetime(1970, 1, 1)
+_EPOCH_AWARE = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MICROSECOND = timedelta(microseconds=1)
+_NAN = struct.pack("<q", 0x7FF8000000000000)
+_pack_long = struct.Struct("<q").pack
+_pack_double = struct.Struct("<d").pack
+_ABSENT = b"\x00"
+_MARKS = (_pack_long(0), _pack_long(1))
+
+
+def _int_bytes(key: int) -> bytes:
+    try:
+        return _pack_long(key)
+    except struct.error:
+        raise KeyTypeError(
+            f"key {key} does not fit into 64 bits; use a smaller number, or its text, as the key"
+        ) from None
+
+
+def _float_bytes(key: float) -> bytes:
+    return _pack_double(key + 0.0) if key == key else _NAN
+
+
+def _date_bytes(key: date) -> bytes:
+    return _pack_long(key.toordinal() - _EPOCH_DATE)
+
+
+def _datetime_bytes(key: datetime) -> bytes:
+    epoch = _EPOCH_NAIVE if key.tzinfo is None else _EPOCH_AWARE
+    return _pack_long((key - epoch) // _MICROSECOND)
+
+
+def _decimal_bytes(key: Decimal) -> bytes:
+    if not key.is_finite():
+        raise KeyTypeError(f"key {key} is not a finite number and cannot be a key")
+    text = format(key, "f")
+    if "." in text:
+        text = text.rstrip("0").rstrip(".")
+    return b"0" if text == "-0" else text.encode()
+
+
+def _tuple_bytes(key: tuple[Any, ...]) -> bytes:
+    parts: list[bytes] = []
+    for component in key:
+        if component is None:
+            parts.append(_ABSENT)
+        else:
+            data = key_bytes(component)
+            parts += (b"\x01", varint(len(data)), data)
+    return b"".join(parts)
+
+
+def _tuple_hash(key: tuple[Any, ...]) -> int:
+    state = SEED
+    for component in key:
+        state = xxh64_intdigest(_MARKS[component is not None], state)
+        if isinstance(component, tuple):
+            raise KeyTypeError(f"key {key!r} nests a tuple in a tuple; flatten it")
+        if component is not None:
+            state = xxh64_intdigest(key_bytes(component), state)
+    return state
+
+
+_BYTES_OF: dict[type, Callable[[Any], bytes]] = {
+    bool: _int_bytes,
+    int: _int_bytes,
+    float: _float_bytes,
+    str: str.encode,
+    bytes: bytes,
+    date: _date_bytes,
+    datetime: _datetime_bytes,
+    Decimal: _decimal_bytes,
+    tuple: _tuple_bytes,
+}
+
+
+def key_bytes(key: object) -> bytes:
+    """Canonical bytes of a key."""
+    return _BYTES_OF[_key_type(key)](key)
+
+
+def key_hash(key: object) -> int:
+    """Hash of a key: the unsigned form of what Spark's `xxhash64` gives."""
+    if _key_type(key) is tuple:
+        return _tuple_hash(key)  # type: ignore[arg-type]
+    return xxh64_intdigest(key_bytes(key), SEED)
+
+
+def key_group_of(key: object, max_parallelism: int) -> int:
+    """Key group of a key."""
+    return group_of_hash(key_hash(key), max_parallelism)
+
+
+def group_of_hash(unsigned_hash: int, max_parallelism: int) -> int:
+    """Key group of a hash: `pmod` of its signed 64-bit reading."""
+    return ((unsigned_hash ^ (1 << 63)) - (1 << 63)) % max_parallelism
+
+
+def _key_type(key: object) -> type:
+    for cls in type(key).__mro__:
+        if cls in _BYTES_OF:
+            return cls
+    if key is None:
+        raise NullKeyError("the key is null")
+    raise KeyTypeError(
+        f"{type(key).__name__} cannot be a key; use bool, int, float, str, bytes, date, datetime, "
+        "Decimal, or a tuple of those"
+    )
+
+
+def varint(number: int) -> bytes:
+    """A length in as few bytes as it needs: 7 bits each, low ones first."""
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def canonical_key(key: Any) -> Any:
+    """The key as a dictionary can tell it apart: one NaN, no negative zero, a plain tuple."""
+    if isinstance(key, float):
+        return key + 0.0 if key == key else _ONE_NAN
+    if isinstance(key, tuple):
+        return tuple(map(canonical_key, key))
+    return key
+
+
+_ONE_NAN = float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyShape:
+    """The type all keys of one operator share, as it is stored and compared."""
+
+    name: str
+
+    @classmethod
+    def of(cls, key: object) -> KeyShape:
+        """Shape of one key."""
+        kind = _key_type(key)
+        if kind is tuple:
+            return cls(f"tuple[{len(key)}]")  # type: ignore[arg-type]
+        if kind is datetime and key.tzinfo is None:  # type: ignore[attr-defined]
+            return cls("datetime_ntz")
+        return cls(kind.__name__)
+
+
+class KeyEncoder:
+    """Turns keys into the part of a store key that says whose entry it is.
+
+        key group (2 bytes, big-endian) | length of the key (varint) | key
+
+    One encoder serves one subtask's operator for one epoch; it remembers every key
+    it has seen, and refuses keys of different types.
+    """
+
+    __slots__ = ("_groups", "_lengths", "_max_parallelism", "_shape", "_types", "encoded")
+
+    def __init__(self, max_parallelism: int, shape: KeyShape | None = None) -> None:
+        """An encoder for keys of `shape`, or of the first key's shape."""
+        self._max_parallelism = max_parallelism
+        self._groups = [struct.pack(">H", group) for group in range(max_parallelism)]
+        self._lengths = [varint(length) for length in range(256)]
+        self._shape = shape
+        self._types: set[type] = set()
+        self.encoded: dict[Any, bytes] = {}
+
+    @property
+    def shape(self) -> KeyShape | None:
+        """Shape of the keys seen so far."""
+        return self._shape
+
+    def encode(self, key: Any) -> bytes:
+        """The store key's part for one key."""
+        part = self.encoded.get(key)
+        if part is None:
+            self.encode_all((key,))
+            part = self.encoded[key]
+        return part
+
+    def encode_all(self, keys: Iterable[Any]) -> list[bytes]:
+        """The store key's parts for keys that are not `encoded` yet, in their order."""
+        keys = list(keys)
+        for kind in set(map(type, keys)) - self._types:
+            self._check_type(next(key for key in keys if type(key) is kind))
+        kinds = self._types
+        if kinds == {str}:
+            raw = list(map(str.encode, keys))
+        elif kinds == {int}:
+            raw = list(map(_int_bytes, keys))
+        else:
+            return self._encode_slowly(keys)
+        groups, lengths, limit = self._groups, self._lengths, self._max_parallelism
+        sign, bound = 1 << 63, len(lengths)
+        parts = [
+            groups[((xxh64_intdigest(data, SEED) ^ sign) - sign) % limit]
+            + (lengths[len(data)] if len(data) < bound else varint(len(data)))
+            + data
+            for data in raw
+        ]
+        self.encoded.update(zip(keys, parts, strict=True))
+        return parts
+
+    def _encode_slowly(self, keys: list[Any]) -> list[bytes]:
+        parts = []
+        for key in keys:
+            data = key_bytes(key)
+            group = self._groups[key_group_of(key, self._max_parallelism)]
+            parts.append(group + varint(len(data)) + data)
+        self.encoded.update(zip(keys, parts, strict=True))
+        return parts
+
+    def _check_type(self, key: object) -> None:
+        if key is None:
+            raise NullKeyError("the key is null")
+        shape = KeyShape.of(key)
+        if self._shape is None:
+            self._shape = shape
+        elif shape != self._shape:
+            raise KeyTypeError(
+                f"key {key!r} is a {shape.name}, but the keys of this operator are "
+                f"{self._shape.name}; let the key function always return the same type"
+            )
+        self._types.add(type(key))

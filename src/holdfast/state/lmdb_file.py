@@ -1,0 +1,187 @@
+"""The file of an LMDB store: its generations, its growth, and its compaction.
+
+LMDB works on a writable memory map here, which is fastest, and which has two rules
+of its own. A page of the map without room on the disk kills the process instead of
+failing a call, so room is allocated before the map covers it. And freed pages stay
+in the file, so a file that is mostly free is copied without them:
+
+    state-<generation>.mdb        the newest generation is the store
+    state-<generation>.mdb-lock   LMDB's own lock table
+    state.copy                    the next generation while it is written
+
+A copy becomes the next generation by one rename, and is complete by then: whatever
+dies at whatever moment, the newest generation is a whole store.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+import lmdb
+
+from holdfast.errors import StateError, StoreFullError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PAGE: Final = 4096
+"""Granularity of files and maps."""
+
+SMALLEST: Final = 256 * 1024
+"""Size that a new file is given at its first commit."""
+
+_FIRST_MAP: Final = 64 * 1024
+_LOCK_TABLE: Final = 8192
+_COPY: Final = "state.copy"
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def newest_file(directory: Path) -> Path | None:
+    """File of the newest generation in `directory`, or None; removes older ones.
+
+    Older ones, and half a copy, are what a process leaves that dies while compacting.
+    """
+    generations = _generations(directory)
+    newest = generations.pop(max(generations)) if generations else None
+    for leftover in (directory / _COPY, *generations.values()):
+        _remove(leftover)
+    return newest
+
+
+def first_file(directory: Path) -> Path:
+    """File of a store that is about to be created."""
+    return directory / "state-1.mdb"
+
+
+def belongs_to_lmdb(name: str) -> bool:
+    """Whether a file of that name is part of an LMDB store."""
+    return name == _COPY or re.fullmatch(r"state-\d+\.mdb(-lock)?", name) is not None
+
+
+def open_environment(path: Path) -> lmdb.Environment:
+    """Open the file with a map of exactly its size, or a small one if it is new.
+
+    Raises:
+        StoreFullError: The disk or the address space has no room for it.
+        StateError: The file cannot be used.
+    """
+    # The lock table is mapped and written to as well. This has to come first: closing a
+    # descriptor of that file releases the locks that LMDB holds on it.
+    _allocate(path.with_name(f"{path.name}-lock"), 0, _LOCK_TABLE)
+    size = path.stat().st_size if path.exists() else 0
+    with translated_errors(path):
+        return lmdb.open(
+            str(path),
+            map_size=max(size // PAGE * PAGE, _FIRST_MAP),
+            subdir=False,
+            mode=0o600,
+            # A store has to survive the death of its process, not that of the machine.
+            sync=False,
+            metasync=False,
+            writemap=True,
+            max_dbs=2,
+            # Pinned, so that an environment variable cannot change the format.
+            lib_version=0,
+        )
+
+
+def grow(environment: lmdb.Environment, path: Path, allocated: int, *sizes: int) -> int:
+    """Give the file and its map the first of `sizes` that the disk has room for.
+
+    Of the file, `allocated` bytes are on disk already.
+
+    Raises:
+        StoreFullError: The disk or the address space has no room; the file is as before.
+    """
+    for last, size in enumerate(sizes, 1 - len(sizes)):
+        rounded = -(-size // PAGE) * PAGE
+        try:
+            _allocate(path, allocated, rounded)
+        except StoreFullError:
+            if last == 0:
+                raise
+        else:
+            break
+    # Once only: an environment whose map could not be replaced has none, and must be closed.
+    with translated_errors(path):
+        environment.set_mapsize(rounded)
+    return rounded
+
+
+def compact(environment: lmdb.Environment, path: Path) -> Path:
+    """Replace the file by a copy without free pages; return the file that is in force."""
+    copy = path.with_name(_COPY)
+    following = path.with_name(f"state-{max(_generations(path.parent)) + 1}.mdb")
+    try:
+        # Through a descriptor: by path, LMDB would write around the page cache.
+        descriptor = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            environment.copyfd(descriptor, compact=True)
+        finally:
+            os.close(descriptor)
+        copy.rename(following)
+    except (lmdb.Error, OSError):
+        # The epoch is committed already. A store that stays large is no reason to fail it.
+        _remove(copy)
+        return path
+    _remove(path)
+    return following
+
+
+@contextmanager
+def translated_errors(path: Path) -> Iterator[None]:
+    """Turn LMDB's errors into Holdfast's; a map that is full is left to the caller."""
+    try:
+        yield
+    except lmdb.MapFullError:
+        raise
+    except lmdb.Error as error:
+        if isinstance(error, lmdb.MemoryError):
+            raise StoreFullError(
+                f"{path}: the store does not fit into the address space of the worker ({error}); "
+                "raise spark.executor.pyspark.memory, raise the parallelism, or use "
+                "EmbeddedRocksDBStateBackend"
+            ) from error
+        if getattr(error, "code", 0) in _NO_ROOM or isinstance(error, lmdb.DiskError):
+            raise _disk_full(path, str(error)) from error
+        raise StateError(
+            f"{path}: the store cannot be used ({error}); if it is damaged, remove its directory: "
+            "the state is restored from the last checkpoint"
+        ) from error
+
+
+def _allocate(path: Path, allocated: int, size: int) -> None:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        before = os.fstat(descriptor).st_size
+        try:
+            os.posix_fallocate(descriptor, allocated, size - allocated)
+        except OSError as error:
+            os.ftruncate(descriptor, before)
+            if error.errno in _NO_ROOM:
+                raise _disk_full(path, f"{error.strerror}, for {size:,} bytes") from error
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _disk_full(path: Path, reason: str) -> StoreFullError:
+    return StoreFullError(
+        f"{path}: no room on the disk ({reason}); the store stays at its last version. "
+        "Free space there, or set `state.local-dir` to a larger disk"
+    )
+
+
+def _generations(directory: Path) -> dict[int, Path]:
+    found = (re.fullmatch(r"state-(\d+)\.mdb", name) for name in os.listdir(directory))
+    return {int(match[1]): directory / match[0] for match in found if match}
+
+
+def _remove(path: Path) -> None:
+    for name in (path, path.with_name(f"{path.name}-lock")):
+        name.unlink(missing_ok=True)

@@ -1,0 +1,258 @@
+"""State larger than memory: a store in RocksDB.
+
+    rocksdb/          the database: one column family, the store's record under the
+                      empty key, every entry under its own
+    rocksdb.commit    the file of a commit while it is written
+
+An epoch's changes are written as one sorted file, record included, which RocksDB then
+takes in whole, as one step of its own journal: there is no write-ahead log to replay
+when the store is opened, and nothing in memory that closing it could still write.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, cast
+from weakref import WeakSet
+
+import rocksdict
+
+from holdfast.api.backends import EmbeddedRocksDBStateBackend
+from holdfast.errors import HoldfastError, StateError, StoreFullError
+from holdfast.state.rocksdb_options import database_options
+from holdfast.state.staged import StagedEntries, after_prefix
+from holdfast.state.store import StoreStatistics
+from holdfast.state.store_lock import PATIENCE, StoreLock, enter_directory
+from holdfast.state.store_record import checked_version, encode_record, missing_store
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+_RECORD: Final = b""
+_DATABASE: Final = "rocksdb"
+_COMMIT: Final = "rocksdb.commit"
+_NO_ROOM: Final = ("No space left on device", "Disk quota exceeded", "File too large")
+
+_PAUSE: Final = 0.0005
+# Half a second of waiting per commit, beyond which only what is running may finish.
+_PATIENT_PAUSES: Final = 1000
+_IDLE_PAUSES: Final = 20
+
+
+class RocksDBStore:
+    """A store in RocksDB, open between two of its versions."""
+
+    def __init__(
+        self,
+        directory: Path,
+        expected: str | None,
+        backend: EmbeddedRocksDBStateBackend,
+        lock: StoreLock,
+    ) -> None:
+        """Open the store in a directory that is locked; use `open`."""
+        if expected is not None and not (directory / _DATABASE / "CURRENT").exists():
+            raise missing_store(expected, directory)
+        self._directory = directory
+        self._lock = lock
+        self._closed = False
+        self._staged = StagedEntries()
+        self._scans: WeakSet[Generator[tuple[bytes, bytes]]] = WeakSet()
+        self._commit_file = directory / _COMMIT
+        self._commit_file.unlink(missing_ok=True)
+        self._options = database_options(backend)
+        with self._translated_errors():
+            # The options are named for the column family too: RocksDict would otherwise open
+            # an existing one as it was last, without filters and with a cache of its own.
+            self._database = rocksdict.Rdict(
+                str(directory / _DATABASE), self._options, {"default": self._options}
+            )
+        try:
+            self._version = checked_version(self._committed(_RECORD), expected, directory)
+        except BaseException:
+            self._database.close()
+            raise
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        *,
+        expected: str | None,
+        backend: EmbeddedRocksDBStateBackend | None = None,
+        patience: float = PATIENCE,
+    ) -> RocksDBStore:
+        """Open the store in `directory`, which must stand at `expected`.
+
+        Args:
+            directory: The store's own directory; created for a new store.
+            expected: Version the store must stand at; None to start a new store.
+            backend: How the database is tuned; the defaults if None.
+            patience: Seconds to wait for another attempt that still uses the store.
+
+        Raises:
+            StoreVersionError: The store stands at another version, or is missing, or a
+                new one was to start and there is one.
+            StoreFullError: The disk has no room for it.
+            StateError: Another attempt uses the store, or it is not a store of Holdfast.
+        """
+        lock = enter_directory(directory, expected, (_DATABASE, _COMMIT).__contains__, patience)
+        try:
+            return cls(directory, expected, backend or EmbeddedRocksDBStateBackend(), lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    @property
+    def version(self) -> str | None:
+        """Version the store stood at when it was opened; None if it is new."""
+        return self._version
+
+    def get(self, key: bytes) -> bytes | None:
+        """Value staged or committed under `key`, or None."""
+        self._require_open()
+        if key in self._staged.entries:
+            return self._staged.entries[key]
+        return self._committed(key) if key else None
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Values of `keys`, in their order; the batched form of `get`."""
+        self._require_open()
+        if b"" in keys:
+            return list(map(self.get, keys))
+        with self._translated_errors():
+            found = self._database.get(keys if type(keys) is list else list(keys))
+        return self._staged.overlay(keys, cast("list[bytes | None]", found))
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Entries whose key starts with `prefix`, in key order, staged ones included."""
+        self._require_open()
+        committed = self._scan_entries(prefix)
+        self._scans.add(committed)
+        return self._staged.merge(prefix, committed)
+
+    def write(self, items: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Stage entries; a value of None deletes. Later items win over earlier ones."""
+        self._require_open()
+        self._staged.stage(items)
+
+    def commit(self, version: str) -> StoreStatistics:
+        """Make everything staged, and `version`, durable in one atomic step; then close."""
+        self._require_open()
+        try:
+            with self._translated_errors():
+                self._write_commit_file(version)
+                options = rocksdict.IngestExternalFileOptions()
+                options.set_move_files(True)
+                self._database.ingest_external_file([str(self._commit_file)], options)
+                self._let_compaction_catch_up()
+                return StoreStatistics(
+                    entries=max(self._property("estimate-num-keys") - 1, 0),
+                    bytes_on_disk=self._property("total-sst-files-size"),
+                )
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        """Drop everything staged and close; the store stays as it was. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._staged.clear()
+        # A scan that was left half-way would keep the database open, and locked.
+        for scan in list(self._scans):
+            scan.close()
+        try:
+            with self._translated_errors():
+                self._database.close()
+        finally:
+            self._commit_file.unlink(missing_ok=True)
+            self._lock.release()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise StateError(f"{self._directory}: the store was used after its commit or abort")
+
+    def _committed(self, key: bytes) -> bytes | None:
+        # Not the context manager: this is the path of a single read.
+        try:
+            return cast("bytes | None", self._database.get(key))
+        except Exception as error:
+            raise self._translated(error) from error
+
+    def _scan_entries(self, prefix: bytes) -> Generator[tuple[bytes, bytes]]:
+        options = rocksdict.ReadOptions()
+        end = after_prefix(prefix)
+        if end is not None:
+            options.set_iterate_upper_bound(end)
+        entries = self._database.iter(options)
+        # Past the record, which has the empty key.
+        entries.seek(prefix or b"\x00")
+        valid, key, value, step = entries.valid, entries.key, entries.value, entries.next
+        while valid():
+            yield key(), value()
+            step()
+        # An iterator that meets an error looks as if it had come to its end.
+        with self._translated_errors():
+            entries.status()
+
+    def _write_commit_file(self, version: str) -> None:
+        staged = self._staged.entries
+        keys = self._staged.in_order()
+        file = rocksdict.SstFileWriter(self._options)
+        file.open(str(self._commit_file))
+        file[_RECORD] = encode_record(version)
+        if None in staged.values():
+            for key in keys:
+                value = staged[key]
+                if value is None:
+                    del file[key]
+                else:
+                    file[key] = value
+        else:
+            deque(map(file.__setitem__, keys, map(staged.__getitem__, keys)), maxlen=0)
+        file.finish()
+
+    def _let_compaction_catch_up(self) -> None:
+        """Wait for the merges that are due, but start none after a while.
+
+        Nothing runs between two epochs: merges that were always cut short by the end of
+        an epoch would let the number of files grow without bound, and waste their work.
+        """
+        idle = 0
+        for pause in range(1_000_000):
+            if self._property("num-running-compactions"):
+                idle = 0
+                if pause == _PATIENT_PAUSES:
+                    self._database.set_options({"disable_auto_compactions": "true"})
+            elif idle == _IDLE_PAUSES or not self._property("compaction-pending"):
+                return
+            else:
+                idle += 1
+            time.sleep(_PAUSE)
+
+    def _property(self, name: str) -> int:
+        return self._database.property_int_value(f"rocksdb.{name}") or 0
+
+    @contextmanager
+    def _translated_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except HoldfastError:
+            raise
+        except Exception as error:
+            raise self._translated(error) from error
+
+    def _translated(self, error: Exception) -> StateError:
+        # RocksDict raises plain exceptions; what happened is in their text alone.
+        if any(reason in str(error) for reason in _NO_ROOM):
+            return StoreFullError(
+                f"{self._directory}: no room on the disk ({error}); the store stays at its last "
+                "version. Free space there, or set `state.local-dir` to a larger disk"
+            )
+        return StateError(
+            f"{self._directory}: the store cannot be used ({error}); if it is damaged, remove the "
+            "directory: the state is restored from the last checkpoint"
+        )

@@ -1,0 +1,248 @@
+"""Value state, and the reducing and aggregating states that stand on it."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+from holdfast.api.state import AggregatingState, ReducingState, ValueState
+from holdfast.state.table import NO_KEY, VOID_NAMESPACE, StateTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from holdfast.api.functions import AggregateFunction
+
+
+class ValueTable(StateTable, ValueState[Any]):
+    """Values of an immutable type: the cache holds and hands out the objects."""
+
+    __slots__ = ("_cache", "_check", "_dirty", "_exact")
+
+    def __init__(self, *args: Any) -> None:
+        """See `StateTable`."""
+        super().__init__(*args)
+        self._cache: dict[Any, Any] = {}
+        self._dirty: set[Any] = set()
+        self._exact = self._codec.exact_type
+        self._check = self._codec.check
+
+    def value(self) -> Any:
+        """Value for the current key, or None."""
+        try:
+            return self._cache[self._current.key]
+        except KeyError:
+            return self._load()
+
+    def update(self, value: Any) -> None:
+        """Set the value for the current key; None clears it."""
+        key = self._current.key
+        if key is NO_KEY:
+            raise self._no_key()
+        if type(value) is not self._exact and value is not None:
+            self._check(value)
+        self._cache[key] = value
+        self._dirty.add(key)
+
+    def clear(self) -> None:
+        """Remove the value for the current key."""
+        key = self._current.key
+        if key is NO_KEY:
+            raise self._no_key()
+        self._cache[key] = None
+        self._dirty.add(key)
+
+    def drain(self) -> list[tuple[bytes, bytes | None]]:
+        """See `StateTable.drain`."""
+        dirty, cache, encode = self._dirty, self._cache, self._codec.encode
+        encoder, prefix = self._encoder, self._prefix
+        parts = encoder.encoded
+        encoder.encode_all([key for key in dirty if key not in parts])
+        entries = [
+            (
+                prefix + parts[key] + VOID_NAMESPACE,
+                None if (value := cache[key]) is None else encode(value),
+            )
+            for key in dirty
+        ]
+        dirty.clear()
+        return entries
+
+    def forget(self) -> None:
+        """See `StateTable.forget`."""
+        self._cache.clear()
+
+    def cached(self) -> int:
+        """See `StateTable.cached`."""
+        return len(self._cache)
+
+    def remember(self, key: Any) -> object:
+        """See `StateTable.remember`."""
+        return self._cache.get(key, NO_KEY), key in self._dirty
+
+    def put_back(self, key: Any, remembered: Any) -> None:
+        """See `StateTable.put_back`."""
+        value, dirty = remembered
+        if value is NO_KEY:
+            self._cache.pop(key, None)
+        else:
+            self._cache[key] = value
+        if not dirty:
+            self._dirty.discard(key)
+
+    def load_batch(self) -> None:
+        """Bring all keys of the current batch into the cache, in one read."""
+        cache = self._cache
+        self._load_keys([key for key in self._current.distinct() if key not in cache])
+
+    def stored(self) -> Iterator[Any]:
+        """Values of all keys in the store, staged ones included."""
+        decode = self._codec.decode
+        return (decode(data) for _, data in self._store.scan(self._prefix))
+
+    def _load(self) -> Any:
+        key = self._current.key
+        if key is NO_KEY:
+            raise self._no_key()
+        if key in self._current.distinct():
+            self.load_batch()
+        else:
+            self._load_keys([key])
+        # Through value(), since the cache may hold another form than value() returns.
+        return self.value()
+
+    def _load_keys(self, keys: list[Any]) -> None:
+        encoder, prefix = self._encoder, self._prefix
+        parts = encoder.encoded
+        encoder.encode_all([key for key in keys if key not in parts])
+        found = self._store.get_many([prefix + parts[key] + VOID_NAMESPACE for key in keys])
+        self._fill(keys, found)
+
+    def _fill(self, keys: list[Any], found: list[bytes | None]) -> None:
+        decode = self._codec.decode
+        self._cache.update(
+            zip(
+                keys,
+                [None if data is None else decode(data) for data in found],
+                strict=True,
+            )
+        )
+
+
+class EncodedValueTable(ValueTable):
+    """Values of a mutable type: the cache holds bytes, every read makes a new object."""
+
+    __slots__ = ()
+
+    def value(self) -> Any:
+        """A new copy of the value for the current key, or None."""
+        try:
+            data = self._cache[self._current.key]
+        except KeyError:
+            return self._load()
+        return None if data is None else self._codec.decode(data)
+
+    def update(self, value: Any) -> None:
+        """Set the value for the current key to what `value` is now; None clears it."""
+        if value is not None:
+            if type(value) is not self._exact:
+                self._check(value)
+            value = self._codec.encode(value)
+        key = self._current.key
+        if key is NO_KEY:
+            raise self._no_key()
+        self._cache[key] = value
+        self._dirty.add(key)
+
+    def drain(self) -> list[tuple[bytes, bytes | None]]:
+        """See `StateTable.drain`."""
+        dirty, cache = self._dirty, self._cache
+        entries = [(self._entry_prefix(key), cache[key]) for key in dirty]
+        dirty.clear()
+        return entries
+
+    def _fill(self, keys: list[Any], found: list[bytes | None]) -> None:
+        self._cache.update(zip(keys, found, strict=True))
+
+
+class DefaultedValue(ValueState[Any]):
+    """A value state whose descriptor has a default."""
+
+    __slots__ = ("_default", "_table")
+
+    def __init__(self, table: ValueTable, default: Any) -> None:
+        """Give copies of `default` where `table` has nothing."""
+        self._table = table
+        self._default = default
+
+    def value(self) -> Any:
+        """Value for the current key, or a copy of the default."""
+        value = self._table.value()
+        return copy.deepcopy(self._default) if value is None else value
+
+    def update(self, value: Any) -> None:
+        """Set the value for the current key; None brings the default back."""
+        self._table.update(value)
+
+    def clear(self) -> None:
+        """Remove the value for the current key."""
+        self._table.clear()
+
+
+class ReducingValue(ReducingState[Any]):
+    """A value to which a function folds what is added."""
+
+    __slots__ = ("_reduce", "_table")
+
+    def __init__(self, table: ValueTable, reduce: Callable[[Any, Any], Any]) -> None:
+        """Fold into `table` with `reduce(old, new)`."""
+        self._table = table
+        self._reduce = reduce
+
+    def get(self) -> Any:
+        """Reduced value for the current key, or None."""
+        return self._table.value()
+
+    def add(self, value: Any) -> None:
+        """Fold `value` in; None clears the state."""
+        table = self._table
+        if value is not None:
+            old = table.value()
+            if old is not None:
+                value = self._reduce(old, value)
+        table.update(value)
+
+    def clear(self) -> None:
+        """Remove the value for the current key."""
+        self._table.clear()
+
+
+class AggregatingValue(AggregatingState[Any, Any]):
+    """An accumulator to which an aggregate function adds."""
+
+    __slots__ = ("_aggregate", "_table")
+
+    def __init__(self, table: ValueTable, aggregate: AggregateFunction) -> None:
+        """Keep the accumulators of `aggregate` in `table`."""
+        self._table = table
+        self._aggregate = aggregate
+
+    def get(self) -> Any:
+        """Result for the current key, or None."""
+        accumulator = self._table.value()
+        return None if accumulator is None else self._aggregate.get_result(accumulator)
+
+    def add(self, value: Any) -> None:
+        """Add `value` to the accumulator; None clears the state."""
+        table, aggregate = self._table, self._aggregate
+        if value is None:
+            table.clear()
+            return
+        accumulator = table.value()
+        if accumulator is None:
+            accumulator = aggregate.create_accumulator()
+        table.update(aggregate.add(value, accumulator))
+
+    def clear(self) -> None:
+        """Remove the accumulator for the current key."""
+        self._table.clear()

@@ -1,0 +1,127 @@
+"""Both local stores under the one contract, and what is particular to each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import lmdb
+import pytest
+
+from holdfast.errors import StateError, StoreVersionError
+from holdfast.state.lmdb_long_keys import LongKeys
+from holdfast.state.lmdb_store import LmdbStore
+from holdfast.state.rocksdb_options import FILES_BEFORE_MERGE
+from holdfast.state.rocksdb_store import RocksDBStore
+from tests.contract.store_children import child, heard, kill_after
+from tests.contract.store_contract import StoreContract
+from tests.contract.store_survival import StoreSurvival
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class TestLmdbStore(StoreContract, StoreSurvival):
+    backend = "hashmap"
+
+    def open(self, directory: Path, expected: str | None = None) -> LmdbStore:
+        return LmdbStore.open(directory, expected=expected, patience=0)
+
+    def test_a_file_that_is_mostly_free_is_compacted(self, directory):
+        self.filled(directory, {b"%05d" % i: bytes(4000) for i in range(20_000)})
+        store = self.open(directory, "v1")
+        store.write((b"%05d" % i, None) for i in range(20_000) if i % 50)
+        statistics = store.commit("v2")
+        assert statistics.entries == 400
+        assert statistics.bytes_on_disk < 4_000_000
+        assert [path.name for path in directory.glob("*.mdb")] == ["state-2.mdb"]
+        assert self.contents(directory, "v2") == {
+            b"%05d" % i: bytes(4000) for i in range(0, 20_000, 50)
+        }
+        self.open(directory, "v2").commit("v3")
+        assert len(self.contents(directory, "v3")) == 400
+
+    def test_a_file_whose_free_pages_are_used_again_is_left_alone(self, directory):
+        self.filled(directory, {b"%05d" % i: bytes(4000) for i in range(20_000)}, "v0")
+        for epoch in range(5):
+            store = self.open(directory, f"v{epoch}")
+            store.write((b"%05d" % i, bytes([epoch]) * 4000) for i in range(20_000))
+            store.commit(f"v{epoch + 1}")
+        assert [path.name for path in directory.glob("*.mdb")] == ["state-1.mdb"]
+
+    def test_a_process_killed_while_it_compacts_leaves_a_whole_store(self, tmp_path):
+        program = """
+store = open_at('v1')
+store.write((b"%05d" % i, None) for i in range(18_000) if i % 3 == 0 or i > 6000)
+say('now')
+store.commit('v2')
+"""
+        for moment in range(8):
+            directory = tmp_path / str(moment)
+            self.filled(directory, {b"%05d" % i: bytes(4000) for i in range(18_000)})
+            with child(self.backend, directory, program) as process:
+                assert heard(process) == "now"
+                kill_after(process, 0.006 * (moment + 1))
+            try:
+                found = self.contents(directory, "v2")
+            except StoreVersionError:
+                assert len(self.contents(directory, "v1")) == 18_000
+            else:
+                assert list(found) == [b"%05d" % i for i in range(6001) if i % 3]
+            assert len(list(directory.glob("state*"))) == 2
+
+    def test_what_a_dead_compaction_left_is_removed(self, directory):
+        self.filled(directory, {b"a": b"1"})
+        (directory / "state-1.mdb").rename(directory / "state-7.mdb")
+        for leftover in ("state.copy", "state-6.mdb", "state-6.mdb-lock"):
+            (directory / leftover).write_bytes(b"half")
+        assert self.contents(directory, "v1") == {b"a": b"1"}
+        names = sorted(path.name for path in directory.glob("state*"))
+        assert names[0] == "state-1.mdb-lock"
+        assert names[1:] == ["state-7.mdb", "state-7.mdb-lock"]
+
+    def test_keys_of_the_same_hash_are_kept_apart(self, tmp_path):
+        environment = lmdb.open(str(tmp_path), max_dbs=1)
+        table = LongKeys(environment.open_db(b"long"), digest=lambda key: bytes(16))
+        stem = b"s" * 495
+        keys = [stem + bytes([i]) * 50 for i in range(9)]
+        with environment.begin(write=True) as transaction:
+            for key in keys:
+                table.put(transaction, key, b"v" + key[-1:])
+            table.put(transaction, keys[3], None)
+            table.put(transaction, keys[4], b"other")
+            assert table.get(transaction, keys[3]) is None
+            assert table.get(transaction, keys[4]) == b"other"
+            assert table.get(transaction, keys[5]) == b"v\x05"
+            assert [key for key, _ in table.scan(transaction, stem)] == keys[:3] + keys[4:]
+            for key in keys:
+                table.put(transaction, key, None)
+            assert list(table.scan(transaction, b"")) == []
+        environment.close()
+
+
+class TestRocksDBStore(StoreContract, StoreSurvival):
+    backend = "rocksdb"
+
+    def open(self, directory: Path, expected: str | None = None) -> RocksDBStore:
+        return RocksDBStore.open(directory, expected=expected, patience=0)
+
+    def test_files_are_merged_before_they_are_many(self, directory):
+        version = None
+        for epoch in range(5 * FILES_BEFORE_MERGE):
+            store = self.open(directory, version)
+            store.write((b"%05d" % (i * 7919 % 100_000), b"%d" % epoch) for i in range(2000))
+            version = f"v{epoch}"
+            store.commit(version)
+            assert len(list(directory.rglob("*.sst"))) <= FILES_BEFORE_MERGE + 2
+
+    @pytest.mark.parametrize("damage", ["CURRENT", "MANIFEST-*", "*.sst"])
+    def test_a_damaged_store_is_refused_or_reported_never_misread(self, directory, damage):
+        model = {b"%06d" % i: b"%d" % i * 20 for i in range(20_000)}
+        self.filled(directory, model)
+        for path in (directory / "rocksdb").glob(damage):
+            data = bytearray(path.read_bytes())
+            middle = len(data) // 2
+            data[middle : middle + 64] = bytes(byte ^ 0xFF for byte in data[middle : middle + 64])
+            path.write_bytes(data)
+        with pytest.raises(StateError, match=str(directory)):
+            assert self.contents(directory, "v1") == model, "misread"

@@ -1,0 +1,214 @@
+"""Where local state lies, who owns it, and when it goes away."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import ConfigurationError, StateError
+from holdfast.state.directories import (
+    claim_job,
+    delete_job,
+    file_name,
+    job_directory,
+    local_root,
+    make_private,
+    store_directory,
+    sweep_dead_jobs,
+)
+from holdfast.state.machine import ProcessIdentity
+
+SAY_IDENTITY = """
+import dataclasses, json
+from holdfast.state.machine import ProcessIdentity
+print(json.dumps(dataclasses.asdict(ProcessIdentity.current())))
+"""
+
+
+@pytest.fixture
+def alive() -> ProcessIdentity:
+    return ProcessIdentity.current()
+
+
+@pytest.fixture(scope="module")
+def dead() -> ProcessIdentity:
+    path = os.pathsep.join(p for p in sys.path if p)
+    out = subprocess.check_output(
+        [sys.executable, "-c", SAY_IDENTITY], env=os.environ | {"PYTHONPATH": path}
+    )
+    return ProcessIdentity(**json.loads(out))
+
+
+def filled_job(root: Path, job_id: str, owner: ProcessIdentity) -> Path:
+    job = claim_job(str(root), job_id, owner)
+    store = store_directory(str(root), job_id, "1", "counts", 0)
+    make_private(store)
+    (store / "state").write_bytes(b"x")
+    return job
+
+
+# Where
+
+
+def test_the_setting_decides_before_sparks_directories_and_the_systems() -> None:
+    spark = {"SPARK_LOCAL_DIRS": "/disk1,/disk2", "LOCAL_DIRS": "/yarn"}
+    assert local_root("/set", spark) == Path("/set")
+    assert local_root(None, spark) == Path("/disk1")
+    assert local_root("", {"LOCAL_DIRS": " /yarn ,/other"}) == Path("/yarn")
+    assert local_root(None, {"SPARK_LOCAL_DIRS": ""}).is_dir()
+
+
+def test_a_relative_setting_does_not_depend_on_later_changes_of_directory() -> None:
+    assert local_root("state", {}) == Path.cwd() / "state"
+
+
+def test_a_store_has_its_place_by_job_incarnation_operator_and_subtask() -> None:
+    assert store_directory("/r", "job-1", "2", "counts", 7) == Path("/r/holdfast-job-1/2/counts/7")
+    assert job_directory("/r", "job-1") == Path("/r/holdfast-job-1")
+
+
+@given(st.text(), st.text())
+def test_file_names_never_clash_and_stay_in_their_directory(one: str, other: str) -> None:
+    for name in (file_name(one), file_name(other)):
+        assert 0 < len(name.encode()) < 200
+        assert "/" not in name
+        assert name not in (".", "..")
+    assert (file_name(one).lower() == file_name(other).lower()) == (one == other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("Counts", "counts"), ("a/b", "a_b"), ("a" * 300, "a" * 301), ("", "~"), ("ä", "_")],
+)
+def test_similar_names_are_kept_apart(one: str, other: str) -> None:
+    assert file_name(one).lower() != file_name(other).lower()
+
+
+def test_every_directory_that_is_created_is_private(tmp_path: Path, alive: ProcessIdentity) -> None:
+    filled_job(tmp_path / "new" / "root", "j", alive)
+    made = [path for path in (tmp_path / "new").rglob("*") if path.is_dir()]
+    assert len(made) == 5
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "new", *made)} == {0o700}
+
+
+def test_a_root_that_cannot_be_made_is_a_configuration_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match=r"state\.local-dir"):
+        make_private(tmp_path / "file" / "below")
+
+
+# Owners
+
+
+def test_a_process_knows_whether_another_is_dead(alive, dead) -> None:
+    assert not alive.is_certainly_dead()
+    assert dead.is_certainly_dead()
+    assert replace(alive, boot="an-earlier-boot").is_certainly_dead()
+    assert replace(alive, started="0").is_certainly_dead(), "its process id was used again"
+
+
+@pytest.mark.parametrize(
+    "elsewhere", [{"host": "another"}, {"namespace": "pid:[1]"}, {"boot": "unknown"}]
+)
+def test_a_process_that_cannot_be_seen_from_here_counts_as_alive(dead, elsewhere) -> None:
+    assert not replace(dead, **elsewhere).is_certainly_dead()
+
+
+def test_claiming_again_keeps_the_stores_and_names_the_new_owner(tmp_path, alive, dead) -> None:
+    job = filled_job(tmp_path, "j", dead)
+    assert claim_job(str(tmp_path), "j", alive) == job
+    assert json.loads((job / "owner.json").read_text())["pid"] == os.getpid()
+    assert sweep_dead_jobs(str(tmp_path)) == []
+    assert (job / "1" / "counts" / "0" / "state").exists()
+
+
+def test_what_somebody_else_put_there_is_not_used(tmp_path, alive) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    job_directory(str(tmp_path), "j").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StateError, match="not a directory of this user"):
+        claim_job(str(tmp_path), "j", alive)
+
+
+# Going away
+
+
+def test_a_deleted_job_is_gone_and_can_be_deleted_again(tmp_path, alive) -> None:
+    job = filled_job(tmp_path, "j", alive)
+    other = filled_job(tmp_path, "k", alive)
+    delete_job(str(tmp_path), "j")
+    delete_job(str(tmp_path), "j")
+    delete_job(str(tmp_path / "nowhere"), "j")
+    assert not job.exists()
+    assert other.exists()
+
+
+def test_a_sweep_takes_the_dead_and_leaves_the_rest(tmp_path, alive, dead) -> None:
+    gone = [
+        filled_job(tmp_path, "dead", dead),
+        filled_job(tmp_path, "rebooted", replace(alive, boot="an-earlier-boot")),
+    ]
+    kept = [
+        filled_job(tmp_path, "alive", alive),
+        filled_job(tmp_path, "foreign", replace(dead, host="another")),
+    ]
+    unknown = tmp_path / "holdfast-unknown"
+    unknown.mkdir()
+    broken = tmp_path / "holdfast-broken"
+    broken.mkdir()
+    (broken / "owner.json").write_text("{")
+    later = tmp_path / "holdfast-later"
+    later.mkdir()
+    (later / "owner.json").write_text('{"format": 2}')
+    assert sweep_dead_jobs(str(tmp_path)) == gone
+    assert sorted(p for p in tmp_path.iterdir() if p.is_dir()) == sorted(
+        [*kept, unknown, broken, later]
+    )
+
+
+def test_a_sweep_finishes_what_a_killed_one_began(tmp_path) -> None:
+    for kind in ("gone", "new"):
+        left = tmp_path / f".holdfast-{kind}-{os.getuid()}-1"
+        (left / "1").mkdir(parents=True)
+    assert sweep_dead_jobs(str(tmp_path)) == []
+    assert [p for p in tmp_path.iterdir() if p.is_dir()] == []
+
+
+def test_a_root_that_is_not_there_needs_no_sweep(tmp_path) -> None:
+    assert sweep_dead_jobs(str(tmp_path / "nowhere")) == []
+
+
+def test_many_sweeps_and_claims_at_once_neither_fail_nor_take_the_living(
+    tmp_path, alive, dead
+) -> None:
+    for number in range(20):
+        filled_job(tmp_path, f"dead-{number}", dead)
+    swept: list[Path] = []
+    failures: list[BaseException] = []
+
+    def attempt(number: int) -> None:
+        try:
+            claim_job(str(tmp_path), f"alive-{number}", alive)
+            swept.extend(sweep_dead_jobs(str(tmp_path)))
+            delete_job(str(tmp_path), "dead-0")
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=attempt, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sweep_dead_jobs(str(tmp_path))
+    assert failures == []
+    assert len(swept) == len(set(swept))
+    left = sorted(p.name for p in tmp_path.iterdir() if p.is_dir())
+    assert left == [f"holdfast-alive-{number}" for number in range(8)]

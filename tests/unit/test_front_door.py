@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import holdfast
+
+
+def test_every_public_name_is_there_and_sorted() -> None:
+    assert holdfast.__all__ == sorted(holdfast.__all__)
+    assert set(holdfast.__all__) == set(holdfast._HOME_OF)
+    for name in holdfast.__all__:
+        assert getattr(holdfast, name).__name__ == name
+
+
+def test_importing_holdfast_loads_neither_spark_nor_a_backend() -> None:
+    script = "import sys, holdfast, holdfast.api.streams; print(*sorted(sys.modules))"
+    out = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert not {"pyspark", "lmdb", "rocksdict"} & set(out)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    assert not hasattr(holdfast, "NoSuchThing")

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import json
+import struct
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from holdfast.errors import KeyTypeError, NullKeyError
+from holdfast.state.keys import (
+    KeyEncoder,
+    KeyShape,
+    canonical_key,
+    key_bytes,
+    key_group_of,
+    key_hash,
+)
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "formats" / "key_hashes.json").read_text())
+
+
+def parsed(key: dict[str, Any]) -> Any:
+    """The Python key that a golden entry describes."""
+    [(kind, value)] = key.items()
+    match kind:
+        case "tuple":
+            return tuple(None if part is None else parsed(part) for part in value)
+        case "bytes":
+            return bytes.fromhex(value)
+        case "date":
+            return date.fromisoformat(value)
+        case "timestamp" | "timestamp_ntz":
+            return datetime.fromisoformat(value)
+        case "double":
+            return float(value)
+        case _:
+            return value
+
+
+@pytest.mark.parametrize("entry", GOLDEN, ids=lambda entry: json.dumps(entry["key"]))
+def test_hashes_are_those_of_spark(entry: dict[str, Any]) -> None:
+    unsigned = key_hash(parsed(entry["key"]))
+    assert (unsigned ^ (1 << 63)) - (1 << 63) == entry["xxhash64"]
+
+
+@pytest.mark.parametrize("entry", GOLDEN, ids=lambda entry: json.dumps(entry["key"]))
+def test_key_groups_are_those_of_spark(entry: dict[str, Any]) -> None:
+    for max_parallelism, group in entry["key_groups"].items():
+        assert key_group_of(parsed(entry["key"]), int(max_parallelism)) == group
+
+
+def test_integers_are_64_bit() -> None:
+    assert key_bytes(5) == key_bytes(True + 4) == struct.pack("<q", 5)
+    with pytest.raises(KeyTypeError, match="does not fit into 64 bits"):
+        key_bytes(2**63)
+
+
+def test_zero_and_nan_have_one_form() -> None:
+    assert key_bytes(-0.0) == key_bytes(0.0)
+    assert key_bytes(float("nan")) == key_bytes(-float("nan"))
+    assert canonical_key(float("nan")) is canonical_key(-float("nan"))
+    assert str(canonical_key(-0.0)) == "0.0"
+
+
+def test_equal_decimals_are_one_key() -> None:
+    texts = ["1.10", "1.1", "1.100E0", "11E-1"]
+    assert {key_bytes(Decimal(text)) for text in texts} == {b"1.1"}
+    assert key_bytes(Decimal("1E+3")) == b"1000"
+    assert key_bytes(Decimal("-0.00")) == b"0"
+
+
+def test_the_zone_of_a_timestamp_does_not_matter() -> None:
+    utc = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+    elsewhere = utc.astimezone(timezone(timedelta(hours=8)))
+    assert key_bytes(utc) == key_bytes(elsewhere)
+
+
+def test_tuples_with_nulls_and_boundaries_are_told_apart() -> None:
+    keys = [("a", None), (None, "a"), ("a", ""), ("", "a"), ("a",), ("ab", ""), ("a", "b")]
+    assert len({key_bytes(key) for key in keys}) == len(keys)
+    assert len({key_hash(key) for key in keys}) == len(keys)
+
+
+def test_a_null_key_and_an_unsuitable_one_are_refused() -> None:
+    with pytest.raises(NullKeyError):
+        key_bytes(None)
+    with pytest.raises(KeyTypeError, match="list cannot be a key"):
+        key_bytes([1])
+    with pytest.raises(KeyTypeError, match="finite"):
+        key_bytes(Decimal("NaN"))
+
+
+class Pair(NamedTuple):
+    a: str
+    b: int
+
+
+def test_a_named_tuple_is_the_same_key_as_the_plain_one() -> None:
+    assert key_bytes(Pair("x", 1)) == key_bytes(("x", 1))
+    assert key_hash(Pair("x", 1)) == key_hash(("x", 1))
+
+
+@pytest.mark.parametrize(
+    "keys", [["a", "b", "ü" * 200], [1, -1, 2**62], [(1, "a"), (2, None)], [1.5, 2.0], [b"x"]]
+)
+def test_the_encoder_gives_group_length_and_key(keys: list[Any]) -> None:
+    encoder = KeyEncoder(128)
+    for key, part in zip(keys, encoder.encode_all(keys), strict=True):
+        assert part[:2] == struct.pack(">H", key_group_of(key, 128))
+        assert part.endswith(key_bytes(key))
+        assert encoder.encode(key) == part
+
+
+def test_keys_of_two_types_in_one_operator_are_refused() -> None:
+    encoder = KeyEncoder(128)
+    encoder.encode("a")
+    with pytest.raises(KeyTypeError, match=r"1 is a int, but the keys of this operator are str"):
+        encoder.encode(1)
+    with pytest.raises(KeyTypeError, match="True is a bool"):
+        KeyEncoder(128, KeyShape("int")).encode_all([True])
