@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -110,6 +112,7 @@ class Mean(AggregateFunction):
         return [a + b for a, b in zip(acc_a, acc_b, strict=True)]
 
 
+AT = datetime(2026, 11, 15, 4, 30, tzinfo=timezone.utc)
 VALUE = ValueStateDescriptor("value", int)
 LIST = ListStateDescriptor("list", int)
 MAP = MapStateDescriptor("map", str, int)
@@ -400,6 +403,36 @@ def test_values_of_a_map_are_the_callers_own(subtask: Subtask) -> None:
     state.put("x", Basket(["apple"]))
     state.get("x").items.append("pear")
     assert state.get("x") == Basket(["apple"])
+
+
+@pytest.mark.parametrize(
+    ("key_type", "one", "same"),
+    [
+        (float, 0.0, -0.0),
+        (Decimal, Decimal("1.10"), Decimal("1.1")),
+        (datetime, AT, AT.astimezone(timezone(timedelta(hours=8)))),
+        (None, (1, 2), Point(1, 2)),
+    ],
+    ids=["float", "Decimal", "datetime", "pickled"],
+)
+def test_equal_keys_of_a_map_are_one_key(subtask: Subtask, key_type: Any, one: Any, same: Any) -> None:
+    descriptor = MapStateDescriptor("map", key_type, int)
+    state = subtask.get(descriptor)
+    subtask.key("a")
+    state.put(one, 1)
+    subtask.next_epoch()
+    state = subtask.get(descriptor)
+    subtask.key("a")
+    assert state.get(same) == 1
+    state.put(same, 2)
+    subtask.next_epoch()
+    state = subtask.get(descriptor)
+    subtask.key("a")
+    assert list(state.values()) == [2]
+    state.remove(one)
+    assert state.is_empty()
+    subtask.next_epoch()
+    assert subtask.entries == 2
 
 
 def test_a_map_key_that_cannot_be_one_is_refused(subtask: Subtask) -> None:

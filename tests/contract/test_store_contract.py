@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import lmdb
 import pytest
 
+from holdfast.api.backends import EmbeddedRocksDBStateBackend
 from holdfast.errors import StateError, StoreVersionError
 from holdfast.state.lmdb_long_keys import LongKeys
 from holdfast.state.lmdb_store import LmdbStore
@@ -79,6 +80,13 @@ store.commit('v2')
         assert names[0] == "state-1.mdb-lock"
         assert names[1:] == ["state-7.mdb", "state-7.mdb-lock"]
 
+    @pytest.mark.parametrize("damage", [b"", b"not a database", bytes(300_000)])
+    def test_a_damaged_file_is_refused(self, directory, damage):
+        self.filled(directory, {b"a": b"1"})
+        (directory / "state-1.mdb").write_bytes(damage)
+        with pytest.raises(StateError, match=str(directory)):
+            self.open(directory, "v1")
+
     def test_keys_of_the_same_hash_are_kept_apart(self, tmp_path):
         environment = lmdb.open(str(tmp_path), max_dbs=1)
         table = LongKeys(environment.open_db(b"long"), digest=lambda key: bytes(16))
@@ -113,6 +121,25 @@ class TestRocksDBStore(StoreContract, StoreSurvival):
             version = f"v{epoch}"
             store.commit(version)
             assert len(list(directory.rglob("*.sst"))) <= FILES_BEFORE_MERGE + 2
+
+    def test_a_store_may_be_opened_with_other_options_than_it_was_written_with(self, directory):
+        version, model = None, dict[bytes, bytes]()
+        for number, backend in enumerate(
+            [
+                EmbeddedRocksDBStateBackend(compression="lz4"),
+                EmbeddedRocksDBStateBackend(compression="zstd", bloom_bits_per_key=0),
+                EmbeddedRocksDBStateBackend(block_cache_bytes=2**20),
+            ]
+            * 4
+        ):
+            store = RocksDBStore.open(directory, expected=version, backend=backend)
+            assert store.get_many(list(model)) == list(model.values())
+            fresh = {b"%d-%d" % (number, i): b"v" * 100 for i in range(1000)}
+            store.write(fresh.items())
+            model |= fresh
+            version = f"v{number}"
+            store.commit(version)
+        assert self.contents(directory, "v11") == model
 
     @pytest.mark.parametrize("damage", ["CURRENT", "MANIFEST-*", "*.sst"])
     def test_a_damaged_store_is_refused_or_reported_never_misread(self, directory, damage):

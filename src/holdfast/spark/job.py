@@ -92,6 +92,13 @@ class JobClient:
         """The job's name."""
         return self._name
 
+    @property
+    def query(self) -> StreamingQuery:
+        """The Spark query that runs the job; a job in one pass has none."""
+        if self._query is None:
+            raise JobExecutionError(f"job {self._name!r} runs in one pass, without a query")
+        return self._query
+
     def status(self) -> JobStatus:
         """Where the job stands."""
         return self._status

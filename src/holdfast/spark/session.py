@@ -106,10 +106,14 @@ def _check_cluster(spark: SparkSession) -> None:
 
 
 def _use_this_python(spark: SparkSession) -> None:
-    """Let local workers run this interpreter, which has Holdfast, unless told otherwise."""
+    """Let local workers run this interpreter, unless told otherwise, and import what it can."""
     configured = spark.sparkContext.getConf().get("spark.pyspark.python", None)
     if "PYSPARK_PYTHON" not in os.environ and configured is None:
         spark.sparkContext.pythonExec = sys.executable
+    # Modules beside the user's script are importable there, and so they must be in workers.
+    environment = spark.sparkContext.environment
+    paths = [*environment.get("PYTHONPATH", "").split(os.pathsep), *sys.path]
+    environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, paths)))
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 import lmdb
@@ -98,19 +98,18 @@ def grow(environment: lmdb.Environment, path: Path, allocated: int, *sizes: int)
     Raises:
         StoreFullError: The disk or the address space has no room; the file is as before.
     """
-    for last, size in enumerate(sizes, 1 - len(sizes)):
-        rounded = -(-size // PAGE) * PAGE
-        try:
-            _allocate(path, allocated, rounded)
-        except StoreFullError:
-            if last == 0:
-                raise
-        else:
+    *hoped_for, least = (-(-size // PAGE) * PAGE for size in sizes)
+    for size in hoped_for:
+        with suppress(StoreFullError):
+            _allocate(path, allocated, size)
             break
+    else:
+        size = least
+        _allocate(path, allocated, size)
     # Once only: an environment whose map could not be replaced has none, and must be closed.
     with translated_errors(path):
-        environment.set_mapsize(rounded)
-    return rounded
+        environment.set_mapsize(size)
+    return size
 
 
 def compact(environment: lmdb.Environment, path: Path) -> Path:

@@ -115,9 +115,8 @@ class LmdbStore:
     def get(self, key: bytes) -> bytes | None:
         """Value staged or committed under `key`, or None."""
         self._require_open()
-        if key in self._staged.entries:
-            return self._staged.entries[key]
-        return self._committed(key)
+        staged = self._staged.entries
+        return staged[key] if key in staged else self._committed(key)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Values of `keys`, in their order; the batched form of `get`."""
@@ -170,9 +169,9 @@ class LmdbStore:
             raise StateError(f"{self._path}: the store was used after its commit or abort")
 
     def _committed(self, key: bytes) -> bytes | None:
-        if len(key) > LONGEST_KEY:
-            return self._long.get(self._snapshot, key)
-        return self._get(key) if key else None
+        if 0 < len(key) <= LONGEST_KEY:
+            return self._get(key)
+        return self._long.get(self._snapshot, key) if key else None
 
     def _scan_entries(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         if len(prefix) > LONGEST_KEY:

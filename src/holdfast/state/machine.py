@@ -7,7 +7,6 @@ is forced to disk, so what a crash of the machine leaves behind counts for nothi
 from __future__ import annotations
 
 import os
-import socket
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,7 +17,7 @@ _UNKNOWN = "unknown"
 @cache
 def host_name() -> str:
     """Name that tells this machine apart from others, clones of its name included."""
-    return f"{socket.gethostname()}/{_first_line('/etc/machine-id')}"
+    return f"{os.uname().nodename}/{_first_line('/etc/machine-id')}"
 
 
 @cache

@@ -25,7 +25,7 @@ _SOME: Final = b"\x01"
 class _Entry:
     """What is known of one key's map."""
 
-    __slots__ = ("complete", "dirty", "emptied", "values")
+    __slots__ = ("complete", "dirty", "emptied", "stored_keys", "values")
 
     def __init__(self) -> None:
         self.values: dict[Any, Any] = {}
@@ -36,11 +36,14 @@ class _Entry:
         """Whether every entry of the store is in `values`."""
         self.emptied = False
         """Whether the store's entries are to be deleted first."""
+        self.stored_keys: dict[Any, bytes] = {}
+        """How own keys are written in the store, where equal ones may differ in bytes."""
 
     def copy(self) -> _Entry:
         other = _Entry()
         other.values, other.dirty = dict(self.values), set(self.dirty)
         other.complete, other.emptied = self.complete, self.emptied
+        other.stored_keys = dict(self.stored_keys)
         return other
 
 
@@ -110,6 +113,7 @@ class MapTable(StateTable, MapState[Any, Any]):
         """Remove the current key's map."""
         entry = self._entry()
         entry.values.clear()
+        entry.stored_keys.clear()
         entry.dirty.clear()
         entry.complete = entry.emptied = True
         self._dirty.add(self._current.key)
@@ -123,7 +127,9 @@ class MapTable(StateTable, MapState[Any, Any]):
             if entry.emptied:
                 writes.extend((stored, None) for stored, _ in self._store.scan(prefix))
             values = entry.values
-            writes.extend((prefix + self._key_bytes(k), self._stored(values[k])) for k in entry.dirty)
+            writes.extend(
+                (prefix + self._key_bytes(entry, k), self._stored(values[k])) for k in entry.dirty
+            )
             entry.dirty.clear()
             entry.emptied = False
         self._dirty.clear()
@@ -159,6 +165,9 @@ class MapTable(StateTable, MapState[Any, Any]):
             if key is NO_KEY:
                 raise self._no_key()
             entry = self._cache[key] = _Entry()
+            if not self._key_codec.canonical:
+                # Only by reading all of them can it be told which entry a key equals.
+                self._complete()
         return entry
 
     def _find(self, entry: _Entry, key: Any) -> Any:
@@ -170,7 +179,8 @@ class MapTable(StateTable, MapState[Any, Any]):
             raise self._unhashable(key) from None
         if entry.complete:
             return _ABSENT
-        stored = self._store.get(self._entry_prefix(self._current.key) + self._key_bytes(key))
+        own = self._key_bytes(entry, key)
+        stored = self._store.get(self._entry_prefix(self._current.key) + own)
         value = entry.values[key] = _ABSENT if stored is None else self._loaded(stored)
         return value
 
@@ -188,6 +198,8 @@ class MapTable(StateTable, MapState[Any, Any]):
             for stored_key, stored in self._store.scan(prefix):
                 own = stored_key[len(prefix) :]
                 key = None if own == _NONE else self._key_codec.decode(own[1:])
+                if not self._key_codec.canonical:
+                    entry.stored_keys[key] = own
                 if key not in known:
                     known[key] = self._loaded(stored)
             entry.complete = True
@@ -223,11 +235,17 @@ class MapTable(StateTable, MapState[Any, Any]):
             hash(key)
         except TypeError:
             raise self._unhashable(key) from None
-        # -0.0 and 0.0 are one key to a dictionary, so they must be one to the store.
-        return key + 0.0 if type(key) is float else key
+        return key
 
-    def _key_bytes(self, key: Any) -> bytes:
-        return _NONE if key is None else _SOME + self._key_codec.encode(key)
+    def _key_bytes(self, entry: _Entry, key: Any) -> bytes:
+        if key is None:
+            return _NONE
+        if self._key_codec.canonical:
+            return _SOME + self._key_codec.encode(key)
+        known = entry.stored_keys.get(key)
+        if known is None:
+            known = entry.stored_keys[key] = _SOME + self._key_codec.encode(key)
+        return known
 
     def _unhashable(self, key: Any) -> StateValueError:
         return StateValueError(

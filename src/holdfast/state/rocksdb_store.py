@@ -113,8 +113,9 @@ class RocksDBStore:
     def get(self, key: bytes) -> bytes | None:
         """Value staged or committed under `key`, or None."""
         self._require_open()
-        if key in self._staged.entries:
-            return self._staged.entries[key]
+        staged = self._staged.entries
+        if key in staged:
+            return staged[key]
         return self._committed(key) if key else None
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
