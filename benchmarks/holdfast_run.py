@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from benchmarks.harness import Result, epoch_seconds, rates, read_epochs
 from benchmarks.workloads import IDLE, TRANSITIONS, Workload, ddl
@@ -59,7 +61,7 @@ class FollowCall(KeyedProcessFunction):
             self.state.update(following)
 
 
-class Account(NamedTuple):
+class Account(msgspec.Struct, frozen=True, array_like=True):
     """What W3 keeps of a key."""
 
     count: int

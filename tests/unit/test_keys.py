@@ -17,6 +17,7 @@ from holdfast.state.keys import (
     key_bytes,
     key_group_of,
     key_hash,
+    varint,
 )
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "formats" / "key_hashes.json").read_text())
@@ -104,20 +105,39 @@ def test_a_named_tuple_is_the_same_key_as_the_plain_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "keys", [["a", "b", "ü" * 200], [1, -1, 2**62], [(1, "a"), (2, None)], [1.5, 2.0], [b"x"]]
+    "keys",
+    [
+        ["a", "b", "ü" * 200],
+        [1, -1, 2**62],
+        list(range(-50, 50)),
+        [(1, "a"), (2, None)],
+        [1.5, 2.0],
+        [b"x"],
+    ],
+    ids=["str", "few ints", "many ints", "tuple", "float", "bytes"],
 )
-def test_the_encoder_gives_group_length_and_key(keys: list[Any]) -> None:
-    encoder = KeyEncoder(128)
-    for key, part in zip(keys, encoder.encode_all(keys), strict=True):
-        assert part[:2] == struct.pack(">H", key_group_of(key, 128))
-        assert part.endswith(key_bytes(key))
-        assert encoder.encode(key) == part
+@pytest.mark.parametrize("max_parallelism", [128, 1000])
+def test_the_encoder_gives_state_group_length_key_and_namespace(
+    keys: list[Any], max_parallelism: int
+) -> None:
+    encoder = KeyEncoder(max_parallelism)
+    encoded = encoder.encode_all(b"\x00\x07", keys)
+    for key, part in zip(keys, encoded, strict=True):
+        data = key_bytes(key)
+        group = struct.pack(">H", key_group_of(key, max_parallelism))
+        assert part == b"\x00\x07" + group + varint(len(data)) + data + b"\x00"
+        assert encoder.encode(b"\x00\x07", key) == part
+
+
+def test_an_integer_beyond_64_bits_among_many_is_refused() -> None:
+    with pytest.raises(KeyTypeError, match="does not fit into 64 bits"):
+        KeyEncoder(128).encode_all(b"\x00\x01", [*range(100), 2**63])
 
 
 def test_keys_of_two_types_in_one_operator_are_refused() -> None:
     encoder = KeyEncoder(128)
-    encoder.encode("a")
+    encoder.encode(b"\x00\x01", "a")
     with pytest.raises(KeyTypeError, match=r"1 is a int, but the keys of this operator are str"):
-        encoder.encode(1)
+        encoder.encode(b"\x00\x01", 1)
     with pytest.raises(KeyTypeError, match="True is a bool"):
-        KeyEncoder(128, KeyShape("int")).encode_all([True])
+        KeyEncoder(128, KeyShape("int")).encode_all(b"\x00\x01", [True])

@@ -143,7 +143,7 @@ class Operator:
         return UserFunctionError(
             f"{self.describe()}: {type(error).__name__}: {error}\n"
             f"  key: {_short(self.current.key)}\n"
-            f"  row: {_short(self.current.element)}\n"
+            f"  row: {_short(self._element_of(error))}\n"
             f"{user_traceback(error)}"
         )
 
@@ -154,8 +154,21 @@ class Operator:
         return type(error)(
             f"{self.describe()}: {error}\n"
             f"  key: {_short(self.current.key)}\n"
-            f"  row: {_short(self.current.element)}"
+            f"  row: {_short(self._element_of(error))}"
         )
+
+    def _element_of(self, error: BaseException) -> object:
+        """The element at hand when `error` was raised.
+
+        It is read from the frame of the loop, so that the loop need not note it.
+        """
+        loop = type(self)._run.__code__
+        trace = error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code is loop:
+                return trace.tb_frame.f_locals.get("element")
+            trace = trace.tb_next
+        return None
 
     def describe(self) -> str:
         """Name, uid and subtask, for messages."""
@@ -174,8 +187,8 @@ class MapOperator(Operator):
 
     def _run(self, elements: list[Any], keys: Iterable[Any], out: list[Any]) -> None:
         call, append, current = self._call, out.append, self.current
-        for current.key, current.element in zip(keys, elements, strict=False):
-            append(call(current.element))
+        for current.key, element in zip(keys, elements, strict=False):
+            append(call(element))
 
 
 class FilterOperator(Operator):
@@ -186,9 +199,9 @@ class FilterOperator(Operator):
 
     def _run(self, elements: list[Any], keys: Iterable[Any], out: list[Any]) -> None:
         call, append, current = self._call, out.append, self.current
-        for current.key, current.element in zip(keys, elements, strict=False):
-            if call(current.element):
-                append(current.element)
+        for current.key, element in zip(keys, elements, strict=False):
+            if call(element):
+                append(element)
 
 
 class FlatMapOperator(Operator):
@@ -198,9 +211,10 @@ class FlatMapOperator(Operator):
         return _always_iterable(bound(self._function, FlatMapFunction, "flat_map"))
 
     def _run(self, elements: list[Any], keys: Iterable[Any], out: list[Any]) -> None:
-        call, extend, current = self._call, out.extend, self.current
-        for current.key, current.element in zip(keys, elements, strict=False):
-            extend(call(current.element))
+        call, append, current = self._call, out.append, self.current
+        for current.key, element in zip(keys, elements, strict=False):
+            for output in call(element):
+                append(output)
 
 
 class ProcessOperator(Operator):
@@ -210,10 +224,11 @@ class ProcessOperator(Operator):
         return _always_iterable(self._function.process_element)
 
     def _run(self, elements: list[Any], keys: Iterable[Any], out: list[Any]) -> None:
-        call, extend, current = self._call, out.extend, self.current
+        call, append, current = self._call, out.append, self.current
         context = self._element_context
-        for current.key, current.element in zip(keys, elements, strict=False):
-            extend(call(current.element, context))
+        for current.key, element in zip(keys, elements, strict=False):
+            for output in call(element, context):
+                append(output)
 
 
 class SinkOperator(Operator):
@@ -224,8 +239,8 @@ class SinkOperator(Operator):
 
     def _run(self, elements: list[Any], keys: Iterable[Any], out: list[Any]) -> None:
         call, context, current = self._call, self._element_context, self.current
-        for current.key, current.element in zip(keys, elements, strict=False):
-            call(current.element, context)
+        for current.key, element in zip(keys, elements, strict=False):
+            call(element, context)
 
     def finish(self) -> list[Any]:
         """Flush the sink."""
@@ -248,9 +263,9 @@ class ReduceOperator(Operator):
     def _run(self, elements: list[Any], keys: Iterable[Any], out: list[Any]) -> None:
         call, append, current = self._call, out.append, self.current
         value, update = self._table.value, self._table.update
-        for current.key, current.element in zip(keys, elements, strict=False):
+        for current.key, element in zip(keys, elements, strict=False):
             old = value()
-            new = current.element if old is None else call(old, current.element)
+            new = element if old is None else call(old, element)
             update(new)
             append(new)
         if self._batch_mode:

@@ -122,7 +122,6 @@ class KeyedStateBackend:
             self.flush()
             for table in self._tables:
                 table.forget()
-            self._encoder.encoded.clear()
 
     def flush(self) -> None:
         """Stage all changes in the store, so that scans of it see them."""

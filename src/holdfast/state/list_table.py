@@ -30,9 +30,11 @@ _unpack_chunk = msgspec.msgpack.Decoder(list[bytes]).decode
 class _Entry:
     """What is known of one key's list."""
 
-    __slots__ = ("added", "rewrite", "stored")
+    __slots__ = ("added", "prefix", "rewrite", "stored")
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: bytes) -> None:
+        self.prefix = prefix
+        """Beginning of the store keys of its chunks."""
         self.stored: list[Any] | None = None
         """Elements in the store, if they were read; in the cache's form."""
         self.added: list[Any] = []
@@ -96,7 +98,7 @@ class ListTable(StateTable, ListState[Any]):
         number = self._chunks.next()
         for key in self._dirty:
             entry = self._cache[key]
-            prefix = self._entry_prefix(key)
+            prefix = entry.prefix
             if entry.rewrite:
                 writes.extend((chunk, None) for chunk, _ in self._store.scan(prefix))
             added = [*(entry.stored or ()), *entry.added] if entry.rewrite else entry.added
@@ -144,14 +146,14 @@ class ListTable(StateTable, ListState[Any]):
         if entry is None:
             if key is NO_KEY:
                 raise self._no_key()
-            entry = self._cache[key] = _Entry()
+            entry = self._cache[key] = _Entry(self._entry_prefix(key))
         return entry
 
     def _read(self, entry: _Entry) -> None:
         key = self._current.key
         frames: list[bytes] = []
         chunks = 0
-        for _, chunk in self._store.scan(self._entry_prefix(key)):
+        for _, chunk in self._store.scan(entry.prefix):
             frames += _unpack_chunk(chunk)
             chunks += 1
         entry.stored = frames if self._thaw else list(map(self._codec.decode, frames))

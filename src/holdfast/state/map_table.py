@@ -25,9 +25,11 @@ _SOME: Final = b"\x01"
 class _Entry:
     """What is known of one key's map."""
 
-    __slots__ = ("complete", "dirty", "emptied", "stored_keys", "values")
+    __slots__ = ("complete", "dirty", "emptied", "prefix", "stored_keys", "values")
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: bytes) -> None:
+        self.prefix = prefix
+        """Beginning of the store keys of its entries."""
         self.values: dict[Any, Any] = {}
         """Known entries in the cache's form; `_ABSENT` where there is none."""
         self.dirty: set[Any] = set()
@@ -40,7 +42,7 @@ class _Entry:
         """How own keys are written in the store, where equal ones may differ in bytes."""
 
     def copy(self) -> _Entry:
-        other = _Entry()
+        other = _Entry(self.prefix)
         other.values, other.dirty = dict(self.values), set(self.dirty)
         other.complete, other.emptied = self.complete, self.emptied
         other.stored_keys = dict(self.stored_keys)
@@ -123,7 +125,7 @@ class MapTable(StateTable, MapState[Any, Any]):
         writes: list[tuple[bytes, bytes | None]] = []
         for key in self._dirty:
             entry = self._cache[key]
-            prefix = self._entry_prefix(key)
+            prefix = entry.prefix
             if entry.emptied:
                 writes.extend((stored, None) for stored, _ in self._store.scan(prefix))
             values = entry.values
@@ -164,7 +166,7 @@ class MapTable(StateTable, MapState[Any, Any]):
         if entry is None:
             if key is NO_KEY:
                 raise self._no_key()
-            entry = self._cache[key] = _Entry()
+            entry = self._cache[key] = _Entry(self._entry_prefix(key))
             if not self._key_codec.canonical:
                 # Only by reading all of them can it be told which entry a key equals.
                 self._complete()
@@ -180,7 +182,7 @@ class MapTable(StateTable, MapState[Any, Any]):
         if entry.complete:
             return _ABSENT
         own = self._key_bytes(entry, key)
-        stored = self._store.get(self._entry_prefix(self._current.key) + own)
+        stored = self._store.get(entry.prefix + own)
         value = entry.values[key] = _ABSENT if stored is None else self._loaded(stored)
         return value
 
@@ -193,7 +195,7 @@ class MapTable(StateTable, MapState[Any, Any]):
     def _complete(self) -> _Entry:
         entry = self._entry()
         if not entry.complete:
-            prefix = self._entry_prefix(self._current.key)
+            prefix = entry.prefix
             known = entry.values
             for stored_key, stored in self._store.scan(prefix):
                 own = stored_key[len(prefix) :]

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from holdfast.state.keys import KeyEncoder
     from holdfast.state.store import StateStore
 
-VOID_NAMESPACE: Final = b"\x00"
-"""Namespace of state that belongs to user code."""
-
 
 class NoKey:
     """Stands for the key where there is none."""
@@ -40,14 +37,13 @@ NO_KEY: Final = NoKey()
 
 
 class CurrentKey:
-    """The key in whose name state is used, the element and the batch it came with."""
+    """The key in whose name state is used, and the batch of keys it came with."""
 
-    __slots__ = ("_distinct", "batch", "element", "key")
+    __slots__ = ("_distinct", "batch", "key")
 
     def __init__(self) -> None:
         """No key is set."""
         self.key: Any = NO_KEY
-        self.element: Any = None
         self.batch: list[Any] = []
         self._distinct: dict[Any, None] | None = None
 
@@ -65,7 +61,6 @@ class CurrentKey:
     def end_batch(self) -> None:
         """No key is set any more."""
         self.key = NO_KEY
-        self.element = None
         self.start_batch([])
 
 
@@ -117,7 +112,7 @@ class StateTable(ABC):
         """Undo all writes to `key` since `remember`."""
 
     def _entry_prefix(self, key: Any) -> bytes:
-        return self._prefix + self._encoder.encode(key) + VOID_NAMESPACE
+        return self._encoder.encode(self._prefix, key)
 
     def _no_key(self) -> StateAccessError:
         return StateAccessError(

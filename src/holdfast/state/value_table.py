@@ -6,10 +6,10 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 from holdfast.api.state import AggregatingState, ReducingState, ValueState
-from holdfast.state.table import NO_KEY, VOID_NAMESPACE, StateTable
+from holdfast.state.table import NO_KEY, StateTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from holdfast.api.functions import AggregateFunction
 
@@ -23,7 +23,8 @@ class ValueTable(StateTable, ValueState[Any]):
         """See `StateTable`."""
         super().__init__(*args)
         self._cache: dict[Any, Any] = {}
-        self._dirty: set[Any] = set()
+        self._dirty: dict[Any, Any] = {}
+        """What was written since the last drain; a subset of the cache."""
         self._exact = self._codec.exact_type
         self._check = self._codec.check
 
@@ -41,32 +42,25 @@ class ValueTable(StateTable, ValueState[Any]):
             raise self._no_key()
         if type(value) is not self._exact and value is not None:
             self._check(value)
-        self._cache[key] = value
-        self._dirty.add(key)
+        self._cache[key] = self._dirty[key] = value
 
     def clear(self) -> None:
         """Remove the value for the current key."""
         key = self._current.key
         if key is NO_KEY:
             raise self._no_key()
-        self._cache[key] = None
-        self._dirty.add(key)
+        self._cache[key] = self._dirty[key] = None
 
     def drain(self) -> list[tuple[bytes, bytes | None]]:
         """See `StateTable.drain`."""
-        dirty, cache, encode = self._dirty, self._cache, self._codec.encode
-        encoder, prefix = self._encoder, self._prefix
-        parts = encoder.encoded
-        encoder.encode_all([key for key in dirty if key not in parts])
-        entries = [
-            (
-                prefix + parts[key] + VOID_NAMESPACE,
-                None if (value := cache[key]) is None else encode(value),
-            )
-            for key in dirty
-        ]
-        dirty.clear()
-        return entries
+        keys, values = list(self._dirty), list(self._dirty.values())
+        self._dirty.clear()
+        return list(zip(self._encoder.encode_all(self._prefix, keys), self._stored(values)))
+
+    def _stored(self, values: list[Any]) -> Iterable[bytes | None]:
+        """Cached values as they are in the store; None where there is nothing."""
+        encode = self._codec.encode
+        return [None if value is None else encode(value) for value in values]
 
     def forget(self) -> None:
         """See `StateTable.forget`."""
@@ -78,17 +72,15 @@ class ValueTable(StateTable, ValueState[Any]):
 
     def remember(self, key: Any) -> object:
         """See `StateTable.remember`."""
-        return self._cache.get(key, NO_KEY), key in self._dirty
+        return self._cache.get(key, NO_KEY), self._dirty.get(key, NO_KEY)
 
     def put_back(self, key: Any, remembered: Any) -> None:
         """See `StateTable.put_back`."""
-        value, dirty = remembered
-        if value is NO_KEY:
-            self._cache.pop(key, None)
-        else:
-            self._cache[key] = value
-        if not dirty:
-            self._dirty.discard(key)
+        for where, value in zip((self._cache, self._dirty), remembered, strict=True):
+            if value is NO_KEY:
+                where.pop(key, None)
+            else:
+                where[key] = value
 
     def load_batch(self) -> None:
         """Bring all keys of the current batch into the cache, in one read."""
@@ -112,11 +104,7 @@ class ValueTable(StateTable, ValueState[Any]):
         return self.value()
 
     def _load_keys(self, keys: list[Any]) -> None:
-        encoder, prefix = self._encoder, self._prefix
-        parts = encoder.encoded
-        encoder.encode_all([key for key in keys if key not in parts])
-        found = self._store.get_many([prefix + parts[key] + VOID_NAMESPACE for key in keys])
-        self._fill(keys, found)
+        self._fill(keys, self._store.get_many(self._encoder.encode_all(self._prefix, keys)))
 
     def _fill(self, keys: list[Any], found: list[bytes | None]) -> None:
         decode = self._codec.decode
@@ -151,15 +139,10 @@ class EncodedValueTable(ValueTable):
         key = self._current.key
         if key is NO_KEY:
             raise self._no_key()
-        self._cache[key] = value
-        self._dirty.add(key)
+        self._cache[key] = self._dirty[key] = value
 
-    def drain(self) -> list[tuple[bytes, bytes | None]]:
-        """See `StateTable.drain`."""
-        dirty, cache = self._dirty, self._cache
-        entries = [(self._entry_prefix(key), cache[key]) for key in dirty]
-        dirty.clear()
-        return entries
+    def _stored(self, values: list[Any]) -> Iterable[bytes | None]:
+        return values
 
     def _fill(self, keys: list[Any], found: list[bytes | None]) -> None:
         self._cache.update(zip(keys, found, strict=True))
