@@ -19,12 +19,17 @@ from holdfast import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-BACKENDS = {"hashmap": HashMapStateBackend(), "rocksdb": EmbeddedRocksDBStateBackend()}
+    from holdfast.api.backends import StateBackend
+
+BACKENDS: dict[str, StateBackend] = {
+    "hashmap": HashMapStateBackend(),
+    "rocksdb": EmbeddedRocksDBStateBackend(),
+}
 """The state backends that are measured, by name."""
 
 
@@ -88,7 +93,11 @@ class SumAccount(KeyedProcessFunction):
             yield value.key, new.count, new.total
 
 
-FUNCTIONS = {"W1": CountUrl, "W2": FollowCall, "W3": SumAccount}
+FUNCTIONS: dict[str, Callable[[], KeyedProcessFunction]] = {
+    "W1": CountUrl,
+    "W2": FollowCall,
+    "W3": SumAccount,
+}
 
 
 def run(
@@ -114,6 +123,4 @@ def run(
         output.sink_to(SparkSink("parquet", {"path": str(output_dir)}))
     client = env.execute_async(workload.name)
     client.result()
-    return rates(
-        workload, "holdfast", backend, events_per_epoch, epoch_seconds(client.query)
-    )
+    return rates(workload, "holdfast", backend, events_per_epoch, epoch_seconds(client.query))

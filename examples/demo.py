@@ -9,11 +9,17 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from url_count import url_count
 
-from holdfast import EpochStatistics, JobExecutionResult, SinkFunction, StreamExecutionEnvironment
+from holdfast import (
+    EpochStatistics,
+    JobExecutionResult,
+    RuntimeContext,
+    SinkFunction,
+    StreamExecutionEnvironment,
+)
 
 VISITS = 500_000
 VISITS_PER_SECOND = 100_000
@@ -36,11 +42,11 @@ def visit(number: int) -> Visit:
 class Milestones(SinkFunction):
     """Counts how many URLs have reached a thousand visits."""
 
-    def open(self, ctx) -> None:  # noqa: ANN001
+    def open(self, ctx: RuntimeContext) -> None:
         """Register the metric."""
         self.reached = ctx.get_metrics_group().counter("urls-with-1000-visits")
 
-    def invoke(self, value, context) -> None:  # noqa: ANN001
+    def invoke(self, value: Any, context: Any) -> None:
         """Look at one count."""
         if value.count == 1000:
             self.reached.inc()

@@ -72,7 +72,9 @@ def test_an_exception_in_user_code_names_operator_subtask_key_and_row(
 ) -> None:
     rows = env.from_collection(ROWS, "k string, n bigint")
     results = rows.key_by("k").process(Reciprocal(), "k string, seen bigint, r double")
-    results.uid("reciprocal").name("1/n").sink_to(SparkSink("json", {"path": str(tmp_path / "out")}))
+    results.uid("reciprocal").name("1/n").sink_to(
+        SparkSink("json", {"path": str(tmp_path / "out")})
+    )
     error = failure_of(env)
     assert isinstance(error, UserFunctionError)
     text = str(error)
@@ -214,7 +216,9 @@ def test_a_function_that_cannot_be_shipped_is_named(env: StreamExecutionEnvironm
 def test_parallelism_above_the_maximum_is_refused(env: StreamExecutionEnvironment) -> None:
     numbers = env.from_collection([1]).key_by(lambda n: n)
     numbers.process(CountByKey()).name("wide").set_max_parallelism(4).set_parallelism(5).print()
-    with pytest.raises(ConfigurationError, match="'wide'.*parallelism 5 is above max parallelism 4"):
+    with pytest.raises(
+        ConfigurationError, match=r"'wide'.*parallelism 5 is above max parallelism 4"
+    ):
         env.execute("too wide")
     with pytest.raises(ConfigurationError, match=r"1\.\.32768"):
         env.set_max_parallelism(40_000)
@@ -261,7 +265,7 @@ def test_sources_that_cannot_be_replayed_are_refused(
     env: StreamExecutionEnvironment, spark: SparkSession, tmp_path: Path
 ) -> None:
     stream = spark.readStream.schema("k string").format("json")
-    with pytest.raises(JobGraphError, match="Aggregate.*keeps state in Spark"):
+    with pytest.raises(JobGraphError, match=r"Aggregate.*keeps state in Spark"):
         env.from_dataframe(stream.load(str(tmp_path)).groupBy("k").count())
     with pytest.raises(JobGraphError, match="Deduplicate"):
         env.from_dataframe(stream.load(str(tmp_path)).dropDuplicates(["k"]))

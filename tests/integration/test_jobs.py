@@ -175,7 +175,9 @@ class Splitter(ProcessFunction):
 
 
 def test_side_outputs_are_streams_of_their_own(env: StreamExecutionEnvironment) -> None:
-    source = env.from_collection([("a", 0), ("b", 1), ("c", -5), ("d", 2)], "word string, at bigint")
+    source = env.from_collection(
+        [("a", 0), ("b", 1), ("c", -5), ("d", 2)], "word string, at bigint"
+    )
     main = source.process(Splitter(), output_type=str)
     late: list[Any] = []
     main.get_side_output(LATE).foreach_batch(lambda df, _: late.extend(map(tuple, df.collect())))
@@ -208,7 +210,9 @@ def test_sources_of_different_types_make_one_query(
 def test_one_source_may_feed_operators_by_different_keys(
     env: StreamExecutionEnvironment, spark: SparkSession
 ) -> None:
-    rows = env.from_dataframe(spark.createDataFrame([("a", 1), ("b", 1), ("a", 2)], "w string, n int"))
+    rows = env.from_dataframe(
+        spark.createDataFrame([("a", 1), ("b", 1), ("a", 2)], "w string, n int")
+    )
     by_word = rows.key_by("w").process(CountByKey(), "k string, count bigint")
     by_number = rows.key_by("n").process(CountByKey(), "k bigint, count bigint")
     words: list[Any] = []
@@ -296,7 +300,9 @@ def test_a_generator_replays_by_number_and_keeps_to_the_limit_of_an_epoch(
     assert epochs == [400, 400, 200]
 
 
-def test_a_rate_is_kept_and_an_epoch_interval_spaces_epochs(env: StreamExecutionEnvironment) -> None:
+def test_a_rate_is_kept_and_an_epoch_interval_spaces_epochs(
+    env: StreamExecutionEnvironment,
+) -> None:
     env.set_epoch_interval(200)
     numbers = env.from_generator(lambda i: i, count=300, rate=300, type_info=int)
     numbers.map(lambda n: n, int).add_sink(Swallow())
@@ -313,8 +319,8 @@ class Swallow(SinkFunction):
         group = ctx.get_metrics_group()
         self.seen = group.counter("seen")
         self.sizes = group.add_group("detail").histogram("sizes")
-        group.gauge("last", lambda: self.last)
         self.last = -1
+        group.gauge("last", lambda: self.last)
         self.parameter = ctx.get_job_parameter("factor", "1")
 
     def invoke(self, value: Any, context: Any) -> None:
@@ -340,7 +346,9 @@ def test_metrics_end_up_in_the_statistics(env: StreamExecutionEnvironment) -> No
 def test_a_running_job_can_be_watched_and_cancelled(
     env: StreamExecutionEnvironment,
 ) -> None:
-    env.from_generator(lambda i: i, rate=2000, type_info=int).map(lambda n: n, int).add_sink(Swallow())
+    env.from_generator(lambda i: i, rate=2000, type_info=int).map(lambda n: n, int).add_sink(
+        Swallow()
+    )
     client = env.execute_async("endless")
     assert len(client.job_id) == 32
     while client.statistics().epochs < 2:
@@ -360,10 +368,10 @@ def test_collecting_with_a_limit_ends_an_endless_job(env: StreamExecutionEnviron
     assert not env.spark.streams.active
 
 
-def test_local_state_is_gone_when_a_job_has_ended(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    conf = Configuration({"state.local-dir": str(tmp_path / "state"), "state.backend.type": "rocksdb"})
+def test_local_state_is_gone_when_a_job_has_ended(spark: SparkSession, tmp_path: Path) -> None:
+    conf = Configuration(
+        {"state.local-dir": str(tmp_path / "state"), "state.backend.type": "rocksdb"}
+    )
     env = StreamExecutionEnvironment.get_execution_environment(spark, conf)
     counts = env.from_collection(WORDS, "word string").key_by("word").process(CountByKey())
     seen: list[bool] = []
@@ -444,7 +452,9 @@ def test_functions_of_main_work(tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False
     )
-    assert run.stdout.splitlines() == ["long> long", "[('a', 10), ('a', 20), ('long', 10)]"], run.stderr
+    assert run.stdout.splitlines() == ["long> long", "[('a', 10), ('a', 20), ('long', 10)]"], (
+        run.stderr
+    )
 
 
 def test_explain_shows_graph_uids_state_and_plan_and_runs_nothing(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime, timezone
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
@@ -22,7 +22,7 @@ SCHEMA = """
     scores map<string, int>, place struct<x: int, y: struct<z: string, n: array<int>>>,
     deep array<map<string, struct<a: timestamp, b: decimal(5,1)>>>
 """
-AT = datetime(2026, 3, 29, 1, 30, 0, 123456, tzinfo=timezone.utc)
+AT = datetime(2026, 3, 29, 1, 30, 0, 123456, tzinfo=UTC)
 FULL: tuple[Any, ...] = (
     1, -128, 32767, -(2**31), 2**63 - 1, 1.5, float("-inf"), "ü😀", b"\x00\xff", True,
     date(1969, 12, 31), AT, datetime(2026, 3, 29, 2, 30), Decimal("12345678.9000"), ["a", None],

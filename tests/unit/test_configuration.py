@@ -61,7 +61,14 @@ def test_a_wrong_value_is_an_error_that_says_what_is_wanted(key: str, value: obj
 
 @pytest.mark.parametrize(
     ("text", "milliseconds"),
-    [(500, 500), ("500", 500), ("500 ms", 500), ("10s", 10_000), ("2 min", 120_000), ("1 h", 3600000)],
+    [
+        (500, 500),
+        ("500", 500),
+        ("500 ms", 500),
+        ("10s", 10_000),
+        ("2 min", 120_000),
+        ("1 h", 3600000),
+    ],
 )
 def test_durations_are_read_as_flink_writes_them(text: object, milliseconds: int) -> None:
     configuration = Configuration({"execution.epoch.interval": text})

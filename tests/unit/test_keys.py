@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import struct
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,7 +74,7 @@ def test_equal_decimals_are_one_key() -> None:
 
 
 def test_the_zone_of_a_timestamp_does_not_matter() -> None:
-    utc = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+    utc = datetime(2026, 1, 1, 12, tzinfo=UTC)
     elsewhere = utc.astimezone(timezone(timedelta(hours=8)))
     assert key_bytes(utc) == key_bytes(elsewhere)
 

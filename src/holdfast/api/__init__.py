@@ -1,0 +1,1 @@
+"""What users write: streams, functions, descriptors, types, settings."""

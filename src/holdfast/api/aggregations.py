@@ -64,9 +64,7 @@ class FieldAggregate:
         return type(element)(**{**fields, self.name: value})
 
 
-def field_aggregate(
-    how: str, field: int | str, stream: StreamType
-) -> Callable[[Any, Any], Any]:
+def field_aggregate(how: str, field: int | str, stream: StreamType) -> Callable[[Any, Any], Any]:
     """The reduce function for one field, by position or name, of a stream's elements."""
     if stream.kind == "object":
         raise JobGraphError(

@@ -215,7 +215,7 @@ class JobGraph:
         return uids
 
 
-def _derived_uid(node: Node, uids: dict[int, str], taken: set[str | None]) -> str:
+def _derived_uid(node: Node, uids: dict[int, str], taken: set[str]) -> str:
     parts = [node.kind.name, str(len(node.inputs))]
     for edge in node.inputs:
         parts += [

@@ -57,9 +57,7 @@ def _columnar(cls: type, first: Any, elements: Sequence[Any]) -> StreamType:
 
 
 def _schema(names: list[str], columns: list[pa.Array]) -> pa.Schema:
-    return pa.schema(
-        [pa.field(n, _checked(c.type)) for n, c in zip(names, columns, strict=True)]
-    )
+    return pa.schema([pa.field(n, _checked(c.type)) for n, c in zip(names, columns, strict=True)])
 
 
 def _checked(kind: pa.DataType) -> pa.DataType:

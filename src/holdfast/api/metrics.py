@@ -91,9 +91,7 @@ class Histogram:
     def __repr__(self) -> str:
         """Count, mean and extremes."""
         mean = self.total / self.count if self.count else None
-        return (
-            f"Histogram(count={self.count}, mean={mean}, min={self.minimum}, max={self.maximum})"
-        )
+        return f"Histogram(count={self.count}, mean={mean}, min={self.minimum}, max={self.maximum})"
 
 
 @dataclass(slots=True)

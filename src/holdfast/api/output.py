@@ -21,7 +21,7 @@ class OutputTag:
     in_use: ClassVar[bool] = False
     """Whether this process has ever held a tag: only then can outputs be tagged."""
 
-    def __init__(self, tag_id: str, type: Any = None) -> None:  # noqa: A002, ANN401
+    def __init__(self, tag_id: str, type: Any = None) -> None:
         """Refuse an empty name."""
         if not isinstance(tag_id, str) or not tag_id:
             raise JobGraphError(f"an OutputTag needs a non-empty string as its id, not {tag_id!r}")

@@ -31,10 +31,10 @@ from holdfast.api.graph import (
     Node,
     Partitioning,
 )
+from holdfast.api.parallelism import check_max_parallelism
 from holdfast.api.sinks import ForeachBatchSink, PrintSink, SparkSink
 from holdfast.api.types import StreamType, declared_output
 from holdfast.errors import JobGraphError, KeyTypeError, TypeDeclarationError
-from holdfast.api.parallelism import check_max_parallelism
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -196,7 +196,9 @@ class DataStream(_Operator):
         """The stream of what the operator yields as `(tag, value)`."""
         node = self._operator("get_side_output")
         node.side_outputs.setdefault(tag.tag_id, tag)
-        return DataStream(self._env, (Edge(node, tag, StreamType.of(Any if tag.type is None else tag.type)),))
+        return DataStream(
+            self._env, (Edge(node, tag, StreamType.of(Any if tag.type is None else tag.type)),)
+        )
 
     def add_sink(self, sink: SinkFunction) -> DataStreamSink:
         """Hand every element to a function, in the tasks."""
@@ -217,7 +219,9 @@ class DataStream(_Operator):
     def foreach_batch(self, function: Callable[[Any, int], object]) -> DataStreamSink:
         """Hand every epoch's DataFrame and number to `function`, on the driver."""
         if not callable(function):
-            raise JobGraphError(_wrong_function("foreach_batch", function, "function of (df, epoch)"))
+            raise JobGraphError(
+                _wrong_function("foreach_batch", function, "function of (df, epoch)")
+            )
         self._check_typed("foreach_batch")
         return self._sink(Kind.OUTPUT, ForeachBatchSink(function), "Sink: foreach_batch")
 
@@ -225,9 +229,7 @@ class DataStream(_Operator):
         """Print every element on the driver, after `label` if one is given."""
         return self._sink(Kind.OUTPUT, PrintSink(label), "Sink: print")
 
-    def execute_and_collect(
-        self, job_name: str | None = None, limit: int | None = None
-    ) -> Any:
+    def execute_and_collect(self, job_name: str | None = None, limit: int | None = None) -> Any:
         """Run the program and iterate over the elements of this stream.
 
         With `limit`, a list of the first so many; the job is cancelled then.
@@ -315,7 +317,7 @@ class KeyedStream(DataStream):
         return stream.name(f"{how}({field!r})")
 
 
-def _output_type(call: object, declared: object, *, per_element: bool) -> StreamType:
+def _output_type(call: Callable[..., Any], declared: object, *, per_element: bool) -> StreamType:
     if declared is not None:
         return StreamType.of(declared)
     return declared_output(call, per_element=per_element) or StreamType.of(Any)

@@ -1,0 +1,1 @@
+"""One subtask's work on record batches; knows no Spark."""

@@ -148,7 +148,9 @@ class LevelTask:
                     subtasks = None if route is None else route.subtasks(out, rows)
                     self._outbox.append(self._packer.pack(channel, rows, subtasks))
         except OutputTypeError as error:
-            raise OutputTypeError(f"{seat.operator.describe()}: {error}", error.row_index) from error
+            raise OutputTypeError(
+                f"{seat.operator.describe()}: {error}", error.row_index
+            ) from error
 
     def _pass_on(self, channel: Channel, rows: pa.RecordBatch) -> None:
         here = pa.repeat(pa.scalar(self._task.subtask, pa.int32()), rows.num_rows)

@@ -254,9 +254,9 @@ class ReduceOperator(Operator):
 
     def _bind(self) -> Callable[..., Any]:
         backend = self._keyed_state()
-        self._table = backend.register(
-            ValueStateDescriptor(REDUCED, state_spec(self.plan.output))
-        )
+        table = backend.register(ValueStateDescriptor(REDUCED, state_spec(self.plan.output)))
+        assert isinstance(table, ValueState)
+        self._table = table
         self._backend = backend
         return bound(self._function, ReduceFunction, "reduce")
 

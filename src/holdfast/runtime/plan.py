@@ -11,12 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from holdfast.api.graph import ErrorPolicy, Kind, Partitioning
-
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from holdfast.api.backends import StateBackend
+    from holdfast.api.graph import ErrorPolicy, Kind, Partitioning
     from holdfast.api.types import StreamType
     from holdfast.state.machine import ProcessIdentity
 

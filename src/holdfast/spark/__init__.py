@@ -1,0 +1,1 @@
+"""The Spark side: environment, compiler, epochs, pinning, sources, sinks."""

@@ -128,9 +128,7 @@ class _Compiler:
         settings = self._settings
         parallelism = node.parallelism or settings.parallelism
         limit = (
-            node.max_parallelism
-            or settings.max_parallelism
-            or default_max_parallelism(parallelism)
+            node.max_parallelism or settings.max_parallelism or default_max_parallelism(parallelism)
         )
         check_parallelism(parallelism, limit, f"operator {node}")
         self._parallelism[node.id] = parallelism

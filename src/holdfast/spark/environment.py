@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 import uuid
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from holdfast.api import configuration as conf
 from holdfast.api.backends import StateBackend, backend_named
 from holdfast.api.configuration import Configuration, RuntimeExecutionMode
 from holdfast.api.graph import Edge, JobGraph, Kind, Node
+from holdfast.api.inference import infer_type
 from holdfast.api.parallelism import check_max_parallelism
 from holdfast.api.sinks import CollectSink
 from holdfast.api.streams import DataStream
@@ -20,9 +20,8 @@ from holdfast.errors import ConfigurationError, JobGraphError
 from holdfast.spark.collecting import CollectedResults
 from holdfast.spark.compiler import JobPlan, Settings, compile_job
 from holdfast.spark.indexed_source import IndexedElements, data_source
-from holdfast.api.inference import infer_type
 from holdfast.spark.job import JobClient, JobExecutionResult, Pace
-from holdfast.spark.session import check_session, local_session, runs_locally
+from holdfast.spark.session import check_session, local_session
 from holdfast.spark.source import Source, check_classic_frame, check_streaming_frame
 from holdfast.spark.types import spark_schema, stream_type_of
 
@@ -58,7 +57,9 @@ class StreamExecutionEnvironment:
             configuration: Settings by Flink's keys.
         """
         session = check_session(local_session() if spark is None else spark)
-        return StreamExecutionEnvironment(session, Configuration().update(configuration or Configuration()))
+        return StreamExecutionEnvironment(
+            session, Configuration().update(configuration or Configuration())
+        )
 
     # Settings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 
@@ -19,8 +19,8 @@ from holdfast.spark.routing import routable, routed
 from holdfast.spark.serialization import dump_level
 from holdfast.spark.statistics import EpochStatistics, StatisticsKeeper
 from holdfast.spark.task import LevelFunction, ReportsParam
-from holdfast.state.machine import ProcessIdentity
 from holdfast.spark.types import refuse_collated_keys, spark_schema
+from holdfast.state.machine import ProcessIdentity
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -139,7 +139,7 @@ class EpochRunner:
     def _broken(self, level: int, seen: list[int], tasks: int) -> Exception:
         twice = sorted({s for s in seen if seen.count(s) > 1})
         never = sorted(set(range(tasks)) - set(seen))
-        kind: Any = StoreVersionError if twice else JobExecutionError
+        kind = StoreVersionError if twice else JobExecutionError
         return kind(
             f"epoch {self._epoch} of job {self._job.name!r} is broken: of the {tasks} subtasks of "
             f"level {level}, {never or 'none'} never reached the end of their input and "

@@ -30,8 +30,8 @@ class _RecordingContext(RuntimeContext):
     def _note(self, descriptor: StateDescriptor) -> Any:
         self.descriptors.append(descriptor)
 
-    get_state = get_list_state = get_map_state = _note  # type: ignore[assignment]
-    get_reducing_state = get_aggregating_state = _note  # type: ignore[assignment]
+    get_state = get_list_state = get_map_state = _note
+    get_reducing_state = get_aggregating_state = _note
 
     def get_index_of_this_subtask(self) -> int:
         return 0
@@ -103,9 +103,9 @@ def _states(node: Node) -> list[str]:
         return []
     context = _RecordingContext()
     try:
-        copy = pickle.loads(cloudpickle.dumps(node.function))
+        copy = pickle.loads(cloudpickle.dumps(node.function))  # type: ignore[no-untyped-call]
         copy.open(context)
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         return [f"unknown before it runs: open() raised {type(error).__name__}: {error}"]
     return [f"{d.kind} {d.name!r}: {_type_text(d)}" for d in context.descriptors]
 
@@ -123,5 +123,5 @@ def _spec_text(spec: object) -> str:
 
 
 def _spark_plan(rows: DataFrame) -> str:
-    execution = rows._jdf.queryExecution()  # type: ignore[operator]
+    execution = rows._jdf.queryExecution()
     return str(execution.executedPlan().toString()).rstrip()

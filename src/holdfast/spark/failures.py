@@ -8,8 +8,14 @@ from holdfast import errors
 from holdfast.errors import HoldfastError
 
 _MARK = re.compile(r"holdfast\.errors\.(\w+): ")
-_TRAILERS = ("\n\n\tat ", "\n\tat org.", "\n\tat java.", " SQLSTATE: ", "\n=== Streaming Query ===",
-             "\nDriver stacktrace:")
+_TRAILERS = (
+    "\n\n\tat ",
+    "\n\tat org.",
+    "\n\tat java.",
+    " SQLSTATE: ",
+    "\n=== Streaming Query ===",
+    "\nDriver stacktrace:",
+)
 
 
 def original_error(failure: BaseException) -> BaseException:

@@ -7,6 +7,7 @@ replays exactly. The offset of a query is the number of the next element.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -24,8 +25,8 @@ from pyspark.sql.streaming.datasource import (
 
 from holdfast.clock import monotonic, wait
 from holdfast.errors import UserFunctionError
-from holdfast.runtime.write_columns import Writer
 from holdfast.runtime.operators import user_traceback
+from holdfast.runtime.write_columns import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -81,7 +82,7 @@ class IndexedElements:
         """The numbers from `start` to `end`, one range per partition."""
         parts = min(self.partitions, max(end - start, 1))
         cuts = [start + (end - start) * i // parts for i in range(parts + 1)]
-        return [_Range(low, high) for low, high in zip(cuts, cuts[1:], strict=False)]
+        return [_Range(low, high) for low, high in pairwise(cuts)]
 
 
 class _Range(InputPartition):
@@ -117,20 +118,20 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._started: tuple[float, int] | None = None
         self._draining = False
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+    def initialOffset(self) -> dict[str, int]:
         """The first element's number."""
         return {"index": 0}
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:
         """The most elements in an epoch."""
         rows = self._source.max_rows
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         """Read up to the end that there is now, however slowly, then no further."""
         self._draining = True
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         """The number up to which the next epoch may read."""
         first = start["index"]
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else UNBOUNDED
@@ -176,7 +177,7 @@ def data_source(source: IndexedElements, schema: StructType) -> type[DataSource]
         def reader(self, schema: StructType) -> DataSourceReader:
             return _Reader(source)
 
-        def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        def streamReader(self, schema: StructType) -> DataSourceStreamReader:
             return _StreamReader(source)
 
     return Indexed

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from holdfast.spark.compiler import JobPlan
     from holdfast.spark.source import Source
@@ -146,7 +146,7 @@ class JobClient:
         try:
             run()
             self._status = JobStatus.CANCELED if self._cancelled.is_set() else JobStatus.FINISHED
-        except BaseException as failure:  # noqa: BLE001
+        except BaseException as failure:
             if self._cancelled.is_set():
                 self._status = JobStatus.CANCELED
             else:
@@ -162,7 +162,7 @@ class JobClient:
             self._runner.close()
             tasks = max(self._plan.level_parallelism, default=1)
             delete_local_state(self._spark, self._job.local_dir, self.job_id, tasks)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             warnings.warn(f"job {self._name!r} left something behind: {error}", stacklevel=2)
 
     def _start_query(self) -> StreamingQuery:

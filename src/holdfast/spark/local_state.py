@@ -10,7 +10,7 @@ from holdfast.spark.session import runs_locally
 from holdfast.state.directories import delete_job, sweep_dead_jobs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
     from pyspark.sql import SparkSession
 
@@ -33,7 +33,7 @@ def delete_local_state(spark: SparkSession, root: str | None, job_id: str, tasks
         delete_job(root, job_id)
         return
 
-    def delete(_: Iterator[int]) -> None:
+    def delete(_: Iterable[int]) -> None:
         delete_job(root, job_id)
 
     # More tasks than slots that held state, so that every executor gets one of them.

@@ -36,7 +36,7 @@ class Outputs:
     def emit(self, rows: DataFrame, epoch: int) -> None:
         """Run the epoch's plan, once, and hand its rows to every sink."""
         if not self._sinks:
-            rows._jdf.queryExecution().toRdd().count()  # type: ignore[operator]
+            rows._jdf.queryExecution().toRdd().count()
         elif len(self._sinks) == 1 and _reads_all(self._sinks[0][1]):
             channel, sink = self._sinks[0]
             _deliver(sink, self._view(rows, channel), channel, epoch)

@@ -41,5 +41,5 @@ def _check(part: object, what: str, operator: str) -> None:
 
 
 def _dumps(value: object) -> bytes:
-    data: bytes = cloudpickle.dumps(value)
+    data: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
     return data

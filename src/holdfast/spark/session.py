@@ -80,14 +80,12 @@ def check_session(spark: object) -> SparkSession:
 def runs_locally(spark: SparkSession) -> bool:
     """Whether all tasks run in the driver's own JVM, so that nothing needs pinning."""
     master = spark.sparkContext.master
-    return master == "local" or master.startswith("local[")
+    return master is not None and (master == "local" or master.startswith("local["))
 
 
 def _refuse(spark: SparkSession, key: str, why: str) -> None:
     if spark.sparkContext.getConf().get(key, "false").lower() == "true":
-        raise UnsupportedSparkError(
-            f"{key} is true, but {why}; start the session with {key}=false"
-        )
+        raise UnsupportedSparkError(f"{key} is true, but {why}; start the session with {key}=false")
 
 
 def _check_cluster(spark: SparkSession) -> None:

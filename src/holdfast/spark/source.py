@@ -75,7 +75,7 @@ def check_classic_frame(df: object) -> None:
 
 
 def _java(df: DataFrame) -> Any:
-    return df._jdf  # type: ignore[operator]
+    return df._jdf
 
 
 def _walk(plan: Any) -> Any:

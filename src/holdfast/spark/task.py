@@ -28,9 +28,7 @@ class ReportsParam(AccumulatorParam[list[TaskReport]]):
         """No reports."""
         return []
 
-    def addInPlace(  # noqa: N802
-        self, value1: list[TaskReport], value2: list[TaskReport]
-    ) -> list[TaskReport]:
+    def addInPlace(self, value1: list[TaskReport], value2: list[TaskReport]) -> list[TaskReport]:
         """The reports of both."""
         value1.extend(value2)
         return value1

@@ -1,0 +1,1 @@
+"""Where values live: stores, key groups, codecs, and the states over them."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 class ChunkNumbers:
     """Numbers drawn in one epoch; all of them after those of earlier epochs.
 
-        epoch (8 bytes, big-endian) | count within the epoch (4 bytes, big-endian)
+    epoch (8 bytes, big-endian) | count within the epoch (4 bytes, big-endian)
     """
 
     __slots__ = ("_count", "_epoch")

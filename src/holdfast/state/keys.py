@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +45,7 @@ WORTH_AN_ARRAY = 32
 
 _EPOCH_DATE = date(1970, 1, 1).toordinal()
 _EPOCH_NAIVE = datetime(1970, 1, 1)
-_EPOCH_AWARE = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EPOCH_AWARE = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _NAN = struct.pack("<q", 0x7FF8000000000000)
 _pack_long = struct.Struct("<q").pack

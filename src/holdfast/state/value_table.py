@@ -55,7 +55,10 @@ class ValueTable(StateTable, ValueState[Any]):
         """See `StateTable.drain`."""
         keys, values = list(self._dirty), list(self._dirty.values())
         self._dirty.clear()
-        return list(zip(self._encoder.encode_all(self._prefix, keys), self._stored(values)))
+        entries = zip(
+            self._encoder.encode_all(self._prefix, keys), self._stored(values), strict=True
+        )
+        return list(entries)
 
     def _stored(self, values: list[Any]) -> Iterable[bytes | None]:
         """Cached values as they are in the store; None where there is nothing."""

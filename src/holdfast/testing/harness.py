@@ -1,19 +1,19 @@
 """Running one function without Spark, on the real state backends.
 
-    >>> from holdfast import KeyedProcessFunction, ValueStateDescriptor
-    >>> class Count(KeyedProcessFunction):
-    ...     def open(self, ctx):
-    ...         self.count = ctx.get_state(ValueStateDescriptor("count", int))
-    ...     def process_element(self, value, ctx):
-    ...         n = (self.count.value() or 0) + 1
-    ...         self.count.update(n)
-    ...         yield value, n
-    >>> with OperatorHarness(Count(), key=lambda url: url) as harness:
-    ...     harness.push("/a", "/b", "/a")
-    ...     harness.outputs
-    ...     harness.state("count", key="/a")
-    [('/a', 1), ('/b', 1), ('/a', 2)]
-    2
+>>> from holdfast import KeyedProcessFunction, ValueStateDescriptor
+>>> class Count(KeyedProcessFunction):
+...     def open(self, ctx):
+...         self.count = ctx.get_state(ValueStateDescriptor("count", int))
+...     def process_element(self, value, ctx):
+...         n = (self.count.value() or 0) + 1
+...         self.count.update(n)
+...         yield value, n
+>>> with OperatorHarness(Count(), key=lambda url: url) as harness:
+...     harness.push("/a", "/b", "/a")
+...     harness.outputs
+...     harness.state("count", key="/a")
+[('/a', 1), ('/b', 1), ('/a', 2)]
+2
 """
 
 from __future__ import annotations
@@ -234,6 +234,6 @@ def _is_importable(function: Any) -> bool:
     """Whether plain pickle can ship the function; else the one object serves all epochs."""
     try:
         pickle.dumps(function)
-    except Exception:  # noqa: BLE001
+    except Exception:
         return False
     return True
