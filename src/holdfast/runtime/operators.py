@@ -23,6 +23,7 @@ from holdfast.api.functions import (
     ReduceFunction,
 )
 from holdfast.api.graph import Kind
+from holdfast.api.state import ValueState
 from holdfast.errors import HoldfastError, UserFunctionError
 from holdfast.state.table import NO_KEY
 

@@ -1,0 +1,158 @@
+"""Programs run without Spark: the real graph, compiler and tasks, with a shuffle of lists."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from holdfast.api.backends import HashMapStateBackend
+from holdfast.api.graph import Edge, JobGraph, Kind
+from holdfast.api.sinks import CollectSink
+from holdfast.api.streams import DataStream
+from holdfast.api.types import StreamType
+from holdfast.clock import SystemClock
+from holdfast.runtime.level_task import LevelTask
+from holdfast.runtime.plan import EpochPlan
+from holdfast.runtime.read_columns import Reader
+from holdfast.runtime.seat import TaskIdentity
+from holdfast.runtime.wire import SUBTASK, Unpacker
+from holdfast.runtime.write_columns import Writer
+from holdfast.spark.compiler import JobPlan, Settings, compile_job
+from holdfast.spark.serialization import dump_level
+from holdfast.state.machine import ProcessIdentity
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.api.backends import StateBackend
+    from holdfast.runtime.plan import LevelPlan
+    from holdfast.runtime.report import TaskReport
+
+SOURCE_TASKS = 2
+
+
+class Program:
+    """Stands where an environment stands: streams are built on it, epochs run through it."""
+
+    def __init__(
+        self,
+        *,
+        parallelism: int = 2,
+        max_parallelism: int | None = None,
+        backend: StateBackend | None = None,
+        batch_mode: bool = False,
+    ) -> None:
+        self.graph = JobGraph()
+        self.settings = Settings(
+            parallelism=parallelism,
+            max_parallelism=max_parallelism,
+            backend=backend or HashMapStateBackend(),
+            batch_mode=batch_mode,
+            job_parameters={"greeting": "hello"},
+        )
+        self.collected: list[tuple[DataStream, str | None, int | None]] = []
+
+    def source(self, spec: Any = "k string, n bigint", name: str = "Source") -> DataStream:
+        kind = StreamType.of(spec)
+        node = self.graph.add(Kind.SOURCE, (), kind, name=name)
+        return DataStream(self, (Edge(node, None, kind),))
+
+    def collect(self, stream: DataStream) -> list[Any]:
+        """What `stream` carries, in a list that every epoch adds to."""
+        elements: list[Any] = []
+        sink = CollectSink(elements.extend)
+        self.graph.add(Kind.OUTPUT, stream._edges, stream.type, function=sink, name="Collect")
+        return elements
+
+    def execute_and_collect(
+        self, stream: DataStream, job_name: str | None, limit: int | None
+    ) -> str:
+        self.collected.append((stream, job_name, limit))
+        return "results"
+
+    def compile(self) -> JobPlan:
+        return compile_job(self.graph, self.settings)
+
+    def start(self, directory: Path) -> Run:
+        return Run(self.compile(), directory)
+
+
+class Run:
+    """A compiled program at work; its stores lie in `directory`."""
+
+    def __init__(self, plan: JobPlan, directory: Path) -> None:
+        self.plan = plan
+        self.epoch = 0
+        self.expected: dict[tuple[str, int], str] = {}
+        self.reports: list[TaskReport] = []
+        self._directory = directory
+        self._attempts = itertools.count(100)
+
+    def push(self, *feeds: list[Any]) -> None:
+        """Run one epoch over the given elements, a list for every source."""
+        self.epoch += 1
+        self.reports = []
+        rows: list[pa.RecordBatch] = []
+        for source, elements in zip(self.plan.sources, feeds, strict=True):
+            writer = Writer(source.node.output)
+            middle = len(elements) // SOURCE_TASKS
+            for subtask, part in enumerate((elements[:middle], elements[middle:])):
+                rows += self._task(source.level, subtask, [writer.batch(part)])
+        for level, tasks in zip(self.plan.levels, self.plan.level_parallelism, strict=True):
+            spread = shuffled(rows, tasks)
+            rows = [row for i in range(tasks) for row in self._task(level, i, spread[i])]
+        self._deliver(rows)
+
+    def state_versions(self) -> dict[tuple[str, int], str]:
+        return dict(self.expected)
+
+    def _task(
+        self, level: LevelPlan, subtask: int, batches: list[pa.RecordBatch]
+    ) -> list[pa.RecordBatch]:
+        identity = TaskIdentity(subtask, 0, next(self._attempts))
+        epoch = None if level.index == 0 else self.epoch_plan()
+        task = LevelTask(pickle.loads(dump_level(level)), epoch, identity, SystemClock())
+        out = list(task.run(iter(batches)))
+        self.reports.append(task.report)
+        for uid, store in task.report.stores.items():
+            assert store.version is not None
+            self.expected[uid, subtask] = store.version
+        return out
+
+    def epoch_plan(self) -> EpochPlan:
+        return EpochPlan(
+            job_id="program",
+            incarnation="1",
+            epoch=self.epoch,
+            local_dir=str(self._directory),
+            owner=ProcessIdentity.current(),
+            expected=self.expected,
+        )
+
+    def _deliver(self, rows: list[pa.RecordBatch]) -> None:
+        wire = self.plan.levels[-1].writes if self.plan.levels else self.plan.first_wire
+        parts = [part for batch in rows for part in Unpacker(wire).unpack(batch)]
+        for output in self.plan.outputs:
+            reader = Reader(output.channel.type)
+            batches = [batch for channel, batch in parts if channel.id == output.channel.id]
+            elements = [element for batch in batches for element in reader.elements(batch)]
+            for sink in output.sinks:
+                sink.function.collector(elements)
+
+
+def shuffled(rows: list[pa.RecordBatch], tasks: int) -> list[list[pa.RecordBatch]]:
+    """The batches that each task receives, without the routing column.
+
+    A cluster drops rows for subtasks that do not exist, so there must be none.
+    """
+    spread: list[list[pa.RecordBatch]] = [[] for _ in range(tasks)]
+    for batch in rows:
+        receivers = batch.column(SUBTASK)
+        for subtask in sorted(set(receivers.to_pylist())):
+            assert subtask in range(tasks), f"a row goes to subtask {subtask} of {tasks}"
+            mine = batch.filter(pa.compute.equal(receivers, subtask))
+            spread[subtask].append(mine.drop_columns([SUBTASK]))
+    return spread

@@ -1,0 +1,103 @@
+"""The documentation agrees with the code, and its links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import errors
+from holdfast.api.configuration import OPTIONS
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *DOCS.rglob("*.md")])
+
+_FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
+
+
+def prose(page: Path) -> str:
+    """A page without its code."""
+    return _FENCED.sub("", page.read_text())
+
+
+def anchors(page: Path) -> set[str]:
+    """What the headings of a page can be linked by."""
+    found = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in _HEADING.findall(prose(page)))
+    return {heading.replace(" ", "-") for heading in found}
+
+
+def options_table() -> str:
+    """The table of all options, as docs/running.md shows it."""
+    rows = ["| Key | Default | What it does |", "|---|---|---|"]
+    for option in OPTIONS.values():
+        default = option.default
+        if isinstance(default, Enum):
+            default = default.value
+        shown = "not set" if default is None else f"`{str(default).lower()}`"
+        if isinstance(default, str):
+            shown = f"`{default}`"
+        rows.append(f"| `{option.key}` | {shown} | {option.description} |")
+    return "\n".join(rows)
+
+
+def mentioned(name: str, text: str) -> bool:
+    """Whether a name stands in a text as a word of its own."""
+    return re.search(rf"\b{re.escape(name)}\b", text) is not None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_to_a_page_and_a_heading_that_exist(page: Path) -> None:
+    for link in _LINK.findall(prose(page)):
+        if link.startswith(("https://", "http://")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{page.name} links to {link}"
+        if anchor:
+            assert anchor in anchors(target), f"{page.name} links to {link}"
+
+
+def test_every_page_is_linked_from_the_map_of_the_documentation() -> None:
+    links = set(_LINK.findall(prose(DOCS / "index.md")))
+    assert {page.name for page in DOCS.glob("*.md")} - {"index.md"} <= links
+
+
+def test_every_decision_is_linked_from_the_list_of_decisions() -> None:
+    links = set(_LINK.findall(prose(DOCS / "design" / "README.md")))
+    records = {page.name for page in (DOCS / "design").glob("*.md")} - {"README.md"}
+    assert records
+    assert records <= links
+
+
+def test_every_decision_says_context_decision_and_what_was_given_up() -> None:
+    for page in (DOCS / "design").glob("[0-9]*.md"):
+        assert {"context", "decision", "what-was-given-up"} <= anchors(page), page.name
+
+
+def test_the_table_of_options_is_that_of_the_code() -> None:
+    assert options_table() in (DOCS / "running.md").read_text()
+
+
+def test_every_public_name_is_documented() -> None:
+    text = "\n".join(page.read_text() for page in PAGES)
+    assert [name for name in holdfast.__all__ if not mentioned(name, text)] == []
+
+
+def test_every_error_is_in_the_table_of_errors() -> None:
+    text = (DOCS / "running.md").read_text()
+    names = [n for n, v in vars(errors).items() if isinstance(v, type) and n.endswith("Error")]
+    assert [name for name in names if not mentioned(name, text)] == []
+
+
+def test_every_setting_that_a_cluster_needs_is_documented() -> None:
+    from holdfast.spark.session import CLUSTER_SETTINGS
+
+    text = (DOCS / "running.md").read_text()
+    for key, (wanted, _) in CLUSTER_SETTINGS.items():
+        assert f"| `{key}` | `{wanted}` |" in text
