@@ -37,11 +37,11 @@ def options_table() -> str:
     rows = ["| Key | Default | What it does |", "|---|---|---|"]
     for option in OPTIONS.values():
         default = option.default
-        if isinstance(default, Enum):
+        if isinstance(default, bool):
+            default = str(default).lower()
+        elif isinstance(default, Enum):
             default = default.value
-        shown = "not set" if default is None else f"`{str(default).lower()}`"
-        if isinstance(default, str):
-            shown = f"`{default}`"
+        shown = "not set" if default is None else f"`{default}`"
         rows.append(f"| `{option.key}` | {shown} | {option.description} |")
     return "\n".join(rows)
 
