@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import tempfile
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,9 +50,12 @@ PAGES = [page for page in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))] 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 @pytest.mark.usefixtures("spark")
-def test_the_examples_of_a_page_print_what_it_shows(page: Path) -> None:
+def test_the_examples_of_a_page_print_what_it_shows(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     # As in a script: what `__main__` defines is shipped to workers by value.
-    namespace = {"__name__": "__main__"}
+    namespace: dict[str, Any] = {"__name__": "__main__"}
     for example in examples(page):
         # Blank lines before it give a traceback the line numbers of the page.
         source = "\n" * (example.line - 1) + example.code

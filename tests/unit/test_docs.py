@@ -95,6 +95,23 @@ def test_every_error_is_in_the_table_of_errors() -> None:
     assert [name for name in names if not mentioned(name, text)] == []
 
 
+def test_the_numbers_among_the_limits_are_those_of_the_code() -> None:
+    from holdfast.api.parallelism import MAX_PARALLELISM_LIMIT
+    from holdfast.spark.session import QUERY_SETTINGS
+    from holdfast.state.keyed_backend import CACHE_LIMIT
+    from holdfast.state.list_table import MAX_CHUNKS
+    from holdfast.state.staged import MAX_BYTES
+
+    text = " ".join((DOCS / "limits.md").read_text().split())
+    rows = int(QUERY_SETTINGS["spark.sql.execution.arrow.maxRecordsPerBatch"])
+    megabytes = int(QUERY_SETTINGS["spark.sql.execution.arrow.maxBytesPerBatch"]) >> 20
+    assert f"up to {rows:,} rows, or about {megabytes} MB" in text
+    assert f"at most about {CACHE_LIMIT:,} entries" in text
+    assert f"at most {MAX_BYTES:,} bytes" in text
+    assert f"in more than {MAX_CHUNKS} epochs" in text
+    assert f"ends at {MAX_PARALLELISM_LIMIT:,}" in text
+
+
 def test_every_setting_that_a_cluster_needs_is_documented() -> None:
     from holdfast.spark.session import CLUSTER_SETTINGS
 

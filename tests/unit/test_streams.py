@@ -103,7 +103,7 @@ def last(program: Program) -> Node:
     ("apply", "kind", "output"),
     [
         (lambda s: s.map(Doubled()), Kind.MAP, int),
-        (lambda s: s.map(str, "string"), Kind.MAP, str),
+        (lambda s: s.map(str, "string"), Kind.MAP, "string"),
         (lambda s: s.map(lambda n: n), Kind.MAP, Any),
         (lambda s: s.flat_map(Words()), Kind.FLAT_MAP, str),
         (lambda s: s.flat_map(lambda n: [n], output_type=int), Kind.FLAT_MAP, int),
@@ -131,7 +131,7 @@ def test_an_operator_has_its_kind_and_its_declared_or_annotated_type(
 
 
 def test_a_declared_type_goes_before_an_annotation(rows: DataStream) -> None:
-    assert rows.map(Doubled(), "string").type == StreamType.of(str)
+    assert rows.map(Doubled(), "string").type == StreamType.of("string")
 
 
 @pytest.mark.parametrize("name", ["sum", "min", "max", "min_by", "max_by"])

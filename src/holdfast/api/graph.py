@@ -182,7 +182,11 @@ class JobGraph:
 
     def without_uid(self) -> list[Node]:
         """Nodes that may have keyed state, and were given no uid."""
-        return [node for node in self.nodes if node.keyed and node.uid is None]
+        return [
+            node
+            for node in self.nodes
+            if node.keyed and node.uid is None and node.kind is not Kind.OUTPUT
+        ]
 
     def check_uids(self, *, generate: bool) -> None:
         """Refuse a uid given twice, and, unless they are generated, one not given."""

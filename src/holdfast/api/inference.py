@@ -26,20 +26,38 @@ def infer_type(elements: Sequence[Any]) -> StreamType:
     if len(classes) != 1:
         return StreamType.of(Any)
     cls = classes.pop()
-    first = next(element for element in elements if element is not None)
-    if dataclasses.is_dataclass(cls) or issubclass(cls, msgspec.Struct) or _has_hints(cls):
-        return StreamType.of(cls)
+    # No row is None, and a column would give the others back as lists and bytes.
+    has_none = any(element is None for element in elements)
+    if (has_none and _is_row(cls)) or issubclass(cls, set | frozenset | bytearray):
+        return StreamType.of(Any)
     try:
-        return _columnar(cls, first, elements)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeDeclarationError):
+        return StreamType.of(cls) if _has_hints(cls) else _columnar(cls, elements)
+    except _NO_COLUMNS:
         return StreamType.of(Any)
 
 
+_NO_COLUMNS = (
+    OverflowError,
+    UnicodeEncodeError,
+    TypeDeclarationError,
+    pa.ArrowInvalid,
+    pa.ArrowTypeError,
+    pa.ArrowNotImplementedError,
+)
+
+
+def _is_row(cls: type) -> bool:
+    return _has_hints(cls) or issubclass(cls, tuple | dict)
+
+
 def _has_hints(cls: type) -> bool:
-    return issubclass(cls, tuple) and hasattr(cls, "_fields") and bool(cls.__annotations__)
+    if issubclass(cls, tuple):
+        return hasattr(cls, "_fields") and bool(cls.__annotations__)
+    return dataclasses.is_dataclass(cls) or issubclass(cls, msgspec.Struct)
 
 
-def _columnar(cls: type, first: Any, elements: Sequence[Any]) -> StreamType:
+def _columnar(cls: type, elements: Sequence[Any]) -> StreamType:
+    first = next(element for element in elements if element is not None)
     if issubclass(cls, tuple):
         names = getattr(first, "_fields", None) or getattr(first, "__fields__", None)
         names = list(names or [f"f{i}" for i in range(len(first))])
@@ -52,18 +70,23 @@ def _columnar(cls: type, first: Any, elements: Sequence[Any]) -> StreamType:
             return StreamType.of(Any)
         columns = [pa.array([element[name] for element in elements]) for name in first]
         return StreamType.of(_schema(list(first), columns))
-    column = pa.array(list(elements))
-    return StreamType.of(_checked(column.type))
+    return StreamType.of(_type_of(pa.array(list(elements))))
 
 
 def _schema(names: list[str], columns: list[pa.Array]) -> pa.Schema:
-    return pa.schema([pa.field(n, _checked(c.type)) for n, c in zip(names, columns, strict=True)])
+    return pa.schema([pa.field(n, _type_of(c)) for n, c in zip(names, columns, strict=True)])
 
 
-def _checked(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_null(kind):
+def _type_of(column: pa.Array) -> pa.DataType:
+    if pa.types.is_null(column.type):
         raise TypeDeclarationError("a column of nulls has no type")
-    if pa.types.is_decimal(kind):
-        # Room for values that come later than the sample's own precision.
-        return pa.decimal128(38, 18)
-    return kind
+    if pa.types.is_decimal(column.type):
+        return _decimal(column.type)
+    return column.type
+
+
+def _decimal(kind: pa.DataType) -> pa.DataType:
+    common = pa.decimal128(38, 18)
+    if kind.scale > common.scale or kind.precision - kind.scale > common.precision - common.scale:
+        raise TypeDeclarationError(f"{kind} does not fit into {common}")
+    return common

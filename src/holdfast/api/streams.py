@@ -172,7 +172,7 @@ class DataStream(_Operator):
         return KeyedStream(self._env, self._partitioned(partitioning))
 
     def union(self, *others: DataStream) -> DataStream:
-        """This stream and others of the same type as one."""
+        """This stream and others of the same type as one, which is not keyed."""
         for other in others:
             if other.type != self.type:
                 raise JobGraphError(
@@ -182,7 +182,7 @@ class DataStream(_Operator):
             if other._env is not self._env:
                 raise JobGraphError("union needs streams of one environment")
         edges = self._edges + tuple(edge for other in others for edge in other._edges)
-        return DataStream(self._env, edges)
+        return DataStream(self._env, tuple(map(_unkeyed, edges)))
 
     def rebalance(self) -> DataStream:
         """Deal the elements out to the next operator's subtasks in turn."""
@@ -315,6 +315,12 @@ class KeyedStream(DataStream):
     def _aggregate(self, how: str, field: int | str) -> DataStream:
         stream = self._then(Kind.REDUCE, self.type, field_aggregate(how, field, self.type))
         return stream.name(f"{how}({field!r})")
+
+
+def _unkeyed(edge: Edge) -> Edge:
+    """The edge without its key: the parts of a union may be keyed differently, or not at all."""
+    keyed = edge.partitioning.exchange is Exchange.KEY
+    return Edge(edge.node, edge.tag, edge.type) if keyed else edge
 
 
 def _output_type(call: Callable[..., Any], declared: object, *, per_element: bool) -> StreamType:

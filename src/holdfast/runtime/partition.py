@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from holdfast.api.graph import Exchange
-from holdfast.errors import NullKeyError, UserFunctionError
+from holdfast.errors import KeyTypeError, NullKeyError, UserFunctionError
 from holdfast.runtime.operators import user_traceback
 from holdfast.runtime.read_columns import Reader
 from holdfast.runtime.write_columns import Writer
 from holdfast.state.key_groups import subtask_of
-from holdfast.state.keys import canonical_key, key_group_of
+from holdfast.state.keys import canonical_key, key_group_of, key_hash
 
 if TYPE_CHECKING:
     from holdfast.api.types import StreamType
@@ -56,6 +56,15 @@ class Keys:
             ) from error
         return self._canonical(keys, elements)
 
+    def refusal(self, keys: list[Any], error: TypeError) -> KeyTypeError:
+        """The error for keys of which one cannot be a key, as `error` showed."""
+        for key in keys:
+            try:
+                key_hash(key)
+            except KeyTypeError as found:
+                return KeyTypeError(f"{self._operator}: {found}")
+        return KeyTypeError(f"{self._operator}: {error}")
+
     def _canonical(self, keys: list[Any], rows: Any) -> list[Any]:
         """The keys in the form in which dictionaries tell them apart."""
         kinds = set(map(type, keys))
@@ -90,10 +99,13 @@ class KeyPartitioner:
         else:
             keys = self._keys.of_elements(self._normalise(elements))
         known = self._known
-        for key in dict.fromkeys(keys):
-            if key not in known:
-                group = key_group_of(key, self._max_parallelism)
-                known[key] = subtask_of(group, self._parallelism, self._max_parallelism)
+        try:
+            for key in dict.fromkeys(keys):
+                if key not in known:
+                    group = key_group_of(key, self._max_parallelism)
+                    known[key] = subtask_of(group, self._parallelism, self._max_parallelism)
+        except TypeError as error:
+            raise self._keys.refusal(keys, error) from error
         receivers = pa.array(list(map(known.__getitem__, keys)), pa.int32())
         if len(known) > MEMORY:
             known.clear()

@@ -62,6 +62,8 @@ class Packer:
             mine = wire.slot_of[channel.id]
             for slot, schema in enumerate(wire.slots):
                 if slot == mine:
+                    # Spark may have given a string or binary column its large layout.
+                    rows = pa.RecordBatch.from_arrays(rows.columns, schema=schema)
                     columns.append(pa.StructArray.from_arrays(rows.columns, fields=list(schema)))
                 else:
                     columns.append(pa.nulls(count, pa.struct(list(schema))))

@@ -7,6 +7,7 @@ compiled once per source: operators chained to two sources run behind each of th
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -99,6 +100,7 @@ class _Compiler:
         self._parallelism: dict[int, int] = {}
         self._max_parallelism: dict[int, int] = {}
         self._channels: dict[tuple[int, str | None, int, int], Channel] = {}
+        self._channel_ids = itertools.count()
 
     def plan(self) -> JobPlan:
         for node in self._graph:
@@ -155,22 +157,28 @@ class _Compiler:
 
     def _make_channels(self) -> None:
         for node in self._graph:
+            if node.kind is Kind.OUTPUT:
+                self._make_output_channel(node)
+                continue
             for position, edge in enumerate(node.inputs):
-                is_output = node.kind is Kind.OUTPUT
-                if not is_output and self._chained(edge, node):
-                    continue
-                # All sinks of one output read the same channel.
-                consumer = (_SINKS, 0) if is_output else (node.id, position)
-                key = (edge.node.id, _tag(edge), *consumer)
-                if key not in self._channels:
-                    self._channels[key] = self._channel(edge, node, is_output)
+                if not self._chained(edge, node):
+                    key = (edge.node.id, _tag(edge), node.id, position)
+                    self._channels[key] = self._channel(edge, node, is_output=False)
 
-    def _channel(self, edge: Edge, node: Node, is_output: bool) -> Channel:
+    def _make_output_channel(self, node: Node) -> None:
+        # A sink is handed an epoch's rows once, so all parts of a union share one channel.
+        channel = self._channels.get(_output_key(node, 0))
+        if channel is None:
+            channel = self._channel(node.inputs[0], node, is_output=True)
+        for position in range(len(node.inputs)):
+            self._channels[_output_key(node, position)] = channel
+
+    def _channel(self, edge: Edge, node: Node, *, is_output: bool) -> Channel:
         partitioning = edge.partitioning
         if partitioning.exchange is Exchange.FORWARD and not is_output:
             partitioning = Partitioning(Exchange.REBALANCE)
         return Channel(
-            id=len(self._channels),
+            id=next(self._channel_ids),
             type=edge.type,
             level=self._last + 1 if is_output else self._levels[node.id],
             partitioning=FORWARD if is_output else partitioning,
@@ -181,11 +189,12 @@ class _Compiler:
 
     def _wire(self, level: int) -> Wire:
         """The wire into `level`: channels made before it and taken off in it or later."""
-        channels = tuple(
-            channel
+        crossing = {
+            channel.id: channel
             for (producer, *_), channel in self._channels.items()
             if self._levels[producer] < level <= channel.level
-        )
+        }
+        channels = tuple(crossing.values())
         slots: list[pa.Schema] = []
         slot_of: dict[int, int] = {}
         for channel in channels:
@@ -196,10 +205,8 @@ class _Compiler:
         return Wire(channels, tuple(slots), slot_of, routed=level <= self._last)
 
     def _tasks(self, wire: Wire) -> int:
-        return max(
-            (c.parallelism for c in wire.channels if c.level <= self._last),
-            default=self._settings.parallelism,
-        )
+        # Rows that only pass through need their subtask to exist as well.
+        return max((c.parallelism for c in wire.channels), default=self._settings.parallelism)
 
     def _at(self, level: int) -> list[Node]:
         return [
@@ -289,19 +296,20 @@ class _Compiler:
         return behind
 
     def _outputs(self) -> tuple[OutputPlan, ...]:
-        return tuple(
-            OutputPlan(channel, tuple(self._sinks_of(producer, tag)))
-            for (producer, tag, consumer, _), channel in self._channels.items()
-            if consumer == _SINKS
-        )
+        outputs: dict[int, OutputPlan] = {}
+        for node in self._graph:
+            if node.kind is Kind.OUTPUT:
+                channel = self._channels[_output_key(node, 0)]
+                known = outputs.get(channel.id, OutputPlan(channel, ()))
+                outputs[channel.id] = OutputPlan(channel, (*known.sinks, node))
+        return tuple(outputs.values())
 
-    def _sinks_of(self, producer: int, tag: str | None) -> list[Node]:
-        return [
-            node
-            for node in self._graph
-            if node.kind is Kind.OUTPUT
-            and any(e.node.id == producer and _tag(e) == tag for e in node.inputs)
-        ]
+
+def _output_key(node: Node, position: int) -> tuple[int, str | None, int, int]:
+    """Where a sink's channel is found: sinks of one output share it, a union has its own."""
+    edge = node.inputs[position]
+    consumer = (_SINKS, 0) if len(node.inputs) == 1 else (node.id, position)
+    return (edge.node.id, _tag(edge), *consumer)
 
 
 def _tag(edge: Edge) -> str | None:

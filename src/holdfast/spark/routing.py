@@ -86,7 +86,7 @@ def _subtask_column(df: DataFrame, channel: Channel) -> Column:
 def routed(df: DataFrame, channels: tuple[Channel, ...], wire: Wire) -> DataFrame:
     """A source's rows on the wire, once for each of `channels`."""
     payload = df.columns
-    if wire.tagged:
+    if wire.tagged or len(channels) > 1:
         ids = F.array(*[F.lit(channel.id) for channel in channels])
         df = df.select("*", F.explode(ids).alias(CHANNEL))
     columns: list[Column] = []

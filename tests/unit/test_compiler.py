@@ -1,0 +1,421 @@
+"""From a graph to levels, channels and wires."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast import KeyedProcessFunction, OutputTag, ProcessFunction, SinkFunction
+from holdfast.api.graph import Exchange
+from holdfast.errors import ConfigurationError, JobGraphError
+from tests.unit.programs import Program
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.runtime.plan import Channel, LevelPlan, OperatorPlan
+    from holdfast.spark.compiler import JobPlan
+
+
+class Keep(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        return [value]
+
+
+class Split(ProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        return [value]
+
+
+class Swallow(SinkFunction):
+    def invoke(self, value: Any, context: Any) -> None:
+        return None
+
+
+ROWS = "k string, n bigint"
+LATE = OutputTag("late", ROWS)
+
+
+def same(value: Any) -> Any:
+    return value
+
+
+@pytest.fixture
+def program() -> Program:
+    return Program()
+
+
+def names(operators: Iterable[OperatorPlan]) -> list[str]:
+    return [operator.name for operator in operators]
+
+
+def levels(plan: JobPlan) -> list[list[str]]:
+    """Names of the operators of every level; those of level 0 once per source."""
+    at_sources = [name for source in plan.sources for name in names(source.level.operators)]
+    return [at_sources, *(names(level.operators) for level in plan.levels)]
+
+
+def entries(level: LevelPlan) -> dict[int, list[str]]:
+    return {
+        channel: [level.operators[i].name for i in indices]
+        for channel, indices in level.entries.items()
+    }
+
+
+def ids(channels: Iterable[Channel]) -> list[int]:
+    return [channel.id for channel in channels]
+
+
+# Levels
+
+
+def test_operators_that_feed_each_other_directly_share_a_level(program: Program) -> None:
+    rows = program.source(ROWS)
+    rows.map(same, ROWS).name("a").filter(bool).name("b").key_by("k").process(Keep(), ROWS).name(
+        "c"
+    ).map(same).name("d").print()
+    plan = program.compile()
+    assert levels(plan) == [["a", "b"], ["c", "d"]]
+    [level] = plan.levels
+    assert level.operators[0].outlets[0].operators == (1,)
+    assert level.operators[0].outlets[0].channels == ()
+    assert plan.level_parallelism == (2,)
+
+
+def test_every_exchange_starts_a_level(program: Program) -> None:
+    stream = program.source(ROWS).key_by("k").process(Keep(), ROWS).name("a")
+    stream = stream.key_by("n").process(Keep(), ROWS).name("b")
+    stream = stream.rebalance().map(same, ROWS).name("c")
+    stream.shuffle().map(same, ROWS).name("d").print()
+    plan = program.compile()
+    assert levels(plan) == [[], ["a"], ["b"], ["c"], ["d"]]
+    carried = [level.reads.channels[0].partitioning.exchange for level in plan.levels]
+    assert carried == [Exchange.KEY, Exchange.KEY, Exchange.REBALANCE, Exchange.SHUFFLE]
+
+
+def test_a_source_may_lead_straight_to_an_output(program: Program) -> None:
+    program.source(ROWS).print()
+    plan = program.compile()
+    assert levels(plan) == [[]]
+    [source] = plan.sources
+    assert source.direct
+    assert ids(source.channels) == ids(plan.first_wire.channels) == [0]
+    assert not plan.first_wire.routed
+    assert plan.level_parallelism == ()
+
+
+def test_a_job_without_operators_is_refused(program: Program) -> None:
+    with pytest.raises(JobGraphError, match="no operators"):
+        program.compile()
+    program.source(ROWS)
+    with pytest.raises(JobGraphError, match="no operators"):
+        program.compile()
+
+
+def test_a_source_that_nothing_reads_is_left_out(program: Program) -> None:
+    program.source(ROWS, "unread")
+    program.source(ROWS, "read").print()
+    assert [source.node.name for source in program.compile().sources] == ["read"]
+
+
+def test_an_operator_that_nothing_reads_still_runs(program: Program) -> None:
+    program.source(ROWS).key_by("k").process(Keep()).name("alone")
+    plan = program.compile()
+    assert levels(plan) == [[], ["alone"]]
+    assert plan.levels[0].operators[0].outlets == ()
+    assert plan.levels[0].writes.channels == ()
+
+
+# Parallelism
+
+
+def test_another_parallelism_breaks_a_chain(program: Program) -> None:
+    stream = program.source(ROWS).key_by("k").process(Keep(), ROWS).name("a")
+    stream = stream.map(same, ROWS).name("b").set_parallelism(5)
+    stream.map(same, ROWS).name("c").set_parallelism(5).print()
+    plan = program.compile()
+    assert levels(plan) == [[], ["a"], ["b", "c"]]
+    [channel] = plan.levels[1].reads.channels
+    assert channel.partitioning.exchange is Exchange.REBALANCE
+    assert channel.parallelism == 5
+    assert plan.level_parallelism == (2, 5)
+
+
+def test_at_the_sources_a_parallelism_of_its_own_breaks_a_chain(program: Program) -> None:
+    rows = program.source(ROWS)
+    rows.map(same, ROWS).name("with the source").map(same).name("apart").set_parallelism(2).print()
+    assert levels(program.compile()) == [["with the source"], ["apart"]]
+
+
+def test_a_level_has_the_tasks_of_its_widest_operator(program: Program) -> None:
+    rows = program.source(ROWS)
+    rows.key_by("k").process(Keep()).name("a").set_parallelism(3)
+    rows.key_by("n").process(Keep()).name("b").set_parallelism(7)
+    plan = program.compile()
+    assert plan.level_parallelism == (7,)
+    assert [operator.parallelism for operator in plan.levels[0].operators] == [3, 7]
+
+
+def test_a_level_has_a_task_for_every_row_that_passes_through(program: Program) -> None:
+    rows = program.source(ROWS)
+    rows.key_by("k").process(Keep(), ROWS).set_parallelism(1).key_by("n").process(
+        Keep(), ROWS
+    ).set_parallelism(1).union(rows).map(same).set_parallelism(3).print()
+    rows.map(same, ROWS).print()
+    plan = program.compile()
+    for level, tasks in zip(plan.levels, plan.level_parallelism, strict=True):
+        assert all(channel.parallelism <= tasks for channel in level.reads.channels)
+
+
+def test_rows_on_their_way_out_find_a_task_in_levels_narrower_than_they_are(
+    program: Program,
+) -> None:
+    rows = program.source(ROWS)
+    rows.key_by("k").process(Keep()).set_parallelism(1).print()
+    rows.map(same, ROWS).print()
+    plan = program.compile()
+    widest = max(channel.parallelism for channel in plan.first_wire.channels)
+    assert plan.level_parallelism == (widest,)
+
+
+def test_key_groups_are_the_operators_own_or_the_settings_or_flinks_default() -> None:
+    own, set_for_all, default = Program(), Program(max_parallelism=512), Program(parallelism=100)
+    for program in (own, set_for_all, default):
+        stream = program.source(ROWS).key_by("k").process(Keep())
+        if program is own:
+            stream.set_max_parallelism(7)
+    assert [
+        program.compile().levels[0].operators[0].max_parallelism
+        for program in (own, set_for_all, default)
+    ] == [7, 512, 256]
+
+
+def test_more_subtasks_than_key_groups_are_refused_with_the_operators_place(
+    program: Program,
+) -> None:
+    stream = program.source(ROWS).key_by("k").process(Keep()).name("wide")
+    stream.set_parallelism(9).set_max_parallelism(8)
+    with pytest.raises(
+        ConfigurationError, match=r"'wide', made at .*test_compiler\.py:\d+.*9 is above.* 8"
+    ):
+        program.compile()
+
+
+# Unions
+
+
+def test_a_forward_edge_over_levels_becomes_an_exchange(program: Program) -> None:
+    rows = program.source(ROWS)
+    early = rows.map(same, ROWS).name("early")
+    late = early.key_by("k").process(Keep(), ROWS).name("a").key_by("n").process(Keep(), ROWS)
+    late.name("b").union(early).map(same).name("both").print()
+    plan = program.compile()
+    assert levels(plan) == [["early"], ["a"], ["b", "both"]]
+    [to_both] = [c for c in plan.first_wire.channels if c.level == 2]
+    assert to_both.partitioning.exchange is Exchange.REBALANCE
+    assert to_both in plan.levels[0].writes.channels
+    assert to_both.id not in plan.levels[0].entries
+    assert entries(plan.levels[1])[to_both.id] == ["both"]
+    assert plan.levels[1].operators[0].outlets[0].operators == (1,)
+
+
+def test_a_union_of_sources_runs_behind_each_of_them(program: Program) -> None:
+    first, second = program.source(ROWS, "first"), program.source(ROWS, "second")
+    first.map(same, ROWS).name("of first").union(second).map(same, ROWS).name("both").print()
+    plan = program.compile()
+    by_source = {s.node.name: names(s.level.operators) for s in plan.sources}
+    assert by_source == {"first": ["of first", "both"], "second": ["both"]}
+    assert {s.node.name: s.level.entries for s in plan.sources} == {
+        "first": {-1: (0,)},
+        "second": {-1: (0,)},
+    }
+
+
+def test_a_union_with_itself_feeds_an_operator_twice(program: Program) -> None:
+    rows = program.source(ROWS)
+    rows.union(rows).map(same, ROWS).name("chained")
+    keyed = rows.key_by("k").process(Keep(), ROWS).name("keyed")
+    keyed.union(keyed).map(same, ROWS).name("twice")
+    both = keyed.union(keyed).key_by("n").process(Keep(), ROWS).name("by two channels")
+    both.print()
+    plan = program.compile()
+    assert plan.sources[0].level.entries == {-1: (0, 0)}
+    first, second = plan.levels
+    assert names(first.operators) == ["keyed", "twice"]
+    assert first.operators[0].outlets[0].operators == (1, 1)
+    assert len(first.operators[0].outlets[0].channels) == 2
+    assert list(entries(second).values()) == [["by two channels"], ["by two channels"]]
+
+
+def test_a_union_of_different_levels_waits_for_the_latest(program: Program) -> None:
+    rows = program.source(ROWS)
+    once = rows.key_by("k").process(Keep(), ROWS).name("1")
+    twice = once.key_by("k").process(Keep(), ROWS).name("2")
+    rows.union(once, twice).key_by("k").process(Keep()).name("3").print()
+    plan = program.compile()
+    assert levels(plan) == [[], ["1"], ["2"], ["3"]]
+    assert [len(level.reads.channels) for level in plan.levels] == [2, 3, 3]
+
+
+# Sources
+
+
+def test_sources_of_different_types_share_the_first_wire(program: Program) -> None:
+    program.source(ROWS, "rows").key_by("k").process(Keep())
+    program.source("n bigint", "numbers").key_by("n").process(Keep())
+    program.source(ROWS, "more rows").key_by("n").process(Keep())
+    plan = program.compile()
+    wire = plan.first_wire
+    assert [schema.names for schema in wire.slots] == [["k", "n"], ["n"]]
+    assert wire.slot_of == {0: 0, 1: 1, 2: 0}
+    assert (wire.flat, wire.tagged, wire.routed) == (False, True, True)
+    assert [ids(source.channels) for source in plan.sources] == [[0], [1], [2]]
+
+
+def test_what_runs_behind_a_source_reads_its_own_rows(program: Program) -> None:
+    program.source(ROWS).map(same, ROWS).print()
+    [source] = program.compile().sources
+    assert not source.direct
+    reads = source.level.reads
+    assert ids(reads.channels) == [-1]
+    assert reads.slots == (source.node.output.schema,)
+    assert source.level.copies == {-1: ()}
+
+
+def test_a_sources_own_rows_leave_beside_what_runs_on_them(program: Program) -> None:
+    rows = program.source(ROWS)
+    rows.map(same, ROWS).key_by("k").process(Keep())
+    rows.key_by("n").process(Keep())
+    [source] = program.compile().sources
+    assert not source.direct
+    assert ids(source.level.copies[-1]) == ids(source.channels)
+    assert len(source.channels) == 1
+
+
+# Keys
+
+
+def test_a_key_names_the_places_of_its_columns(program: Program) -> None:
+    rows = program.source("a string, b bigint, c string")
+    rows.key_by("c", "a").process(Keep())
+    rows.key_by(str).process(Keep())
+    by_columns, by_function = program.compile().levels[0].operators
+    assert by_columns.key is not None
+    assert by_columns.key.columns == (2, 0)
+    assert by_function.key is not None
+    assert by_function.key.selector is str
+    assert by_function.key.columns == ()
+
+
+def test_only_an_operator_behind_a_key_is_keyed(program: Program) -> None:
+    rows = program.source(ROWS)
+    chained = rows.key_by("k").process(Keep(), ROWS).map(same, ROWS)
+    chained.union(rows.key_by("k")).map(same).print()
+    plan = program.compile()
+    assert [op.key is not None for level in plan.levels for op in level.operators] == [
+        True, False, False,
+    ]  # fmt: skip
+
+
+# Outputs
+
+
+def test_all_sinks_of_one_output_share_a_channel(program: Program) -> None:
+    rows = program.source(ROWS)
+    counted = rows.key_by("k").process(Keep(), ROWS)
+    counted.print("a")
+    counted.print("b")
+    rows.print("c")
+    plan = program.compile()
+    assert [[s.function.label for s in out.sinks] for out in plan.outputs] == [["a", "b"], ["c"]]
+    assert [out.channel.level for out in plan.outputs] == [2, 2]
+    assert ids(plan.levels[-1].writes.channels) == ids(out.channel for out in plan.outputs)
+    assert not plan.levels[-1].writes.routed
+
+
+def test_an_output_of_an_early_level_passes_through_the_later_ones(program: Program) -> None:
+    rows = program.source(ROWS)
+    early = rows.map(same, ROWS)
+    early.print("early")
+    early.key_by("k").process(Keep(), ROWS).key_by("n").process(Keep(), ROWS).print("late")
+    plan = program.compile()
+    [channel] = [out.channel for out in plan.outputs if out.sinks[0].function.label == "early"]
+    wires = [plan.first_wire, *(level.writes for level in plan.levels)]
+    assert all(channel in wire.channels for wire in wires)
+    assert all(channel.id not in level.entries for level in plan.levels)
+
+
+def test_a_sink_of_a_union_is_one_output(program: Program) -> None:
+    rows, other = program.source(ROWS), program.source(ROWS)
+    counted = rows.key_by("k").process(Keep(), ROWS)
+    counted.union(other).print("union")
+    counted.print("alone")
+    plan = program.compile()
+    assert [[s.function.label for s in out.sinks] for out in plan.outputs] == [
+        ["union"], ["alone"],
+    ]  # fmt: skip
+    union = plan.outputs[0].channel
+    assert [ids(source.channels) for source in plan.sources] == [[0], [union.id]]
+    [outlet] = plan.levels[0].operators[0].outlets
+    assert union in outlet.channels
+    assert len(plan.levels[0].writes.channels) == 2
+
+
+def test_a_sink_of_a_stream_with_itself_reads_it_twice(program: Program) -> None:
+    counted = program.source(ROWS).key_by("k").process(Keep(), ROWS)
+    counted.union(counted).print()
+    plan = program.compile()
+    [output] = plan.outputs
+    assert ids(plan.levels[0].operators[0].outlets[0].channels) == [output.channel.id] * 2
+    assert ids(plan.levels[0].writes.channels) == [output.channel.id]
+
+
+def test_a_sink_function_is_an_operator_like_others(program: Program) -> None:
+    rows = program.source(ROWS)
+    rows.key_by("k").process(Keep(), ROWS).name("a").add_sink(Swallow()).name("chained")
+    rows.rebalance().add_sink(Swallow()).name("apart").set_parallelism(3)
+    plan = program.compile()
+    assert levels(plan) == [[], ["a", "chained", "apart"]]
+    assert plan.outputs == ()
+    assert plan.levels[0].writes.channels == ()
+
+
+def test_a_side_output_is_an_outlet_of_its_own_if_something_reads_it(program: Program) -> None:
+    split = program.source(ROWS).rebalance().process(Split(), ROWS).name("split")
+    split.get_side_output(OutputTag("unread"))
+    split.get_side_output(LATE).map(same, ROWS).name("chained")
+    split.get_side_output(LATE).key_by("k").process(Keep()).name("keyed")
+    split.get_side_output(LATE).print()
+    plan = program.compile()
+    assert levels(plan) == [[], ["split", "chained"], ["keyed"]]
+    [outlet] = plan.levels[0].operators[0].outlets
+    assert (outlet.tag, outlet.operators) == ("late", (1,))
+    assert len(outlet.channels) == 2
+    assert plan.levels[0].operators[0].outlet_tags == {"late"}
+
+
+# Wires
+
+
+def test_channels_of_one_schema_share_a_slot_and_one_slot_lies_flat(program: Program) -> None:
+    rows = program.source(ROWS)
+    counted = rows.key_by("k").process(Keep(), ROWS)
+    counted.key_by("n").process(Keep())
+    counted.key_by("k").process(Keep(), "n bigint").print()
+    plan = program.compile()
+    wire = plan.levels[0].writes
+    assert len(wire.channels) == 2
+    assert len(wire.slots) == 1
+    assert (wire.flat, wire.tagged) == (True, True)
+    assert not plan.first_wire.tagged
+
+
+def test_levels_carry_what_the_environment_decides(program: Program) -> None:
+    program.source(ROWS).map(same, ROWS).key_by("k").process(Keep())
+    plan = program.compile()
+    for level in (plan.sources[0].level, *plan.levels):
+        assert level.backend is program.settings.backend
+        assert level.job_parameters == {"greeting": "hello"}
+        assert not level.batch_mode
+    assert plan.levels[0].reads is plan.sources[0].level.writes

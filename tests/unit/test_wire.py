@@ -1,0 +1,141 @@
+"""Rows between levels: packed onto a wire and taken off it again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from holdfast.api.graph import FORWARD
+from holdfast.api.types import StreamType
+from holdfast.runtime.plan import Channel, Wire
+from holdfast.runtime.wire import CHANNEL, SUBTASK, Packer, Unpacker, slot_name, wire_schema
+
+WORDS = pa.schema([pa.field("k", pa.string()), pa.field("n", pa.int64())])
+NUMBERS = pa.schema([pa.field("n", pa.int64(), nullable=False)])
+
+
+def channel(number: int, schema: pa.Schema) -> Channel:
+    return Channel(number, StreamType.of(schema), 1, FORWARD, None, 2, 128)
+
+
+def wire(*schemas: pa.Schema, routed: bool = True) -> Wire:
+    """A wire with one channel for every schema; channel ids are 10, 11, ..."""
+    channels = tuple(channel(10 + i, schema) for i, schema in enumerate(schemas))
+    slots = tuple(dict.fromkeys(schemas))
+    return Wire(channels, slots, {c.id: slots.index(s) for c, s in zip(channels, schemas)}, routed)
+
+
+def words(*rows: tuple[str | None, int | None]) -> pa.RecordBatch:
+    columns = [list(column) for column in zip(*rows, strict=True)] or [[], []]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(c, f.type) for c, f in zip(columns, WORDS, strict=True)], schema=WORDS
+    )
+
+
+def numbers(*values: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(values, pa.int64())], schema=NUMBERS)
+
+
+def subtasks(*values: int) -> pa.Array:
+    return pa.array(values, pa.int32())
+
+
+def arrived(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch as a task receives it: the shuffle has used up the routing column."""
+    return batch.drop_columns([SUBTASK]) if SUBTASK in batch.schema.names else batch
+
+
+def unpacked(on: Wire, batch: pa.RecordBatch) -> dict[int, list[dict[str, Any]]]:
+    return {c.id: rows.to_pylist() for c, rows in Unpacker(on).unpack(arrived(batch))}
+
+
+@pytest.mark.parametrize(
+    ("on", "names"),
+    [
+        (wire(WORDS), [SUBTASK, "k", "n"]),
+        (wire(WORDS, routed=False), ["k", "n"]),
+        (wire(WORDS, WORDS), [SUBTASK, CHANNEL, "k", "n"]),
+        (wire(WORDS, WORDS, routed=False), [CHANNEL, "k", "n"]),
+        (wire(WORDS, NUMBERS), [SUBTASK, CHANNEL, slot_name(0), slot_name(1)]),
+        (wire(NUMBERS, WORDS, NUMBERS), [SUBTASK, CHANNEL, slot_name(0), slot_name(1)]),
+        (wire(routed=False), []),
+    ],
+    ids=["flat", "last", "tagged", "last tagged", "slots", "shared slot", "nothing leaves"],
+)
+def test_a_wire_has_the_columns_that_its_channels_need(on: Wire, names: list[str]) -> None:
+    assert wire_schema(on).names == names
+
+
+def test_slots_are_structs_that_may_be_null() -> None:
+    schema = wire_schema(wire(WORDS, NUMBERS))
+    assert schema.field(slot_name(0)).type == pa.struct(list(WORDS))
+    assert all(schema.field(slot_name(i)).nullable for i in range(2))
+
+
+@pytest.mark.parametrize("routed", [True, False])
+@pytest.mark.parametrize(
+    "schemas",
+    [(WORDS,), (WORDS, WORDS), (WORDS, NUMBERS), (NUMBERS, WORDS, NUMBERS, WORDS)],
+    ids=["one", "two alike", "two kinds", "two of each"],
+)
+def test_what_is_packed_is_unpacked(schemas: tuple[pa.Schema, ...], routed: bool) -> None:
+    on = wire(*schemas, routed=routed)
+    packer = Packer(on)
+    for sent, schema in zip(on.channels, schemas, strict=True):
+        rows = words(("a", 1), (None, None)) if schema is WORDS else numbers(7, 8)
+        batch = packer.pack(sent, rows, subtasks(0, 1) if routed else None)
+        assert batch.schema == wire_schema(on)
+        assert batch.num_rows == 2
+        if routed:
+            assert batch.column(SUBTASK).to_pylist() == [0, 1]
+        [(received, payload)] = Unpacker(on).unpack(arrived(batch))
+        assert received is sent
+        assert payload.to_pylist() == rows.to_pylist()
+        assert payload.schema.names == schema.names
+
+
+def test_channels_that_were_mixed_on_the_way_are_told_apart() -> None:
+    on = wire(WORDS, NUMBERS, WORDS)
+    packer = Packer(on)
+    first, second, third = on.channels
+    parts = [
+        packer.pack(first, words(("a", 1), ("b", 2)), subtasks(0, 0)),
+        packer.pack(second, numbers(5), subtasks(0)),
+        packer.pack(third, words(("c", 3)), subtasks(0)),
+        packer.pack(first, words((None, None)), subtasks(0)),
+    ]
+    mixed = pa.Table.from_batches(parts).take([4, 1, 2, 3, 0]).combine_chunks().to_batches()[0]
+    assert unpacked(on, mixed) == {
+        10: [{"k": None, "n": None}, {"k": "b", "n": 2}, {"k": "a", "n": 1}],
+        11: [{"n": 5}],
+        12: [{"k": "c", "n": 3}],
+    }
+
+
+def test_a_part_of_a_batch_is_unpacked_as_that_part() -> None:
+    on = wire(WORDS, NUMBERS)
+    batch = Packer(on).pack(on.channels[0], words(("a", 1), ("b", 2), ("c", 3)), subtasks(0, 0, 0))
+    assert unpacked(on, batch.slice(1, 1)) == {10: [{"k": "b", "n": 2}]}
+
+
+def test_channels_without_rows_are_left_out() -> None:
+    on = wire(WORDS, NUMBERS, WORDS)
+    batch = Packer(on).pack(on.channels[2], words(("a", 1)), subtasks(0))
+    assert list(unpacked(on, batch)) == [12]
+
+
+def test_an_empty_batch_of_several_channels_has_none_of_them() -> None:
+    on = wire(WORDS, NUMBERS)
+    batch = Packer(on).pack(on.channels[0], words(), subtasks())
+    assert unpacked(on, batch) == {}
+
+
+def test_columns_that_spark_gave_another_layout_are_brought_back() -> None:
+    on = wire(WORDS, NUMBERS)
+    large = pa.schema([("k", pa.large_string()), ("n", pa.int64())])
+    rows = words(("a", 1)).cast(large)
+    batch = Packer(on).pack(on.channels[0], rows, subtasks(0))
+    assert batch.schema == wire_schema(on)
+    assert unpacked(on, batch) == {10: [{"k": "a", "n": 1}]}
