@@ -53,8 +53,8 @@ def by_key(
 
 
 def receivers(route: Any, spec: Any, elements: list[Any]) -> list[int]:
-    subtasks: list[int] = route.subtasks(elements, Writer(StreamType.of(spec)).batch(elements))
-    return subtasks.to_pylist()  # type: ignore[attr-defined]
+    subtasks = route.subtasks(elements, Writer(StreamType.of(spec)).batch(elements))
+    return list(subtasks.to_pylist())
 
 
 # By key

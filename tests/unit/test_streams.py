@@ -344,7 +344,7 @@ def test_sinks_of_columns_need_a_declared_type(rows: DataStream) -> None:
         lambda: untyped.sink_to(SparkSink("noop")),
         lambda: untyped.foreach_batch(print),
     ):
-        with pytest.raises(TypeDeclarationError, match="needs columns.*output_type"):
+        with pytest.raises(TypeDeclarationError, match=r"needs columns.*output_type"):
             use()
     untyped.print()
 

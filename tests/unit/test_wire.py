@@ -24,7 +24,8 @@ def wire(*schemas: pa.Schema, routed: bool = True) -> Wire:
     """A wire with one channel for every schema; channel ids are 10, 11, ..."""
     channels = tuple(channel(10 + i, schema) for i, schema in enumerate(schemas))
     slots = tuple(dict.fromkeys(schemas))
-    return Wire(channels, slots, {c.id: slots.index(s) for c, s in zip(channels, schemas)}, routed)
+    slot_of = {c.id: slots.index(s) for c, s in zip(channels, schemas, strict=True)}
+    return Wire(channels, slots, slot_of, routed)
 
 
 def words(*rows: tuple[str | None, int | None]) -> pa.RecordBatch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import uuid
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.api import configuration as conf
@@ -22,7 +23,12 @@ from holdfast.spark.compiler import JobPlan, Settings, compile_job
 from holdfast.spark.indexed_source import IndexedElements, data_source
 from holdfast.spark.job import JobClient, JobExecutionResult, Pace
 from holdfast.spark.session import check_session, local_session
-from holdfast.spark.source import Source, check_classic_frame, check_streaming_frame
+from holdfast.spark.source import (
+    Source,
+    as_stream,
+    check_classic_frame,
+    check_streaming_frame,
+)
 from holdfast.spark.types import spark_schema, stream_type_of
 
 if TYPE_CHECKING:
@@ -134,9 +140,10 @@ class StreamExecutionEnvironment:
         check_classic_frame(df)
         if df.isStreaming:
             check_streaming_frame(df)
-            source = Source("a streaming DataFrame", False, lambda: df, None)
+            source = Source("a streaming DataFrame", False, lambda _: df, None)
         else:
-            source = Source("a static DataFrame", True, None, lambda: df)
+            stream = partial(as_stream, df)
+            source = Source("a static DataFrame", True, stream, lambda: df, one_pass=True)
         zone = self.spark.conf.get("spark.sql.session.timeZone")
         stream_type = stream_type_of(df.schema, zone=zone or "UTC")
         return self._add_source(source, stream_type, name or "Source: dataframe")
@@ -205,7 +212,7 @@ class StreamExecutionEnvironment:
         source = Source(
             described,
             indexed.count is not None,
-            lambda: self.spark.readStream.format(register()).load(),
+            lambda _: self.spark.readStream.format(register()).load(),
             lambda: self.spark.read.format(register()).load(),
         )
         return self._add_source(source, indexed.type, name)
@@ -300,7 +307,7 @@ class StreamExecutionEnvironment:
     def _pace(self, graph: JobGraph) -> Pace:
         sources = _sources(graph)
         all_bounded = all(node.function.bounded for node in sources)
-        some_static = any(node.function.streaming is None for node in sources)
+        some_static = any(node.function.one_pass for node in sources)
         one_pass = self._batch_mode(graph) or (all_bounded and some_static)
         return Pace(
             interval_ms=self._configuration.get(conf.EPOCH_INTERVAL),

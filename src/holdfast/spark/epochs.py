@@ -58,7 +58,8 @@ class EpochRunner:
         last_wire = plan.levels[-1].writes if plan.levels else plan.first_wire
         self._outputs = Outputs(plan.outputs, last_wire)
         self.statistics = StatisticsKeeper(plan)
-        self.warnings: list[str] = []
+        self._warned: set[str] = set()
+        self._warnings: list[str] = []
 
     def start(self) -> None:
         """Pin the subtasks."""
@@ -109,6 +110,11 @@ class EpochRunner:
         duration = int((monotonic() - start) * 1000)
         return self.statistics.add(self._epoch, duration, reports)
 
+    def take_warnings(self) -> list[str]:
+        """What tasks have warned of since this was last asked, each thing once per job."""
+        taken, self._warnings = self._warnings, []
+        return list(dict.fromkeys(taken))
+
     def close(self) -> None:
         """Release what the job holds in Spark."""
         self._pinning.close()
@@ -134,7 +140,8 @@ class EpochRunner:
                     if store.version is not None:
                         self._expected[uid, report.subtask] = store.version
         for report in reports:
-            self.warnings += [w for w in report.warnings if w not in self.warnings]
+            self._warnings += [w for w in report.warnings if w not in self._warned]
+            self._warned.update(report.warnings)
 
     def _broken(self, level: int, seen: list[int], tasks: int) -> Exception:
         twice = sorted({s for s in seen if seen.count(s) > 1})

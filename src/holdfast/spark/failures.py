@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from holdfast import errors
 from holdfast.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _MARK = re.compile(r"holdfast\.errors\.(\w+): ")
 _TRAILERS = (
@@ -18,23 +22,43 @@ _TRAILERS = (
 )
 
 
+_CAUSED = re.compile(r"\n\n(?:The above exception was|During handling of the above exception)")
+
+
 def original_error(failure: BaseException) -> BaseException:
     """The Holdfast error inside `failure`, rebuilt from its text; else `failure` itself."""
-    seen: BaseException | None = failure
-    while seen is not None:
-        if isinstance(seen, HoldfastError):
-            return seen
-        seen = seen.__cause__ or seen.__context__
-    text = str(failure)
-    marks = list(_MARK.finditer(text))
-    for mark in marks:
+    for error in _chain(failure):
+        if isinstance(error, HoldfastError):
+            return error
+    return _from_text(str(failure)) or failure
+
+
+def _chain(failure: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    error: BaseException | None = failure
+    while error is not None and id(error) not in seen:
+        yield error
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+
+
+def _from_text(text: str) -> HoldfastError | None:
+    found: HoldfastError | None = None
+    for mark in _MARK.finditer(text):
         cls = getattr(errors, mark[1], None)
-        if isinstance(cls, type) and issubclass(cls, HoldfastError):
-            message = text[mark.end() :]
-            for trailer in _TRAILERS:
-                message = message.split(trailer, 1)[0]
-            following = _MARK.search(message)
-            if following:
-                message = message[: following.start()]
-            return cls(message.strip())
-    return failure
+        if not (isinstance(cls, type) and issubclass(cls, HoldfastError)):
+            continue
+        message = _without_trailers(text[mark.end() :])
+        cause = _CAUSED.search(message)
+        found = cls(message[: cause.start() if cause else None].strip())
+        if cause is None:
+            break
+        # A cause is printed before the error that says where it happened.
+    return found
+
+
+def _without_trailers(text: str) -> str:
+    for trailer in _TRAILERS:
+        text = text.split(trailer, 1)[0]
+    following = _MARK.search(text)
+    return text[: following.start()] if following else text

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 import threading
 import uuid
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
     from holdfast.spark.compiler import JobPlan
     from holdfast.spark.source import Source
+
+
+logger = logging.getLogger("holdfast")
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,7 @@ class JobClient:
         self._ended = threading.Event()
         self._started = monotonic()
         self._last_start: float | None = None
+        self._epoch_thread: int | None = None
 
     @property
     def job_id(self) -> str:
@@ -108,13 +112,19 @@ class JobClient:
         return self._runner.statistics.snapshot(self.job_id, self._name, self._status)
 
     def cancel(self) -> None:
-        """Stop the job; returns when it has ended."""
+        """Stop the job; returns when it has ended, or at once within an epoch of its own."""
         self._cancelled.set()
+        stopping = InheritableThread(target=self._stop, daemon=True)
+        stopping.start()
+        if threading.get_ident() != self._epoch_thread:
+            stopping.join()
+            self._ended.wait()
+
+    def _stop(self) -> None:
         if self._query is not None:
             self._query.stop()
         else:
             self._spark.sparkContext.cancelJobGroup(self.job_id)
-        self._ended.wait()
 
     def result(self, timeout: float | None = None) -> JobExecutionResult:
         """Wait for the end; raises `JobExecutionError` if the job failed.
@@ -163,7 +173,7 @@ class JobClient:
             tasks = max(self._plan.level_parallelism, default=1)
             delete_local_state(self._spark, self._job.local_dir, self.job_id, tasks)
         except Exception as error:
-            warnings.warn(f"job {self._name!r} left something behind: {error}", stacklevel=2)
+            logger.warning("job %r left something behind: %s", self._name, error)
 
     def _start_query(self) -> StreamingQuery:
         rows = self._first_rows(_streaming_frame)
@@ -187,15 +197,19 @@ class JobClient:
             self._run_epoch(self._first_rows(_static_frame), 0)
 
     def _run_epoch(self, batch: DataFrame, _: int) -> None:
+        self._epoch_thread = threading.get_ident()
         try:
             self._keep_interval()
-            epoch = self._runner.run(batch)
+            self._end_epoch(self._runner.run(batch))
         except BaseException as failure:
             self._epoch_failure = failure
             raise
-        for text in self._runner.warnings:
-            warnings.warn(text, stacklevel=2)
-        self._runner.warnings.clear()
+        finally:
+            self._epoch_thread = None
+
+    def _end_epoch(self, epoch: EpochStatistics) -> None:
+        for text in self._runner.take_warnings():
+            logger.warning("job %r: %s", self._name, text)
         for listener in self._listeners:
             listener(epoch)
 
@@ -205,19 +219,21 @@ class JobClient:
             wait(max(0.0, self._last_start + self._pace.interval_ms / 1000 - monotonic()))
         self._last_start = monotonic()
 
-    def _first_rows(self, frame_of: Callable[[Source], Callable[[], DataFrame]]) -> DataFrame:
-        frames = [frame_of(source.node.function)() for source in self._plan.sources]
+    def _first_rows(self, frame_of: Callable[[Source, str], DataFrame]) -> DataFrame:
+        frames = [
+            frame_of(source.node.function, f"{self._scratch}/source-{source.node.id}")
+            for source in self._plan.sources
+        ]
         return self._runner.first_rows(frames)
 
 
-def _streaming_frame(source: Source) -> Callable[[], DataFrame]:
-    assert source.streaming is not None, f"{source.description} cannot be streamed"
-    return source.streaming
+def _streaming_frame(source: Source, scratch: str) -> DataFrame:
+    return source.streaming(scratch)
 
 
-def _static_frame(source: Source) -> Callable[[], DataFrame]:
+def _static_frame(source: Source, _: str) -> DataFrame:
     assert source.static is not None, f"{source.description} has no end"
-    return source.static
+    return source.static()
 
 
 def preview_rows(spark: SparkSession, plan: JobPlan) -> DataFrame:

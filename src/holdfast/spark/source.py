@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import JobGraphError, UnsupportedSparkError
+from holdfast.spark.session import runs_locally
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,10 +36,24 @@ class Source:
 
     description: str
     bounded: bool
-    streaming: Callable[[], DataFrame] | None
-    """Makes the streaming DataFrame, if there is one."""
+    streaming: Callable[[str], DataFrame]
+    """Makes the streaming DataFrame; given a path that lives as long as the job."""
     static: Callable[[], DataFrame] | None
     """Makes the DataFrame of everything, for one pass, if there is an end."""
+    one_pass: bool = False
+    """Whether it is better read in one pass, where the job allows that."""
+
+
+def as_stream(df: DataFrame, path: str) -> DataFrame:
+    """A static DataFrame as a stream, by way of files in `path`."""
+    if not runs_locally(df.sparkSession):
+        raise JobGraphError(
+            "a static DataFrame beside streaming sources is handed over in files on this machine, "
+            f"which executors of {df.sparkSession.sparkContext.master} cannot read; write it to "
+            "storage that they can, and use spark.readStream on that"
+        )
+    df.write.parquet(path)
+    return df.sparkSession.readStream.schema(df.schema).parquet(path)
 
 
 def check_streaming_frame(df: DataFrame) -> None:

@@ -18,16 +18,22 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import shutil
 import tempfile
+import weakref
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.api.backends import HashMapStateBackend, StateBackend
 from holdfast.api.functions import (
     FilterFunction,
     FlatMapFunction,
+    Function,
     KeyedProcessFunction,
+    KeySelector,
     MapFunction,
     ProcessFunction,
     ReduceFunction,
@@ -35,11 +41,12 @@ from holdfast.api.functions import (
 )
 from holdfast.api.graph import ErrorPolicy, Kind
 from holdfast.api.output import OutputTag
-from holdfast.api.parallelism import default_max_parallelism
-from holdfast.api.types import StreamType
-from holdfast.errors import StateAccessError
+from holdfast.api.parallelism import check_parallelism, default_max_parallelism
+from holdfast.api.types import OBJECTS
+from holdfast.errors import ConfigurationError, JobGraphError, StateAccessError
 from holdfast.runtime.plan import EpochPlan, KeyPlan, LevelPlan, OperatorPlan, Wire
 from holdfast.runtime.seat import Seat, TaskIdentity
+from holdfast.state.keys import canonical_key, key_hash
 from holdfast.state.machine import ProcessIdentity
 from holdfast.state.table import NO_KEY
 from holdfast.testing.clock import ManualClock
@@ -59,30 +66,35 @@ _KINDS: tuple[tuple[type, Kind], ...] = (
     (ReduceFunction, Kind.REDUCE),
     (SinkFunction, Kind.SINK_FUNCTION),
 )
+_UID = "harness"
 _NOTHING = Wire((), (), {}, routed=False)
 
 
 class OperatorHarness:
     """One function on one subtask: push elements, read outputs, side outputs and state.
 
-    Elements are taken as one epoch until `end_epoch`, which commits the state and opens
-    the function anew, as a job does; `fail` drops the epoch instead.
+    Elements belong to one epoch until `end_epoch`, which commits the state and opens a
+    fresh copy of the function, as a job does. An epoch that fails, by `fail` or because
+    the function raises, leaves nothing behind: no change of state, and no output.
 
     Args:
-        function: The function under test; pickled for every epoch, as a job does.
+        function: The function under test; a plain callable is taken for a map.
         key: Gives an element's key; without it the stream is not keyed.
         backend: Where state is kept; the hash map backend if not given.
         on_error: What happens to elements on which the function raises.
         parallelism: What the runtime context says.
         subtask: What the runtime context says.
         job_parameters: What the runtime context says.
+
+    Raises:
+        JobGraphError: A stream, keyed or not as `key` says, takes no such function.
     """
 
     def __init__(
         self,
         function: Any,
         *,
-        key: Callable[[Any], Any] | None = None,
+        key: KeySelector | Callable[[Any], Any] | None = None,
         backend: StateBackend | None = None,
         on_error: ErrorPolicy | None = None,
         parallelism: int = 1,
@@ -90,40 +102,63 @@ class OperatorHarness:
         job_parameters: Mapping[str, str] | None = None,
     ) -> None:
         """Open the function's first epoch."""
+        self._kind = _kind_of(function, keyed=key is not None)
+        _check_subtask(subtask, parallelism)
         self.clock = ManualClock()
         self.outputs: list[Any] = []
+        """What was given out so far, side outputs aside."""
         self._sides: dict[str, list[Any]] = {}
-        self._key = key
-        self._function = pickle.dumps(function) if _is_importable(function) else function
-        self._directory = tempfile.mkdtemp(prefix="holdfast-harness-")
+        self._settled: dict[str | None, int] = {}
+        self._fresh_copy = _copier(function)
+        self._key = key.get_key if isinstance(key, KeySelector) else key
         self._parallelism, self._subtask = parallelism, subtask
         self._policy = on_error or ErrorPolicy.fail()
         self._backend = backend or HashMapStateBackend()
         self._job_parameters = dict(job_parameters or {})
         self._epoch = 0
         self._version: str | None = None
+        self._directory = tempfile.mkdtemp(prefix="holdfast-harness-")
+        self._delete = weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
         self._start_epoch()
 
     def push(self, *elements: Any) -> None:
-        """Process elements, in order."""
+        """Process elements, in order, as one batch.
+
+        Raises:
+            UserFunctionError: The function raised, and the policy is to fail; the epoch
+                has failed with it.
+        """
         batch = list(elements)
-        if self._key is None:
-            out = self._seat.operator.process(batch, None)
-        else:
-            keys = self._seat.keys_of(batch, None)
-            self._seat.current.start_batch(keys or [])
-            out = self._seat.operator.process(batch, keys)
-            self._seat.current.end_batch()
+        seat = self._seat
+        try:
+            keys = seat.keys_of(batch, None)
+            if keys is not None:
+                # A job refuses what cannot be a key when it spreads the elements.
+                for key in keys:
+                    key_hash(key)
+                seat.current.start_batch(keys)
+            out = seat.operator.process(batch, keys)
+            seat.current.end_batch()
+            seat.relieve()
+        except BaseException:
+            self.fail()
+            raise
         self._collect(out)
 
     def side_output(self, tag: OutputTag) -> list[Any]:
         """What was yielded with `tag` so far."""
-        return self._sides.get(tag.tag_id, [])
+        return self._sides.setdefault(tag.tag_id, [])
 
     def take(self) -> list[Any]:
         """The outputs so far; they are forgotten."""
         taken, self.outputs = self.outputs, []
+        self._settled[None] = 0
         return taken
+
+    @property
+    def function(self) -> Any:
+        """The copy of the function that is at work in this epoch."""
+        return self._seat.plan.function
 
     @property
     def skipped(self) -> int:
@@ -138,10 +173,12 @@ class OperatorHarness:
     def state(self, name: str, key: Any) -> Any:
         """What a state holds for `key`: its value, list, map as a dict, or result."""
         if self._seat.state is None:
-            raise StateAccessError("the function has registered no state")
+            raise StateAccessError(
+                f"there is no state {name!r} to read: the function has registered none in open()"
+            )
         handle = self._seat.state.handle(name)
         current = self._seat.current
-        current.key = key
+        current.key = canonical_key(key)
         try:
             for read in ("value", "items", "get"):
                 if hasattr(handle, read):
@@ -153,23 +190,32 @@ class OperatorHarness:
 
     def end_epoch(self) -> None:
         """End the epoch well: commit its state, and start the next."""
-        self._collect(self._seat.operator.finish())
-        self._seat.operator.close()
-        report = self._seat.commit()
+        seat = self._seat
+        try:
+            self._collect(seat.operator.finish())
+            seat.operator.close()
+            report = seat.commit()
+        except BaseException:
+            self.fail()
+            raise
         if report is not None:
             self._version = report.version
         self._start_epoch()
 
     def fail(self) -> None:
-        """Let the epoch fail: its changes to state are gone; start the next."""
-        self._seat.abort()
+        """Let the epoch fail: its changes to state and its outputs are gone; start the next."""
+        self._abort()
+        for tag, outputs in [(None, self.outputs), *self._sides.items()]:
+            del outputs[self._settled.get(tag, 0) :]
         self._start_epoch()
 
     def close(self) -> None:
         """Close the function and delete its state."""
-        self._seat.operator.close()
-        self._seat.abort()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        try:
+            self._seat.operator.close()
+        finally:
+            self._abort()
+            self._delete()
 
     def __enter__(self) -> OperatorHarness:
         """Itself."""
@@ -187,41 +233,49 @@ class OperatorHarness:
     def _collect(self, out: list[Any]) -> None:
         for output in out:
             if type(output) is tuple and len(output) == 2 and type(output[0]) is OutputTag:
-                self._sides.setdefault(output[0].tag_id, []).append(output[1])
+                self.side_output(output[0]).append(output[1])
             else:
                 self.outputs.append(output)
 
+    def _abort(self) -> None:
+        with suppress(Exception):
+            self._seat.operator.close()
+        self._seat.abort()
+
     def _start_epoch(self) -> None:
         self._epoch += 1
-        function = self._function
-        if isinstance(function, bytes):
-            function = pickle.loads(function)
-        epoch = EpochPlan(
+        self._settled = {tag: len(outputs) for tag, outputs in self._sides.items()}
+        self._settled[None] = len(self.outputs)
+        plan = self._plan(self._fresh_copy())
+        level = LevelPlan(
+            1, (plan,), {}, _NOTHING, _NOTHING, self._backend, job_parameters=self._job_parameters
+        )
+        task = TaskIdentity(self._subtask, 0, self._epoch)
+        self._seat = Seat(plan, level, self._epoch_plan(), task, self.clock)
+        try:
+            self._seat.operator.open()
+        except BaseException:
+            self._abort()
+            raise
+
+    def _epoch_plan(self) -> EpochPlan:
+        return EpochPlan(
             job_id="harness",
             incarnation="1",
             epoch=self._epoch,
             local_dir=self._directory,
             owner=ProcessIdentity.current(),
-            expected={} if self._version is None else {("harness", self._subtask): self._version},
+            expected={} if self._version is None else {(_UID, self._subtask): self._version},
         )
-        plan = self._plan(function)
-        level = LevelPlan(
-            1, (plan,), {}, _NOTHING, _NOTHING, self._backend, job_parameters=self._job_parameters
-        )
-        task = TaskIdentity(self._subtask, 0, self._epoch)
-        self._seat = Seat(plan, level, epoch, task, self.clock)
-        self._seat.operator.open()
 
     def _plan(self, function: Any) -> OperatorPlan:
-        anything = StreamType.of(Any)
-        kind = next((kind for cls, kind in _KINDS if isinstance(function, cls)), Kind.MAP)
         return OperatorPlan(
-            uid="harness",
-            name=type(function).__name__,
-            kind=kind,
+            uid=_UID,
+            name=getattr(function, "__name__", type(function).__name__),
+            kind=self._kind,
             function=function,
-            input=anything,
-            output=anything,
+            input=OBJECTS,
+            output=OBJECTS,
             key=None if self._key is None else KeyPlan(selector=self._key),
             policy=self._policy,
             parallelism=self._parallelism,
@@ -230,10 +284,35 @@ class OperatorHarness:
         )
 
 
-def _is_importable(function: Any) -> bool:
-    """Whether plain pickle can ship the function; else the one object serves all epochs."""
-    try:
-        pickle.dumps(function)
-    except Exception:
-        return False
-    return True
+def _kind_of(function: Any, *, keyed: bool) -> Kind:
+    if isinstance(function, type) and issubclass(function, Function):
+        raise JobGraphError(f"the harness takes a function, not its class: {function.__name__}()")
+    kind = next((kind for cls, kind in _KINDS if isinstance(function, cls)), Kind.MAP)
+    if kind is Kind.MAP and not (isinstance(function, MapFunction) or callable(function)):
+        raise JobGraphError(f"the harness takes a function, not {type(function).__name__}")
+    if kind in (Kind.KEYED_PROCESS, Kind.REDUCE) and not keyed:
+        raise JobGraphError(f"{type(function).__name__} runs on a keyed stream; give a key")
+    if kind is Kind.PROCESS and keyed:
+        raise JobGraphError(
+            f"{type(function).__name__} does not run on a keyed stream; leave the key out, or "
+            "write a KeyedProcessFunction"
+        )
+    return kind
+
+
+def _check_subtask(subtask: int, parallelism: int) -> None:
+    check_parallelism(parallelism, default_max_parallelism(parallelism), "the harness")
+    if not 0 <= subtask < parallelism:
+        raise ConfigurationError(
+            f"the harness: there is no subtask {subtask}; {parallelism} of them count from 0"
+        )
+
+
+def _copier(function: Any) -> Callable[[], Any]:
+    """Makes the function anew for every epoch, as the tasks of a job do."""
+    with suppress(Exception):
+        return partial(pickle.loads, pickle.dumps(function))
+    # What is defined inside another function cannot be pickled by name.
+    with suppress(Exception):
+        return partial(copy.deepcopy, copy.deepcopy(function))
+    return lambda: function
