@@ -14,7 +14,7 @@ PYTHON_TREES := $(wildcard src tests benchmarks examples)
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(READY) ## Run the demonstration: a stateful job that crashes and comes back
+demo: $(READY) ## Run the demonstration: a stateful job with live progress and a summary
 	@$(SPARK) $(BIN)/python examples/demo.py
 
 test: check ## Everything that must pass before a change: checks, then all tests but slow ones
@@ -40,12 +40,14 @@ check: $(READY) ## Lint, format, types, layers and spelling, changing nothing
 bench: $(READY) ## Throughput beside Spark's own stateful operators (ARGS="--quick --only W1")
 	@$(SPARK) $(BIN)/python -m benchmarks.run $(ARGS)
 
-bench-scale: $(READY) ## How throughput and recovery change with the size of the state
+bench-scale: $(READY) ## What an event costs as the state grows, and how much memory it takes
 	@$(SPARK) $(BIN)/python -m benchmarks.scale $(ARGS)
 
+example-%: $(READY)
+	@$(SPARK) $(BIN)/python examples/$*.py
+
 docs: $(READY) ## Run the examples in the documentation
-	@$(SPARK) $(BIN)/pytest --doctest-modules --doctest-glob='*.md' \
-		$(wildcard src README.md docs) || [ $$? -eq 5 ]
+	@$(SPARK) $(BIN)/pytest tests/unit/test_docs.py tests/integration/test_docs.py
 
 ci: ## Exactly what continuous integration runs
 	@.ci/run

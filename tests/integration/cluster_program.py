@@ -58,7 +58,10 @@ def main() -> None:
     batches: list[Any] = []
     first.foreach_batch(
         lambda df, epoch: batches.append(
-            [(epoch, "first", *row) for row in df.select("subtask", "executor").distinct().collect()]
+            [
+                (epoch, "first", *row)
+                for row in df.select("subtask", "executor").distinct().collect()
+            ]
             + [(epoch, "max", df.agg({"count": "max"}).collect()[0][0], df.count())]
         )
     )

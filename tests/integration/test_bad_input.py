@@ -94,7 +94,7 @@ def test_rows_that_fail_can_be_skipped_and_leave_no_trace(env: StreamExecutionEn
     assert list(collected) == [
         ("a", 1, 0.0), ("a", 1, 1.0), ("b", 1, 0.0), ("b", 1, 0.5), ("a", 2, 0.0), ("a", 2, 0.25),
     ]  # fmt: skip
-    assert collected._client.statistics().operators["r"].skipped == 1
+    assert collected.client.statistics().operators["r"].skipped == 1
 
 
 def test_rows_that_fail_can_go_to_a_side_output(env: StreamExecutionEnvironment) -> None:
@@ -294,6 +294,33 @@ def test_a_sink_function_that_raises_is_named(env: StreamExecutionEnvironment) -
     assert isinstance(error, JobExecutionError)
     assert "foreach_batch" in str(error)
     assert "RuntimeError: no room" in str(error)
+
+
+def test_a_listener_that_raises_is_named(env: StreamExecutionEnvironment) -> None:
+    def careless(epoch: Any) -> None:
+        raise RuntimeError("no time")
+
+    env.add_epoch_listener(careless)
+    env.from_collection([1]).map(lambda n: n, int).print()
+    error = failure_of(env)
+    assert "an epoch listener raised after epoch 1: RuntimeError: no time" in str(error)
+
+
+def test_available_now_refuses_a_source_that_never_runs_out(
+    env: StreamExecutionEnvironment,
+) -> None:
+    env.set_available_now()
+    env.from_generator(lambda i: i, type_info=int).map(lambda n: n, int).print()
+    with pytest.raises(JobGraphError, match="give the generator a count"):
+        env.execute("never")
+
+
+def test_an_error_policy_where_no_function_runs_is_refused(
+    env: StreamExecutionEnvironment,
+) -> None:
+    numbers = env.from_collection([1])
+    with pytest.raises(JobGraphError, match="has none"):
+        numbers.print().on_error(ErrorPolicy.skip())
 
 
 def test_a_job_without_operators_is_refused(env: StreamExecutionEnvironment) -> None:

@@ -361,6 +361,13 @@ def test_a_running_job_can_be_watched_and_cancelled(
     assert client.result().statistics.events > 0
 
 
+def test_a_generator_without_end_or_rate_still_has_epochs_that_end(
+    env: StreamExecutionEnvironment,
+) -> None:
+    numbers = env.from_generator(lambda i: i, type_info=int)
+    assert numbers.map(lambda n: n + 1, int).execute_and_collect(limit=2)
+
+
 def test_collecting_with_a_limit_ends_an_endless_job(env: StreamExecutionEnvironment) -> None:
     numbers = env.from_generator(lambda i: i, rate=5000, type_info=int)
     first = numbers.filter(lambda n: n % 2 == 0).execute_and_collect(limit=3)
@@ -446,15 +453,20 @@ def test_functions_of_main_work(tmp_path: Path) -> None:
             counts = words.key_by(lambda w: w.text).process(Count())
             counts.get_side_output(TAG).print("long")
             print(sorted(counts.execute_and_collect()))
+            [word] = words.key_by(lambda w: w.text).filter(lambda w: len(w.text) > 3).map(
+                lambda w: Word(w.text.upper())).rebalance().map(lambda w: w).execute_and_collect()
+            print(word == Word("LONG"))
             """
         )
     )
     run = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False
     )
-    assert run.stdout.splitlines() == ["long> long", "[('a', 10), ('a', 20), ('long', 10)]"], (
-        run.stderr
-    )
+    assert run.stdout.splitlines() == [
+        "long> long",
+        "[('a', 10), ('a', 20), ('long', 10)]",
+        "True",
+    ], run.stderr
 
 
 def test_explain_shows_graph_uids_state_and_plan_and_runs_nothing(

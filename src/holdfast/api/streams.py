@@ -6,6 +6,7 @@ Every method returns a new stream; nothing runs before `execute`.
 from __future__ import annotations
 
 import difflib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pyarrow as pa
@@ -92,6 +93,11 @@ class _Operator:
     def on_error(self: S, policy: ErrorPolicy) -> S:
         """Say what happens to a row on which the operator's function raises."""
         node = self._operator("on_error")
+        if node.kind in (Kind.SOURCE, Kind.OUTPUT):
+            raise JobGraphError(
+                f"on_error() speaks of a function that runs on rows in tasks, and {node.name!r} "
+                "has none; call it on the result of map, process, add_sink and the like"
+            )
         if policy.tag is not None and policy.tag.type is not None:
             raise JobGraphError(
                 f"{policy.tag!r} takes failed rows, which have a type of their own; "
@@ -173,16 +179,21 @@ class DataStream(_Operator):
 
     def union(self, *others: DataStream) -> DataStream:
         """This stream and others of the same type as one, which is not keyed."""
+        stream_type = self.type
         for other in others:
-            if other.type != self.type:
+            if other.type.nullable != stream_type.nullable:
                 raise JobGraphError(
                     f"union needs streams of one type; this one carries {self.type}, "
                     f"the other {other.type}"
                 )
+            if other.type != stream_type:
+                stream_type = stream_type.nullable
             if other._env is not self._env:
                 raise JobGraphError("union needs streams of one environment")
         edges = self._edges + tuple(edge for other in others for edge in other._edges)
-        return DataStream(self._env, tuple(map(_unkeyed, edges)))
+        return DataStream(
+            self._env, tuple(replace(_unkeyed(edge), type=stream_type) for edge in edges)
+        )
 
     def rebalance(self) -> DataStream:
         """Deal the elements out to the next operator's subtasks in turn."""

@@ -22,7 +22,7 @@ from holdfast.api.annotations import (
     struct_members,
     unwrapped,
 )
-from holdfast.api.ddl import array_of, map_of, parse_ddl, parse_json
+from holdfast.api.ddl import array_of, ddl_of, map_of, parse_ddl, parse_json
 from holdfast.api.output import OutputTag
 from holdfast.errors import TypeDeclarationError
 
@@ -93,6 +93,20 @@ class StreamType:
     def columns(self) -> tuple[str, ...]:
         """Column names, in order."""
         return tuple(self.schema.names)
+
+    @property
+    def nullable(self) -> StreamType:
+        """The same type, with every column allowed to be null."""
+        fields = [pa.field(field.name, field.type) for field in self.schema]
+        return StreamType(self.kind, pa.schema(fields), self.element)
+
+    def __str__(self) -> str:
+        """The type in words, for messages: `url string, n bigint`."""
+        if self.kind == "object":
+            return "untyped objects"
+        if self.kind == "value":
+            return ddl_of(self.schema.field(0).type)
+        return ", ".join(f"{field.name} {ddl_of(field.type)}" for field in self.schema)
 
 
 OBJECTS = StreamType("object", pa.schema([pa.field(VALUE_COLUMN, pa.binary(), nullable=False)]))

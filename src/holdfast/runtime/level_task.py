@@ -137,20 +137,18 @@ class LevelTask:
         seat.report.records_out += len(out)
         writer = seat.writers[outlet.tag]
         try:
-            if outlet.operators:
-                chained = writer.normalise(out)
-                for index in outlet.operators:
-                    self._feed(self._seat(index), chained, None)
-            if outlet.channels:
-                rows = writer.batch(out)
-                for channel in outlet.channels:
-                    route = seat.partitioners.get(channel.id)
-                    subtasks = None if route is None else route.subtasks(out, rows)
-                    self._outbox.append(self._packer.pack(channel, rows, subtasks))
+            chained = writer.normalise(out) if outlet.operators else []
+            rows = writer.batch(out) if outlet.channels else None
         except OutputTypeError as error:
             raise OutputTypeError(
                 f"{seat.operator.describe()}: {error}", error.row_index
             ) from error
+        for index in outlet.operators:
+            self._feed(self._seat(index), chained, None)
+        for channel in outlet.channels:
+            route = seat.partitioners.get(channel.id)
+            subtasks = None if route is None else route.subtasks(out, rows)
+            self._outbox.append(self._packer.pack(channel, rows, subtasks))
 
     def _pass_on(self, channel: Channel, rows: pa.RecordBatch) -> None:
         here = pa.repeat(pa.scalar(self._task.subtask, pa.int32()), rows.num_rows)
@@ -169,6 +167,9 @@ class LevelTask:
                 self._emit(seat, seat.operator.finish())
         yield from self._sent()
         for seat in self._seats.values():
+            # Before anything is closed, which a gauge may read, and before the commit.
+            seat.finished_report()
+        for seat in self._seats.values():
             seat.operator.close()
 
     def _commit(self) -> TaskReport:
@@ -186,7 +187,7 @@ class LevelTask:
             subtask=self._task.subtask,
             attempt_id=self._task.attempt_id,
             host=socket.gethostname(),
-            operators={seat.plan.uid: seat.finished_report() for seat in self._seats.values()},
+            operators={seat.plan.uid: seat.report for seat in self._seats.values()},
             stores=stores,
             warnings=tuple(warnings),
         )

@@ -75,18 +75,20 @@ class Operator:
         self._batch_mode = batch_mode
         self._element_context = element_context
         self._function = plan.function
+        self._closed = False
 
     def open(self) -> None:
         """Open the function."""
         if isinstance(self._function, Function):
-            with _Reported(self, "in open()"):
+            with Reported(self, "in open()"):
                 self._function.open(self.context)
         self._call = self._bind()
 
     def close(self) -> None:
-        """Close the function."""
-        if isinstance(self._function, Function):
-            with _Reported(self, "in close()"):
+        """Close the function; once, however often it is asked for."""
+        if isinstance(self._function, Function) and not self._closed:
+            self._closed = True
+            with Reported(self, "in close()"):
                 self._function.close()
 
     def process(self, elements: list[Any], keys: list[Any] | None) -> list[Any]:
@@ -97,6 +99,8 @@ class Operator:
                 self._run(elements, repeat(NO_KEY) if keys is None else keys, out)
             else:
                 self._run_guarded(elements, keys, out)
+        except UserFunctionError:
+            raise
         except HoldfastError as error:
             raise self._located(error) from error
         except Exception as error:
@@ -130,6 +134,9 @@ class Operator:
                 del out[length:]
                 for table, entry in remembered:
                     table.put_back(key, entry)
+                for table in tables[len(remembered) :]:
+                    # The element registered it: there was nothing to remember.
+                    table.put_back(key, table.remember(NO_KEY))
                 self._divert(error, element, key, out)
 
     def _divert(self, error: Exception, element: Any, key: Any, out: list[Any]) -> None:
@@ -150,8 +157,6 @@ class Operator:
 
     def _located(self, error: HoldfastError) -> HoldfastError:
         """The same error, saying where it happened."""
-        if isinstance(error, UserFunctionError):
-            return error
         return type(error)(
             f"{self.describe()}: {error}\n"
             f"  key: {_short(self.current.key)}\n"
@@ -245,7 +250,7 @@ class SinkOperator(Operator):
 
     def finish(self) -> list[Any]:
         """Flush the sink."""
-        with _Reported(self, "in flush()"):
+        with Reported(self, "in flush()"):
             self._function.flush()
         return []
 
@@ -264,13 +269,14 @@ class ReduceOperator(Operator):
     def _run(self, elements: list[Any], keys: Iterable[Any], out: list[Any]) -> None:
         call, append, current = self._call, out.append, self.current
         value, update = self._table.value, self._table.update
+        start = len(out)
         for current.key, element in zip(keys, elements, strict=False):
             old = value()
             new = element if old is None else call(old, element)
             update(new)
             append(new)
         if self._batch_mode:
-            out.clear()
+            del out[start:]
 
     def finish(self) -> list[Any]:
         """In batch mode, the final results."""
@@ -282,10 +288,11 @@ def bound(function: Any, kind: type, method: str) -> Callable[..., Any]:
     return getattr(function, method) if isinstance(function, kind) else function  # type: ignore[no-any-return]
 
 
-class _Reported:
+class Reported:
     """Turns what user code raises outside of elements into a located error."""
 
     def __init__(self, operator: Operator, where: str) -> None:
+        """Errors of `operator`, raised at `where`, such as "in open()"."""
         self._operator = operator
         self._where = where
 

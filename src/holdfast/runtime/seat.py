@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from holdfast.errors import HoldfastError
 from holdfast.runtime.context import ElementContext, SubtaskContext
-from holdfast.runtime.operators import KINDS, Operator
+from holdfast.runtime.operators import KINDS, Operator, Reported
 from holdfast.runtime.partition import Keys, partitioner
 from holdfast.runtime.report import OperatorReport, StoreReport
 from holdfast.runtime.write_columns import Writer
@@ -16,6 +18,8 @@ from holdfast.state.open_store import open_store
 from holdfast.state.table import CurrentKey
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import pyarrow as pa
 
     from holdfast.clock import Clock
@@ -91,12 +95,14 @@ class Seat:
     def relieve(self) -> None:
         """Keep the state's caches within bounds."""
         if self.state is not None:
-            self.state.relieve()
+            with self._located():
+                self.state.relieve()
 
     def finished_report(self) -> OperatorReport:
-        """The figures, at the end."""
+        """The figures, at the end; reads the function's gauges."""
         self.report.skipped = self.operator.skipped
-        self.report.metrics = self._context.get_metrics_group().values(self._subtask)
+        with Reported(self.operator, "in a gauge"):
+            self.report.metrics = self._context.get_metrics_group().values(self._subtask)
         return self.report
 
     def _open_state(self) -> KeyedStateBackend:
@@ -122,8 +128,17 @@ class Seat:
             return None
         assert self._epoch is not None
         version = f"{self._epoch.epoch}-{self._attempt_id}"
-        statistics = self.state.commit(version)
+        with self._located():
+            statistics = self.state.commit(version)
         return StoreReport(version, statistics.entries, statistics.bytes_on_disk)
+
+    @contextmanager
+    def _located(self) -> Iterator[None]:
+        """Errors of what is written after the element that set it, with the operator."""
+        try:
+            yield
+        except HoldfastError as error:
+            raise type(error)(f"{self.operator.describe()}, writing state: {error}") from error
 
     def abort(self) -> None:
         """Drop the epoch's changes to state."""

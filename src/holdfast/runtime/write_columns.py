@@ -8,8 +8,6 @@ instant comes back in the column's zone.
 
 from __future__ import annotations
 
-import pickle
-from functools import partial
 from operator import countOf
 from reprlib import Repr
 from typing import TYPE_CHECKING, Any
@@ -19,13 +17,12 @@ import pyarrow as pa
 from holdfast.api.events import Event
 from holdfast.errors import OutputTypeError
 from holdfast.runtime.column_writers import column_writer
+from holdfast.runtime.objects import pickled
 from holdfast.runtime.rows import Misfit, RowSplitter, column_hints, row_builder, row_class
 
 if TYPE_CHECKING:
     from holdfast.api.types import StreamType
     from holdfast.runtime.rows import Columns
-
-_dumps = partial(pickle.dumps, protocol=5)
 
 _short = Repr()
 _short.maxstring = _short.maxother = 60
@@ -99,7 +96,7 @@ class Writer:
 
     def _split(self, elements: list[Any]) -> Columns:
         if self._kind == "object":
-            return [list(map(_dumps, elements))]
+            return [pickled(elements)]
         if self._kind == "value":
             return [elements]
         try:

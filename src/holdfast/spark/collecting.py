@@ -40,10 +40,15 @@ class CollectedResults:
         """Say which job fills this."""
         self._client = client
 
+    @property
+    def client(self) -> JobClient:
+        """The job that fills this."""
+        assert self._client is not None
+        return self._client
+
     def __iter__(self) -> Iterator[Any]:
         """All elements; ends with the job, raising what made it fail."""
-        client = self._client
-        assert client is not None
+        client = self.client
         while True:
             ended = client.status().is_terminal
             try:

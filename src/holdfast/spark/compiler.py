@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.api.graph import FORWARD, Edge, Exchange, JobGraph, Kind, Node, Partitioning
 from holdfast.api.parallelism import check_parallelism, default_max_parallelism
+from holdfast.api.types import StreamType
 from holdfast.errors import JobGraphError
 from holdfast.runtime.plan import Channel, KeyPlan, LevelPlan, OperatorPlan, Outlet, Wire
 
@@ -263,7 +264,7 @@ class _Compiler:
             for consumer, edge in fed
             if consumer.kind is not Kind.OUTPUT and self._chained(edge, consumer)
         )
-        return Outlet(tag, fed[0][1].type, operators, self._channels_from(node, tag))
+        return Outlet(tag, _declared_type(node, tag), operators, self._channels_from(node, tag))
 
     def _channels_from(self, node: Node, tag: str | None) -> tuple[Channel, ...]:
         return tuple(
@@ -314,6 +315,14 @@ def _output_key(node: Node, position: int) -> tuple[int, str | None, int, int]:
 
 def _tag(edge: Edge) -> str | None:
     return None if edge.tag is None else edge.tag.tag_id
+
+
+def _declared_type(node: Node, tag: str | None) -> StreamType:
+    """Type of an output; a union may read it under one that allows more nulls."""
+    if tag is None:
+        return node.output
+    spec = node.side_outputs[tag].type
+    return StreamType.of(Any if spec is None else spec)
 
 
 def _key_plan(edge: Edge) -> KeyPlan | None:

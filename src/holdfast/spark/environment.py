@@ -204,7 +204,9 @@ class StreamExecutionEnvironment:
 
         def register() -> str:
             limited = dataclasses.replace(
-                indexed, max_rows=self._configuration.get(conf.MAX_EVENTS_PER_EPOCH)
+                indexed,
+                max_rows=self._configuration.get(conf.MAX_EVENTS_PER_EPOCH),
+                partitions=node.parallelism or indexed.partitions,
             )
             self.spark.dataSource.register(data_source(limited, schema))
             return indexed.name
@@ -214,8 +216,11 @@ class StreamExecutionEnvironment:
             indexed.count is not None,
             lambda _: self.spark.readStream.format(register()).load(),
             lambda: self.spark.read.format(register()).load(),
+            endless=indexed.count is None,
         )
-        return self._add_source(source, indexed.type, name)
+        stream = self._add_source(source, indexed.type, name)
+        [node] = self.graph.nodes[-1:]
+        return stream
 
     def _add_source(self, source: Source, stream_type: StreamType, name: str) -> DataStream:
         node = self.graph.add(Kind.SOURCE, (), stream_type, function=source, name=name)
@@ -309,9 +314,16 @@ class StreamExecutionEnvironment:
         all_bounded = all(node.function.bounded for node in sources)
         some_static = any(node.function.one_pass for node in sources)
         one_pass = self._batch_mode(graph) or (all_bounded and some_static)
+        available_now = self._configuration.get(conf.AVAILABLE_NOW)
+        endless = [node for node in sources if node.function.endless]
+        if available_now and endless:
+            raise JobGraphError(
+                f"available-now ends when all there is has been read, and {endless[0]} never runs "
+                "out; give the generator a count"
+            )
         return Pace(
             interval_ms=self._configuration.get(conf.EPOCH_INTERVAL),
-            available_now=all_bounded or self._configuration.get(conf.AVAILABLE_NOW),
+            available_now=all_bounded or available_now,
             one_pass=one_pass,
         )
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from pyspark import cloudpickle
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -25,6 +26,7 @@ from pyspark.sql.streaming.datasource import (
 
 from holdfast.clock import monotonic, wait
 from holdfast.errors import UserFunctionError
+from holdfast.runtime.objects import pickle_by_value_with
 from holdfast.runtime.operators import user_traceback
 from holdfast.runtime.write_columns import Writer
 
@@ -36,10 +38,14 @@ if TYPE_CHECKING:
 
     from holdfast.api.types import StreamType
 
+pickle_by_value_with(cloudpickle.dumps)
+
 ROWS_PER_BATCH = 10_000
 """Rows a task converts at a time."""
 PATIENCE = 0.02
 """Seconds between two looks at the clock while a rate lets nothing through."""
+ENDLESS_EPOCH = 100_000
+"""Most elements in an epoch of a generator that has neither an end nor a rate."""
 UNBOUNDED = 2**62
 """Count of a generator that never ends."""
 
@@ -125,6 +131,9 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def getDefaultReadLimit(self) -> ReadLimit:
         """The most elements in an epoch."""
         rows = self._source.max_rows
+        if rows is None and self._source.count is None and self._source.rate is None:
+            # Endless and unpaced: an epoch must end all the same.
+            rows = ENDLESS_EPOCH
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
     def prepareForTriggerAvailableNow(self) -> None:

@@ -8,6 +8,7 @@ import tempfile
 import threading
 import uuid
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark import InheritableThread
@@ -83,6 +84,7 @@ class JobClient:
         self._cancelled = threading.Event()
         self._ended = threading.Event()
         self._started = monotonic()
+        self._runtime_ms = 0
         self._last_start: float | None = None
         self._epoch_thread: int | None = None
 
@@ -138,8 +140,7 @@ class JobClient:
             raise JobExecutionError(
                 f"job {self._name!r} failed: {self._failure}"
             ) from self._failure
-        runtime = int((monotonic() - self._started) * 1000)
-        return JobExecutionResult(self.job_id, self._name, runtime, self.statistics())
+        return JobExecutionResult(self.job_id, self._name, self._runtime_ms, self.statistics())
 
     def start(self) -> JobClient:
         """Start the job in the background."""
@@ -163,6 +164,7 @@ class JobClient:
                 self._failure = original_error(self._epoch_failure or failure)
                 self._status = JobStatus.FAILED
         finally:
+            self._runtime_ms = int((monotonic() - self._started) * 1000)
             self._clean_up()
             self._ended.set()
 
@@ -180,7 +182,8 @@ class JobClient:
         writer = rows.writeStream.foreachBatch(self._run_epoch).queryName(
             f"{self._name}-{self.job_id[:8]}"
         )
-        writer = writer.option("checkpointLocation", self._scratch)
+        # By URI: without a scheme Spark would look for it in its default file system.
+        writer = writer.option("checkpointLocation", Path(self._scratch, "query").as_uri())
         if self._pace.available_now:
             writer = writer.trigger(availableNow=True)
         elif self._pace.interval_ms:
@@ -211,7 +214,13 @@ class JobClient:
         for text in self._runner.take_warnings():
             logger.warning("job %r: %s", self._name, text)
         for listener in self._listeners:
-            listener(epoch)
+            try:
+                listener(epoch)
+            except Exception as error:
+                raise JobExecutionError(
+                    f"an epoch listener raised after epoch {epoch.epoch}: "
+                    f"{type(error).__name__}: {error}"
+                ) from error
 
     def _keep_interval(self) -> None:
         """Space epochs out where the trigger does not."""
@@ -242,5 +251,6 @@ def preview_rows(spark: SparkSession, plan: JobPlan) -> DataFrame:
     schemas = [spark_schema(source.node.output.schema) for source in plan.sources]
     with settings(spark, QUERY_SETTINGS):
         rows = runner.rows(runner.first_rows([spark.createDataFrame([], s) for s in schemas]))
-        rows.schema  # noqa: B018
+        # Planned here, while the settings are in force.
+        rows._jdf.queryExecution().executedPlan()
         return rows

@@ -40,6 +40,8 @@ class Source:
     """Makes the streaming DataFrame; given a path that lives as long as the job."""
     static: Callable[[], DataFrame] | None
     """Makes the DataFrame of everything, for one pass, if there is an end."""
+    endless: bool = False
+    """Whether there is no end to what could be read right now."""
     one_pass: bool = False
     """Whether it is better read in one pass, where the job allows that."""
 

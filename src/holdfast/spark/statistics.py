@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from dataclasses import dataclass, field
 from enum import Enum
@@ -129,7 +130,7 @@ class StatisticsKeeper:
                 events=self._events,
                 duration_ms=self._duration_ms,
                 last_epoch=self._last,
-                operators=dict(self._operators),
+                operators=copy.deepcopy(self._operators),
             )
 
 

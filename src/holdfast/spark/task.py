@@ -5,13 +5,16 @@ from __future__ import annotations
 import pickle
 from typing import TYPE_CHECKING
 
-from pyspark import TaskContext
+from pyspark import TaskContext, cloudpickle
 from pyspark.accumulators import Accumulator, AccumulatorParam
 
 from holdfast.clock import SystemClock
 from holdfast.runtime.level_task import LevelTask
+from holdfast.runtime.objects import pickle_by_value_with
 from holdfast.runtime.report import TaskReport
 from holdfast.runtime.seat import TaskIdentity
+
+pickle_by_value_with(cloudpickle.dumps)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -103,7 +103,7 @@ class ListTable(StateTable, ListState[Any]):
                 writes.extend((chunk, None) for chunk, _ in self._store.scan(prefix))
             added = [*(entry.stored or ()), *entry.added] if entry.rewrite else entry.added
             if added:
-                frames = added if self._freeze else list(map(self._codec.encode, added))
+                frames = added if self._freeze else self._encoded(key, added)
                 writes.append((prefix + number, _pack_chunk(frames)))
             if entry.stored is not None:
                 entry.stored.extend(entry.added)
@@ -111,6 +111,12 @@ class ListTable(StateTable, ListState[Any]):
             entry.rewrite = False
         self._dirty.clear()
         return writes
+
+    def _encoded(self, key: Any, elements: list[Any]) -> list[bytes]:
+        try:
+            return list(map(self._codec.encode, elements))
+        except StateValueError as error:
+            raise self._unfit(key, error) from error
 
     def forget(self) -> None:
         """See `StateTable.forget`."""

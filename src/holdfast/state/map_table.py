@@ -129,9 +129,13 @@ class MapTable(StateTable, MapState[Any, Any]):
             if entry.emptied:
                 writes.extend((stored, None) for stored, _ in self._store.scan(prefix))
             values = entry.values
-            writes.extend(
-                (prefix + self._key_bytes(entry, k), self._stored(values[k])) for k in entry.dirty
-            )
+            try:
+                writes.extend(
+                    (prefix + self._key_bytes(entry, k), self._stored(values[k]))
+                    for k in entry.dirty
+                )
+            except StateValueError as error:
+                raise self._unfit(key, error) from error
             entry.dirty.clear()
             entry.emptied = False
         self._dirty.clear()

@@ -15,7 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.errors import StateAccessError
+from holdfast.errors import StateAccessError, StateValueError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -113,6 +113,10 @@ class StateTable(ABC):
 
     def _entry_prefix(self, key: Any) -> bytes:
         return self._encoder.encode(self._prefix, key)
+
+    def _unfit(self, key: Any, error: StateValueError) -> StateValueError:
+        """The error for what was kept for `key` and, as it shows now, cannot be stored."""
+        return StateValueError(f"state {self._name!r}, key {key!r}: {error}")
 
     def _no_key(self) -> StateAccessError:
         return StateAccessError(

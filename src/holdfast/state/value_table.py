@@ -6,6 +6,7 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 from holdfast.api.state import AggregatingState, ReducingState, ValueState
+from holdfast.errors import StateValueError
 from holdfast.state.table import NO_KEY, StateTable
 
 if TYPE_CHECKING:
@@ -55,10 +56,21 @@ class ValueTable(StateTable, ValueState[Any]):
         """See `StateTable.drain`."""
         keys, values = list(self._dirty), list(self._dirty.values())
         self._dirty.clear()
-        entries = zip(
-            self._encoder.encode_all(self._prefix, keys), self._stored(values), strict=True
-        )
-        return list(entries)
+        beginnings = self._encoder.encode_all(self._prefix, keys)
+        try:
+            return list(zip(beginnings, self._stored(values), strict=True))
+        except StateValueError as error:
+            raise self._refusal(keys, values, error) from error
+
+    def _refusal(
+        self, keys: list[Any], values: list[Any], error: StateValueError
+    ) -> StateValueError:
+        for key, value in zip(keys, values, strict=True):
+            try:
+                self._stored([value])
+            except StateValueError as found:
+                return self._unfit(key, found)
+        return error
 
     def _stored(self, values: list[Any]) -> Iterable[bytes | None]:
         """Cached values as they are in the store; None where there is nothing."""

@@ -1,0 +1,31 @@
+"""Pickling the elements of untyped streams.
+
+Classes of a program's own `__main__`, or of a notebook, exist by name in the driver
+only; plain pickle refuses their instances in a worker. Who can do better says so.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_by_value: Callable[[Any], bytes] | None = None
+
+
+def pickle_by_value_with(dumps: Callable[[Any], bytes]) -> None:
+    """Use `dumps` for elements whose classes cannot be pickled by name."""
+    global _by_value
+    _by_value = dumps
+
+
+def pickled(elements: list[Any]) -> list[bytes]:
+    """Every element, pickled."""
+    try:
+        return [pickle.dumps(element, protocol=5) for element in elements]
+    except (pickle.PicklingError, AttributeError, TypeError):
+        if _by_value is None:
+            raise
+        return list(map(_by_value, elements))

@@ -1,0 +1,532 @@
+"""The public harness: any function, epoch by epoch, without Spark."""
+
+from __future__ import annotations
+
+import doctest
+import gc
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast import (
+    AggregateFunction,
+    AggregatingStateDescriptor,
+    EmbeddedRocksDBStateBackend,
+    ErrorPolicy,
+    FilterFunction,
+    FlatMapFunction,
+    HashMapStateBackend,
+    KeyedProcessFunction,
+    KeySelector,
+    ListStateDescriptor,
+    MapFunction,
+    MapStateDescriptor,
+    OutputTag,
+    ProcessFunction,
+    ReduceFunction,
+    ReducingStateDescriptor,
+    SinkFunction,
+    ValueStateDescriptor,
+)
+from holdfast.errors import (
+    ConfigurationError,
+    JobGraphError,
+    KeyTypeError,
+    NullKeyError,
+    StateAccessError,
+    StateDescriptorError,
+    UserFunctionError,
+)
+from holdfast.testing import OperatorHarness
+from holdfast.testing import harness as harness_module
+from tests.unit.functions import AllFive, Count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BACKENDS = pytest.mark.parametrize(
+    "backend", [HashMapStateBackend(), EmbeddedRocksDBStateBackend()], ids=["hashmap", "rocksdb"]
+)
+ODD = OutputTag("odd")
+
+
+def whole(value: Any) -> Any:
+    return value
+
+
+def first(value: Any) -> Any:
+    return value[0]
+
+
+class Doubled(MapFunction):
+    def map(self, value: int) -> int:
+        return value * 2
+
+
+class Repeated(FlatMapFunction):
+    def flat_map(self, value: int) -> list[int]:
+        return [value] * value
+
+
+class Even(FilterFunction):
+    def filter(self, value: int) -> bool:
+        return value % 2 == 0
+
+
+class Split(ProcessFunction):
+    def process_element(self, value: int, ctx: Any) -> Iterator[Any]:
+        yield (ODD, value) if value % 2 else value
+
+
+class Longest(ReduceFunction):
+    def reduce(self, value1: str, value2: str) -> str:
+        return max(value1, value2, key=len)
+
+
+class Kept(SinkFunction):
+    def __init__(self) -> None:
+        self.taken: list[Any] = []
+        self.flushed = 0
+
+    def invoke(self, value: Any, context: Any) -> None:
+        assert context.timestamp() is None
+        self.taken.append(value)
+
+    def flush(self) -> None:
+        self.flushed += 1
+
+
+class ByParity(KeySelector):
+    def get_key(self, value: int) -> int:
+        return value % 2
+
+
+def test_the_example_in_the_documentation_runs() -> None:
+    assert doctest.testmod(harness_module).attempted > 0
+    assert doctest.testmod(harness_module).failed == 0
+
+
+# Every kind of function
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (Doubled(), [2, 4, 6]),
+        (lambda n: n + 1, [2, 3, 4]),
+        (Repeated(), [1, 2, 2, 3, 3, 3]),
+        (Even(), [2]),
+        (Split(), [2]),
+    ],
+    ids=["map", "callable", "flat_map", "filter", "process"],
+)
+def test_a_function_on_a_stream_without_keys(function: Any, expected: list[int]) -> None:
+    with OperatorHarness(function) as harness:
+        harness.push(1, 2)
+        harness.push(3)
+        assert harness.outputs == expected
+        harness.end_epoch()
+        assert harness.outputs == expected
+
+
+@pytest.mark.parametrize("function", [Doubled(), Repeated(), Even()])
+def test_a_function_on_a_keyed_stream(function: Any) -> None:
+    with OperatorHarness(function, key=whole) as keyed, OperatorHarness(function) as plain:
+        for harness in (keyed, plain):
+            harness.push(1, 2, 3)
+        assert keyed.outputs == plain.outputs
+
+
+@BACKENDS
+def test_a_reduce_function_keeps_its_results(backend: Any) -> None:
+    with OperatorHarness(Longest(), key=first, backend=backend) as harness:
+        harness.push("aa", "a", "bbb")
+        harness.end_epoch()
+        harness.push("aaa", "b")
+        assert harness.outputs == ["aa", "aa", "bbb", "aaa", "bbb"]
+        assert harness.state("reduced", key="a") == "aaa"
+
+
+def test_a_sink_is_flushed_at_the_end_of_an_epoch_and_made_anew_for_the_next() -> None:
+    given = Kept()
+    with OperatorHarness(given) as harness:
+        harness.push(1, 2)
+        sink = harness.function
+        assert (sink.taken, sink.flushed) == ([1, 2], 0)
+        harness.end_epoch()
+        assert sink.flushed == 1
+        assert harness.function.taken == []
+        assert harness.outputs == given.taken == []
+
+
+@BACKENDS
+def test_a_keyed_function_with_all_five_states(backend: Any) -> None:
+    with OperatorHarness(AllFive(), key=first, backend=backend) as harness:
+        harness.push(("a", 1), ("b", 10), ("a", 2))
+        for _ in range(2):
+            assert harness.state("value", "a") == 2
+            assert harness.state("list", "a") == [1, 2]
+            assert harness.state("map", "a") == {"1": 1, "2": 2}
+            assert harness.state("sum", "a") == 3
+            assert harness.state("mean", "a") == 1.5
+            assert harness.state("list", "b") == [10]
+            assert harness.state("list", "unknown") == []
+            harness.end_epoch()
+
+
+def test_a_key_selector_serves_as_key() -> None:
+    with OperatorHarness(Count(), key=ByParity()) as harness:
+        harness.push(1, 2, 3)
+        assert harness.outputs == [(1, 1), (0, 1), (1, 2)]
+
+
+# Epochs
+
+
+@BACKENDS
+def test_state_lives_from_epoch_to_epoch_and_a_failed_one_leaves_no_trace(backend: Any) -> None:
+    with OperatorHarness(Count(), key=whole, backend=backend) as harness:
+        harness.push("a", "a")
+        harness.end_epoch()
+        harness.push("a", "b")
+        assert harness.state("count", "a") == 3
+        harness.fail()
+        assert harness.state("count", "a") == 2
+        assert harness.state("count", "b") is None
+        harness.push("a")
+        assert harness.outputs == [("a", 1), ("a", 2), ("a", 3)]
+        harness.end_epoch()
+        assert harness.state("count", "a") == 3
+
+
+def test_outputs_of_a_failed_epoch_are_gone_and_earlier_ones_stay() -> None:
+    with OperatorHarness(Split()) as harness:
+        harness.push(1, 2)
+        harness.end_epoch()
+        harness.push(3, 4)
+        assert harness.outputs == [2, 4]
+        assert harness.side_output(ODD) == [1, 3]
+        harness.fail()
+        assert harness.outputs == [2]
+        assert harness.side_output(ODD) == [1]
+        assert harness.take() == [2]
+        harness.push(6)
+        assert harness.take() == [6]
+        harness.push(8)
+        harness.fail()
+        assert harness.outputs == []
+
+
+def test_every_epoch_works_on_a_fresh_copy_of_the_function() -> None:
+    class Forgetful(MapFunction):
+        seen = 0
+
+        def map(self, value: Any) -> int:
+            self.seen += 1
+            return self.seen
+
+    for function in (Forgetful(), Remembering()):
+        with OperatorHarness(function) as harness:
+            harness.push("a", "b")
+            harness.end_epoch()
+            harness.push("a")
+            harness.fail()
+            harness.push("a")
+            assert harness.outputs == [1, 2, 1]
+        assert function.seen == 0
+
+
+class Remembering(MapFunction):
+    """Keeps in an attribute what belongs in state."""
+
+    seen = 0
+
+    def map(self, value: Any) -> int:
+        self.seen += 1
+        return self.seen
+
+
+def test_a_function_that_cannot_be_copied_serves_all_epochs() -> None:
+    class Locked(MapFunction):
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+
+        def map(self, value: Any) -> Any:
+            with self.lock:
+                return value
+
+    with OperatorHarness(Locked()) as harness:
+        harness.push(1)
+        harness.end_epoch()
+        harness.push(2)
+        assert harness.outputs == [1, 2]
+
+
+LOG: list[str] = []
+
+
+class Logged(KeyedProcessFunction):
+    """Notes its life, and fails where it is told to."""
+
+    def __init__(self, fails_in: str = "") -> None:
+        self.fails_in = fails_in
+
+    def open(self, ctx: Any) -> None:
+        LOG.append("open")
+        self.count = ctx.get_state(ValueStateDescriptor("count", int))
+        if self.fails_in == "open":
+            raise OSError("no connection")
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        self.count.update(1)
+        if value == "bad":
+            raise ValueError(value)
+
+    def close(self) -> None:
+        LOG.append("close")
+        if self.fails_in == "close":
+            raise OSError("cannot disconnect")
+
+
+@pytest.fixture(autouse=True)
+def _empty_log() -> None:
+    LOG.clear()
+
+
+def test_a_function_is_opened_and_closed_once_in_every_epoch() -> None:
+    with OperatorHarness(Logged(), key=whole) as harness:
+        harness.push("a")
+        harness.end_epoch()
+        harness.fail()
+        with pytest.raises(UserFunctionError):
+            harness.push("bad")
+        assert LOG == ["open", "close"] * 3 + ["open"]
+    assert LOG == ["open", "close"] * 4
+    harness.close()
+    assert LOG == ["open", "close"] * 4
+
+
+def test_a_function_that_raises_fails_the_epoch() -> None:
+    with OperatorHarness(Logged(), key=whole) as harness:
+        with pytest.raises(UserFunctionError, match=r"'Logged'.*ValueError: bad"):
+            harness.push("a", "bad", "c")
+        assert harness.state("count", "a") is None
+        harness.push("a")
+        harness.end_epoch()
+        assert harness.state("count", "a") == 1
+
+
+def test_a_function_that_cannot_be_opened_is_closed_and_leaves_nothing_open() -> None:
+    with pytest.raises(UserFunctionError, match=r"in open\(\): OSError: no connection"):
+        OperatorHarness(Logged("open"), key=whole)
+    assert LOG == ["open", "close"]
+
+
+def test_a_function_that_cannot_be_closed_fails_its_epoch() -> None:
+    harness = OperatorHarness(Logged("close"), key=whole)
+    harness.push("a")
+    with pytest.raises(UserFunctionError, match=r"in close\(\): OSError"):
+        harness.end_epoch()
+    assert harness.state("count", "a") is None
+    directory = harness._directory
+    with pytest.raises(UserFunctionError, match=r"in close\(\)"):
+        harness.close()
+    assert not os.path.exists(directory)
+
+
+def test_nothing_is_left_on_disk() -> None:
+    with OperatorHarness(Count(), key=whole) as harness:
+        harness.push("a")
+        directory = harness._directory
+        assert os.path.exists(directory)
+    assert not os.path.exists(directory)
+    forgotten = OperatorHarness(lambda n: n)
+    directory = forgotten._directory
+    del forgotten
+    gc.collect()
+    assert not os.path.exists(directory)
+
+
+# Side outputs, errors, metrics, time
+
+
+def test_rows_that_fail_are_skipped_or_diverted_and_leave_no_trace() -> None:
+    failed = OutputTag("failed")
+    for policy in (ErrorPolicy.skip(), ErrorPolicy.side_output(failed)):
+        with OperatorHarness(AllFive(), key=first, on_error=policy) as harness:
+            harness.push(("a", 1), ("a", -1), ("a", 2))
+            assert harness.outputs == [("a", 1), ("a", 2)]
+            assert harness.state("list", "a") == [1, 2]
+            assert harness.skipped == 1
+            harness.end_epoch()
+            assert harness.skipped == 0
+            rows = [(row.row, row.key) for row in harness.side_output(failed)]
+            assert rows == ([] if policy.tag is None else [(("a", -1), "a")])
+
+
+class Timed(ProcessFunction):
+    def open(self, ctx: Any) -> None:
+        group = ctx.get_metrics_group()
+        self.seen = group.counter("seen")
+        self.sizes = group.histogram("sizes")
+        self.last = -1
+        group.gauge("last", lambda: self.last)
+
+    def process_element(self, value: int, ctx: Any) -> Iterator[int]:
+        self.seen.inc()
+        self.sizes.update(value)
+        self.last = value
+        yield ctx.timer_service().current_processing_time()
+
+
+def test_metrics_are_those_of_the_epoch() -> None:
+    with OperatorHarness(Timed(), parallelism=4, subtask=2) as harness:
+        assert harness.metrics.gauges == {"last": {2: -1}}
+        harness.push(5, 7)
+        assert harness.metrics.counters == {"seen": 2}
+        assert harness.metrics.gauges == {"last": {2: 7}}
+        assert harness.metrics.histograms["sizes"].total == 12
+        harness.end_epoch()
+        assert harness.metrics.counters == {"seen": 0}
+
+
+def test_time_stands_still_until_it_is_moved() -> None:
+    with OperatorHarness(Timed()) as harness:
+        harness.push(1)
+        harness.clock.advance(2_000)
+        harness.push(1)
+        harness.clock.set(500)
+        harness.end_epoch()
+        harness.push(1)
+        assert harness.outputs == [0, 2_000, 500]
+
+
+def test_the_runtime_context_says_what_was_given() -> None:
+    class Here(MapFunction):
+        def open(self, ctx: Any) -> None:
+            self.here = (
+                ctx.get_task_name(),
+                ctx.get_index_of_this_subtask(),
+                ctx.get_number_of_parallel_subtasks(),
+                ctx.get_max_number_of_parallel_subtasks(),
+                ctx.get_attempt_number(),
+                ctx.get_job_parameter("limit"),
+                ctx.get_job_parameter("missing", "default"),
+                dict(ctx.get_job_parameters()),
+            )
+
+        def map(self, value: Any) -> Any:
+            return self.here
+
+    given = {"limit": "5"}
+    with OperatorHarness(Here(), parallelism=3, subtask=1, job_parameters=given) as harness:
+        harness.push(0)
+        assert harness.outputs == [("Here", 1, 3, 128, 0, "5", "default", given)]
+
+
+# Refused
+
+
+@pytest.mark.parametrize(
+    ("function", "key", "said"),
+    [
+        (Count(), None, "runs on a keyed stream; give a key"),
+        (Longest(), None, "runs on a keyed stream; give a key"),
+        (Split(), whole, "does not run on a keyed stream"),
+        (Doubled, None, r"not its class: Doubled\(\)"),
+        (5, None, "takes a function, not int"),
+    ],
+)
+def test_a_function_that_the_stream_would_not_take_is_refused(
+    function: Any, key: Any, said: str
+) -> None:
+    with pytest.raises(JobGraphError, match=said):
+        OperatorHarness(function, key=key)
+
+
+def test_a_subtask_that_cannot_be_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="no subtask 3; 3 of them"):
+        OperatorHarness(whole, parallelism=3, subtask=3)
+    with pytest.raises(ConfigurationError, match="at least 1"):
+        OperatorHarness(whole, parallelism=0)
+
+
+@pytest.mark.parametrize(
+    ("key", "error"),
+    [(None, NullKeyError), ([1], KeyTypeError), (2**64, KeyTypeError), (1 << 63, KeyTypeError)],
+)
+def test_a_key_that_a_job_would_refuse_is_refused(key: Any, error: type[Exception]) -> None:
+    with OperatorHarness(Count(), key=lambda _: key) as harness, pytest.raises(error):
+        harness.push("a")
+
+
+def test_a_key_is_found_in_every_form_that_equals_it() -> None:
+    with OperatorHarness(Count(), key=float) as harness:
+        harness.push(-0.0, 0.0, float("nan"), -float("nan"))
+        assert harness.state("count", -0.0) == harness.state("count", 0.0) == 2
+        assert harness.state("count", float("nan")) == 2
+
+
+def test_state_that_is_not_there_is_an_error_that_says_so() -> None:
+    with (
+        OperatorHarness(Doubled(), key=whole) as harness,
+        pytest.raises(StateAccessError, match="'n'"),
+    ):
+        harness.state("n", key=1)
+    with (
+        OperatorHarness(Count(), key=whole) as harness,
+        pytest.raises(StateDescriptorError, match=r"no state 'n' was registered; .*'count'"),
+    ):
+        harness.state("n", key=1)
+
+
+def test_keyed_state_off_a_keyed_stream_is_refused() -> None:
+    class Asks(MapFunction):
+        def open(self, ctx: Any) -> None:
+            ctx.get_list_state(ListStateDescriptor("n", int))
+
+        def map(self, value: Any) -> Any:
+            return value
+
+    with pytest.raises(StateAccessError, match=r"'Asks'.*list state 'n'.*'keyed stream'"):
+        OperatorHarness(Asks())
+
+
+class Total(AggregateFunction):
+    def create_accumulator(self) -> int:
+        return 0
+
+    def add(self, value: int, accumulator: int) -> int:
+        return accumulator + value
+
+    def get_result(self, accumulator: int) -> int:
+        return accumulator
+
+    def merge(self, acc_a: int, acc_b: int) -> int:
+        return acc_a + acc_b
+
+
+@pytest.mark.parametrize(
+    ("ask", "descriptor"),
+    [
+        ("get_state", ListStateDescriptor("n", int)),
+        ("get_list_state", ValueStateDescriptor("n", int)),
+        ("get_map_state", ValueStateDescriptor("n", int)),
+        ("get_reducing_state", MapStateDescriptor("n", str, int)),
+        ("get_aggregating_state", ReducingStateDescriptor("n", max, int)),
+        ("get_state", AggregatingStateDescriptor("n", Total(), int)),
+        ("get_state", "n"),
+    ],
+)
+def test_a_state_is_asked_for_by_its_own_descriptor(ask: str, descriptor: Any) -> None:
+    class Asks(KeyedProcessFunction):
+        def open(self, ctx: Any) -> None:
+            getattr(ctx, ask)(descriptor)
+
+        def process_element(self, value: Any, ctx: Any) -> None:
+            return None
+
+    with pytest.raises(UserFunctionError, match="is described by a"):
+        OperatorHarness(Asks(), key=whole)

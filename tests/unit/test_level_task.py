@@ -1,0 +1,484 @@
+"""One task: its batches, its stores, its end, whichever way it ends."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+
+from holdfast import (
+    EmbeddedRocksDBStateBackend,
+    HashMapStateBackend,
+    KeyedProcessFunction,
+    MapFunction,
+    OutputTag,
+    SinkFunction,
+    ValueStateDescriptor,
+)
+from holdfast.api.types import StreamType
+from holdfast.errors import (
+    HoldfastError,
+    OutputTypeError,
+    StateValueError,
+    StoreVersionError,
+    UserFunctionError,
+)
+from holdfast.runtime.level_task import COLLECT_EVERY, LevelTask
+from holdfast.runtime.plan import EpochPlan
+from holdfast.runtime.read_columns import Reader
+from holdfast.runtime.seat import TaskIdentity
+from holdfast.runtime.wire import Packer, Unpacker
+from holdfast.runtime.write_columns import Writer
+from holdfast.spark.serialization import dump_level
+from holdfast.state.machine import ProcessIdentity
+from holdfast.testing import ManualClock
+from tests.unit.functions import AllFive, Count
+from tests.unit.programs import Program
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from holdfast.api.streams import DataStream
+    from holdfast.runtime.plan import LevelPlan
+    from holdfast.runtime.report import TaskReport
+
+ROWS = "k string, n bigint"
+COUNTS = "k string, count bigint"
+LOG: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def _empty_log() -> None:
+    LOG.clear()
+
+
+class Logged(KeyedProcessFunction):
+    """Counts, notes its life, and fails on a negative number."""
+
+    def open(self, ctx: Any) -> None:
+        LOG.append("open")
+        self.count = ctx.get_state(ValueStateDescriptor("count", int))
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        self.count.update((self.count.value() or 0) + 1)
+        if value.n < 0:
+            raise ValueError("negative")
+        yield value.k, self.count.value()
+
+    def close(self) -> None:
+        LOG.append("close")
+
+
+class Failing(MapFunction):
+    """Fails in one place of its life."""
+
+    def __init__(self, fails_in: str) -> None:
+        self.fails_in = fails_in
+
+    def open(self, ctx: Any) -> None:
+        LOG.append("open failing")
+        ctx.get_metrics_group().gauge("gauge", self.gauge)
+        if self.fails_in == "open":
+            raise OSError("no connection")
+
+    def map(self, value: Any) -> Any:
+        return value
+
+    def gauge(self) -> float:
+        LOG.append("gauge")
+        if self.fails_in == "gauge":
+            raise OSError("no reading")
+        return 1.0
+
+    def close(self) -> None:
+        LOG.append("close failing")
+        if self.fails_in == "close":
+            raise OSError("cannot disconnect")
+
+
+class Desk:
+    """Runs tasks of a program's first level, by hand."""
+
+    def __init__(self, program: Program, directory: Path) -> None:
+        self.level: LevelPlan = program.compile().levels[0]
+        self.directory = directory
+        self.epoch = 0
+        self.expected: dict[tuple[str, int], str] = {}
+        self.attempt = 0
+
+    def task(self, subtask: int = 0) -> LevelTask:
+        """The next attempt at a subtask."""
+        self.attempt += 1
+        epoch = EpochPlan(
+            "job", "1", self.epoch, str(self.directory), ProcessIdentity.current(), self.expected
+        )
+        level = pickle.loads(dump_level(self.level))
+        return LevelTask(level, epoch, TaskIdentity(subtask, 0, self.attempt), ManualClock())
+
+    def batch(self, elements: list[Any], channel: int = 0) -> pa.RecordBatch:
+        wire = self.level.reads
+        chosen = wire.channels[channel]
+        subtasks = pa.array([0] * len(elements), pa.int32())
+        rows = Writer(chosen.type).batch(elements)
+        return Packer(wire).pack(chosen, rows, subtasks).drop_columns(["_hf_subtask"])
+
+    def run(self, *batches: list[Any]) -> list[Any]:
+        """An epoch of one task that ends well; returns its outputs."""
+        self.epoch += 1
+        task = self.task()
+        out = list(task.run(iter([self.batch(elements) for elements in batches])))
+        self.acknowledge(task.report)
+        return self.elements(out)
+
+    def fail(self, *batches: list[Any]) -> HoldfastError:
+        """An epoch of one task that fails; returns why."""
+        self.epoch += 1
+        task = self.task()
+        with pytest.raises(HoldfastError) as caught:
+            list(task.run(iter([self.batch(elements) for elements in batches])))
+        return caught.value
+
+    def acknowledge(self, report: TaskReport) -> None:
+        for uid, store in report.stores.items():
+            assert store.version is not None
+            self.expected[uid, report.subtask] = store.version
+
+    def elements(self, batches: list[pa.RecordBatch]) -> list[Any]:
+        wire = self.level.writes
+        parts = [part for batch in batches for part in Unpacker(wire).unpack(batch)]
+        return [e for channel, rows in parts for e in Reader(channel.type).elements(rows)]
+
+
+def counting(function: KeyedProcessFunction, backend: Any = None) -> tuple[Program, DataStream]:
+    program = Program(backend=backend)
+    stream = program.source(ROWS).key_by("k").process(function, COUNTS).uid("count").name("counter")
+    return program, stream
+
+
+@pytest.fixture(
+    params=[HashMapStateBackend(), EmbeddedRocksDBStateBackend()], ids=["hashmap", "rocksdb"]
+)
+def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Desk:
+    """A level that counts by key, with an output."""
+    program, stream = counting(Logged(), request.param)
+    program.collect(stream)
+    return Desk(program, tmp_path)
+
+
+# Ends
+
+
+def test_state_goes_from_epoch_to_epoch(desk: Desk) -> None:
+    assert desk.run([("a", 1), ("b", 1)], [("a", 1)]) == [("a", 1), ("b", 1), ("a", 2)]
+    assert desk.run([("a", 1)]) == [("a", 3)]
+    assert desk.run([("b", 1)]) == [("b", 2)]
+
+
+def test_a_failed_attempt_leaves_the_store_as_it_was(desk: Desk) -> None:
+    desk.run([("a", 1)])
+    before = dict(desk.expected)
+    error = desk.fail([("a", 1), ("a", 1)], [("b", 1), ("b", -1)])
+    assert "negative" in str(error)
+    assert desk.expected == before
+    assert desk.run([("a", 1), ("b", 1)]) == [("a", 2), ("b", 1)]
+
+
+def test_a_failed_first_attempt_leaves_no_store(desk: Desk) -> None:
+    desk.fail([("a", -1)])
+    assert desk.run([("a", 1)]) == [("a", 1)]
+
+
+@pytest.mark.parametrize("taken", [0, 1, 2])
+def test_a_consumer_that_stops_early_leaves_the_store_uncommitted(desk: Desk, taken: int) -> None:
+    desk.run([("a", 1)])
+    desk.epoch += 1
+    task = desk.task()
+    rows = task.run(iter([desk.batch([("a", 1)]), desk.batch([("a", 1)])]))
+    for _ in range(taken):
+        next(rows)
+    rows.close()  # type: ignore[attr-defined]
+    assert not hasattr(task, "report")
+    assert LOG.count("open") == LOG.count("close") == (1 if taken == 0 else 2)
+    assert desk.run([("a", 1)]) == [("a", 2)]
+
+
+def test_a_task_that_is_forgotten_leaves_the_store_uncommitted(desk: Desk) -> None:
+    desk.epoch += 1
+    rows = desk.task().run(iter([desk.batch([("a", 1)])]))
+    next(rows)
+    del rows
+    assert gc.isenabled()
+    assert desk.run([("a", 1)]) == [("a", 1)]
+
+
+def test_an_input_that_breaks_leaves_the_store_as_it_was(desk: Desk) -> None:
+    desk.run([("a", 1)])
+
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield desk.batch([("a", 1)])
+        raise ConnectionResetError("the executor is gone")
+
+    desk.epoch += 1
+    with pytest.raises(ConnectionResetError):
+        list(desk.task().run(broken()))
+    assert desk.run([("a", 1)]) == [("a", 2)]
+
+
+def test_a_store_at_another_version_is_refused_and_left_alone(desk: Desk) -> None:
+    desk.run([("a", 1)])
+    right = dict(desk.expected)
+    desk.expected = {("count", 0): "7-123"}
+    error = desk.fail([("a", 1)])
+    assert isinstance(error, StoreVersionError)
+    assert "'7-123'" in str(error)
+    assert "operator 'counter' (uid 'count'), subtask 1/2" in str(error)
+    desk.expected = {}
+    assert isinstance(desk.fail([("a", 1)]), StoreVersionError)
+    desk.expected = right
+    assert desk.run([("a", 1)]) == [("a", 2)]
+
+
+def test_a_second_attempt_after_a_successful_one_is_refused(desk: Desk) -> None:
+    desk.run([("a", 1)])
+    before = dict(desk.expected)
+    desk.run([("a", 1)])
+    desk.expected, after = before, desk.expected
+    assert isinstance(desk.fail([("a", 1)]), StoreVersionError)
+    desk.expected = after
+    assert desk.run([("a", 1)]) == [("a", 3)]
+
+
+def test_a_version_names_epoch_and_attempt(desk: Desk) -> None:
+    desk.run([("a", 1)])
+    desk.run([("a", 1)])
+    assert desk.expected == {("count", 0): "2-2"}
+
+
+def test_every_subtask_has_a_store_of_its_own(desk: Desk) -> None:
+    desk.epoch = 1
+    for subtask in (0, 1):
+        task = desk.task(subtask)
+        out = list(task.run(iter([desk.batch([("a", 1)])])))
+        assert desk.elements(out) == [("a", 1)]
+        desk.acknowledge(task.report)
+    assert set(desk.expected) == {("count", 0), ("count", 1)}
+
+
+# Life cycle
+
+
+def test_a_function_is_opened_by_its_first_row_and_closed_once(desk: Desk) -> None:
+    desk.run([], [("a", 1)], [("b", 1)])
+    assert LOG == ["open", "close"]
+    desk.run([])
+    desk.run()
+    assert LOG == ["open", "close"]
+    desk.fail([("a", -1)])
+    assert LOG == ["open", "close"] * 2
+
+
+def failing(where: str, tmp_path: Path) -> Desk:
+    """A level whose second operator fails in one place of its life."""
+    program, stream = counting(Logged())
+    stream.map(Failing(where), COUNTS).uid("failing").name("failing")
+    return Desk(program, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("open", r"'failing' \(uid 'failing'\), subtask 1/2, in open\(\): OSError: no connection"),
+        ("close", r"'failing' .*, in close\(\): OSError: cannot disconnect"),
+        ("gauge", r"'failing' .*, in a gauge: OSError: no reading"),
+    ],
+)
+def test_a_failure_at_either_end_of_life_leaves_the_store_as_it_was(
+    where: str, said: str, tmp_path: Path
+) -> None:
+    desk = failing(where, tmp_path)
+    for _ in range(2):
+        LOG.clear()
+        error = desk.fail([("a", 1)])
+        assert isinstance(error, UserFunctionError)
+        assert re.match(f"operator {said}", str(error))
+        assert LOG.count("close") == LOG.count("close failing") == 1
+    desk.level = failing("nowhere", tmp_path).level
+    LOG.clear()
+    desk.run([("a", 1)])
+    assert LOG == ["open", "open failing", "gauge", "close", "close failing"]
+
+
+def test_a_commit_that_fails_closes_every_function_once(tmp_path: Path) -> None:
+    class Point(NamedTuple):
+        x: int
+
+    class Keeps(Logged):
+        def open(self, ctx: Any) -> None:
+            super().open(ctx)
+            self.point = ctx.get_state(ValueStateDescriptor("point", Point))
+
+        def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+            self.point.update(Point(value.n if value.n else "zero"))  # type: ignore[arg-type]
+            yield value.k, 1
+
+    program, stream = counting(Keeps())
+    program.collect(stream)
+    desk = Desk(program, tmp_path)
+    error = desk.fail([("a", 1), ("b", 0)])
+    assert isinstance(error, StateValueError)
+    text = str(error)
+    assert "operator 'counter' (uid 'count'), subtask 1/2" in text
+    assert "state 'point'" in text
+    assert "key 'b'" in text
+    assert LOG == ["open", "close"]
+
+
+@pytest.mark.parametrize("how", ["well", "failing", "closed"])
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_garbage_collector_is_as_it_was(desk: Desk, how: str, enabled: bool) -> None:
+    if not enabled:
+        gc.disable()
+    try:
+        desk.epoch = 1
+        elements = [("a", -1 if how == "failing" else 1)]
+        rows = desk.task().run(iter([desk.batch(elements)] * (COLLECT_EVERY + 1)))
+        if how == "closed":
+            next(rows)
+            assert not gc.isenabled()
+            rows.close()  # type: ignore[attr-defined]
+        elif how == "failing":
+            with pytest.raises(UserFunctionError):
+                list(rows)
+        else:
+            list(rows)
+        assert gc.isenabled() is enabled
+    finally:
+        gc.enable()
+
+
+# Reports
+
+
+def test_a_report_counts_what_went_in_and_out(tmp_path: Path) -> None:
+    program = Program()
+    counted = program.source(ROWS).key_by("k").process(AllFive(), ROWS).uid("five")
+    program.collect(counted.filter(lambda row: row.n > 1).uid("filter"))
+    desk = Desk(program, tmp_path)
+    desk.epoch = 4
+    task = desk.task(1)
+    list(task.run(iter([desk.batch([("a", 1), ("b", 2)]), desk.batch([("a", 3)])])))
+    report = task.report
+    assert (report.epoch, report.level, report.subtask, report.attempt_id) == (4, 1, 1, 1)
+    figures = {uid: (r.records_in, r.records_out) for uid, r in report.operators.items()}
+    assert figures == {"five": (3, 3), "filter": (3, 2)}
+    assert set(report.stores) == {"five"}
+    assert report.stores["five"].version == "4-1"
+    assert report.stores["five"].entries > 0
+    assert report.warnings == ()
+
+
+def test_untyped_state_is_reported_as_a_warning(tmp_path: Path) -> None:
+    class Untyped(KeyedProcessFunction):
+        def open(self, ctx: Any) -> None:
+            ctx.get_state(ValueStateDescriptor("anything"))
+
+        def process_element(self, value: Any, ctx: Any) -> None:
+            return None
+
+    program, _ = counting(Untyped())
+    desk = Desk(program, tmp_path)
+    task = desk.task()
+    list(task.run(iter([desk.batch([("a", 1)])])))
+    assert len(task.report.warnings) == 1
+    assert "'anything' has no type" in task.report.warnings[0]
+
+
+def test_a_report_crosses_processes(desk: Desk) -> None:
+    desk.epoch = 1
+    task = desk.task()
+    list(task.run(iter([desk.batch([("a", 1)])])))
+    copy = pickle.loads(pickle.dumps(task.report))
+    assert copy.stores == task.report.stores
+    assert copy.operators["count"].records_in == 1
+
+
+# Outputs
+
+
+def test_an_output_that_does_not_fit_names_the_operator_that_gave_it(tmp_path: Path) -> None:
+    program, stream = counting(Count())
+    wrong = stream.map(lambda row: (row.k, "text"), COUNTS).name("wrong")
+    program.collect(wrong.map(lambda row: row, COUNTS).name("innocent"))
+    desk = Desk(program, tmp_path)
+    error = desk.fail([("a", 1)])
+    assert isinstance(error, OutputTypeError)
+    assert str(error).count("operator ") == 1
+    assert str(error).startswith("operator 'wrong'")
+    assert "'text' (str)" in str(error)
+    assert error.row_index == 0
+
+
+def test_outputs_nobody_reads_are_dropped(tmp_path: Path) -> None:
+    class Sides(Count):
+        def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+            yield OutputTag("unread"), object()
+            yield OutputTag("read"), value.k
+            yield value.k, 5
+
+    program, stream = counting(Sides())
+    program.collect(stream.get_side_output(OutputTag("read")))
+    desk = Desk(program, tmp_path)
+    assert desk.run([("a", 1)]) == ["a"]
+
+
+def test_a_tuple_of_two_is_no_side_output_unless_it_begins_with_a_tag(tmp_path: Path) -> None:
+    class Pairs(Count):
+        def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+            yield "late", value.n
+
+    program, stream = counting(Pairs())
+    program.collect(stream)
+    desk = Desk(program, tmp_path)
+    assert desk.run([("a", 1)]) == [("late", 1)]
+
+
+class Flushed(SinkFunction):
+    def invoke(self, value: Any, context: Any) -> None:
+        LOG.append(tuple(value))
+
+    def flush(self) -> None:
+        LOG.append("flush")
+
+
+def test_final_results_reach_the_operators_behind_before_they_end(tmp_path: Path) -> None:
+    program = Program(batch_mode=True)
+    reduced = program.source(ROWS).key_by("k").sum("n").uid("sum")
+    reduced.map(same, ROWS).add_sink(Flushed())
+    program.collect(reduced)
+    desk = Desk(program, tmp_path)
+    out = desk.run([("a", 1), ("b", 2)], [("a", 3)])
+    assert sorted(out) == [("a", 4), ("b", 2)]
+    assert sorted(LOG[:2]) == [("a", 4), ("b", 2)]
+    assert LOG[2:] == ["flush"]
+
+
+def same(value: Any) -> Any:
+    return value
+
+
+def test_a_stream_type_is_what_the_function_receives(tmp_path: Path) -> None:
+    program = Program()
+    source = program.source("k string, n int")
+    program.collect(source.key_by("k").map(type_name, str))
+    desk = Desk(program, tmp_path)
+    assert desk.level.operators[0].input == StreamType.of("k string, n int")
+    assert desk.run([("a", 1)]) == ["Event"]
+
+
+def type_name(value: Any) -> str:
+    return type(value).__name__
