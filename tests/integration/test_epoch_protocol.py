@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,12 +17,15 @@ from holdfast import (
     EmbeddedRocksDBStateBackend,
     HashMapStateBackend,
     KeyedProcessFunction,
+    MapFunction,
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
-from holdfast.errors import JobExecutionError, StoreVersionError
+from holdfast.api.graph import Kind
+from holdfast.errors import JobExecutionError, NotSerializableError, StoreVersionError
 from holdfast.spark.epochs import EpochRunner, JobIdentity
 from holdfast.spark.failures import original_error
+from holdfast.spark.session import QUERY_SETTINGS
 from tests.integration.conftest import CountByKey, final_counts
 
 if TYPE_CHECKING:
@@ -228,3 +232,78 @@ def test_static_and_streaming_sources_mix(
 def test_an_empty_collection_is_a_job_without_epochs(env: StreamExecutionEnvironment) -> None:
     nothing = env.from_collection([], "word string").key_by("word").process(CountByKey())
     assert list(nothing.execute_and_collect()) == []
+
+
+@pytest.mark.parametrize("condition", ["false", "word = 'nothing'"])
+def test_a_static_frame_without_rows_is_an_epoch_like_any_other(
+    env: StreamExecutionEnvironment, spark: SparkSession, condition: str
+) -> None:
+    frame = spark.createDataFrame([("a",)], "word string").where(condition)
+    counts = env.from_dataframe(frame).key_by("word").process(CountByKey())
+    assert list(counts.execute_and_collect()) == []
+
+
+def test_the_sessions_settings_are_as_they_were(
+    env: StreamExecutionEnvironment, spark: SparkSession
+) -> None:
+    names = [*QUERY_SETTINGS, "spark.sql.optimizer.excludedRules"]
+    before = [spark.conf.get(name, None) for name in names]
+    frame = spark.createDataFrame([("a",)], "word string")
+    first = env.from_dataframe(frame).key_by("word").process(CountByKey())
+    second = env.from_collection(["a"]).key_by(lambda w: w).process(CountByKey())
+    one, two = first.execute_and_collect(), second.execute_and_collect()
+    assert list(one) == list(two) == [("a", 1)]
+    assert [spark.conf.get(name, None) for name in names] == before
+
+
+def test_a_source_that_nothing_reads_does_not_matter(env: StreamExecutionEnvironment) -> None:
+    env.from_generator(lambda i: i, rate=1, type_info=int)
+    assert list(env.from_collection([1]).map(lambda n: n, int).execute_and_collect()) == [1]
+
+
+def test_a_limit_is_reached_without_waiting_for_more(env: StreamExecutionEnvironment) -> None:
+    # Three elements, then none for an hour.
+    numbers = env.from_generator(lambda i: i, rate=30, count=10**9, type_info=int)
+    first = numbers.filter(lambda n: n < 3).execute_and_collect(limit=3)
+    assert sorted(first) == [0, 1, 2]
+    assert env.from_collection([1]).map(lambda n: n, int).execute_and_collect(limit=0) == []
+
+
+class Tagging(MapFunction):
+    """Changes the very element it is given."""
+
+    def map(self, value: Any) -> Any:
+        value["k"] = "changed"
+        return value["k"]
+
+
+def test_consumers_of_one_stream_do_not_see_each_others_changes(
+    env: StreamExecutionEnvironment,
+) -> None:
+    words = env.from_collection(["a", "b", "c", "d"]).map(lambda w: {"k": w})
+    words.map(Tagging()).print()
+    seen: list[Any] = []
+    words.map(lambda e: e["k"], str).foreach_batch(lambda df, _: seen.extend(df.collect()))
+    counts = words.key_by(lambda e: e["k"]).process(CountByKey())
+    assert final_counts(list(counts.execute_and_collect())) == dict.fromkeys("abcd", 1)
+    assert sorted(row.value for row in seen) == ["a", "b", "c", "d"]
+
+
+def test_rows_keep_their_order_when_another_branch_is_longer(
+    env: StreamExecutionEnvironment,
+) -> None:
+    words = env.from_collection([("a",)] * 50, "word string")
+    counts = words.key_by("word").process(CountByKey(), "word string, n bigint")
+    again = counts.key_by("n").process(CountByKey())
+    again.print()
+    assert [n for _, n in counts.execute_and_collect()] == list(range(1, 51))
+
+
+def test_a_job_that_cannot_start_leaves_no_sink_that_nobody_reads(
+    env: StreamExecutionEnvironment,
+) -> None:
+    lock = threading.Lock()
+    broken = env.from_collection([1]).map(lambda n: lock.locked())
+    with pytest.raises(NotSerializableError):
+        broken.execute_and_collect()
+    assert not [node for node in env.graph.nodes if node.kind is Kind.OUTPUT]

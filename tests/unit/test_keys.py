@@ -6,6 +6,7 @@ from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -141,3 +142,27 @@ def test_keys_of_two_types_in_one_operator_are_refused() -> None:
         encoder.encode(b"\x00\x01", 1)
     with pytest.raises(KeyTypeError, match="True is a bool"):
         KeyEncoder(128, KeyShape("int")).encode_all(b"\x00\x01", [True])
+
+
+def test_components_of_tuples_are_compared_and_nulls_fit_any_type() -> None:
+    encoder = KeyEncoder(128)
+    encoder.encode_all(b"\x00\x01", [("a", None), ("b", 1), (None, 2)])
+    assert encoder.shape == KeyShape("tuple[str, int]")
+    for wrong in ((b"a", 1), ("a", 1.5), ("a", 1, 2), "a"):
+        with pytest.raises(KeyTypeError, match=r"the keys of this operator are tuple\[str, int\]"):
+            encoder.encode(b"\x00\x01", wrong)
+
+
+def test_naive_and_zoned_datetimes_are_different_types() -> None:
+    encoder = KeyEncoder(128)
+    encoder.encode(b"\x00\x01", datetime(2026, 1, 1, tzinfo=UTC))
+    with pytest.raises(KeyTypeError, match="datetime_ntz"):
+        encoder.encode(b"\x00\x01", datetime(2026, 1, 1))
+
+
+def test_both_readings_of_a_repeated_hour_are_keys_of_their_own() -> None:
+    berlin = ZoneInfo("Europe/Berlin")
+    first = datetime(2024, 10, 27, 2, 30, tzinfo=berlin)
+    second = first.replace(fold=1)
+    assert first == second
+    assert canonical_key(first) != canonical_key(second)

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from holdfast.api.output import OutputTag
 from holdfast.errors import OutputTypeError
+from holdfast.runtime.copies import copier, shared
 from holdfast.runtime.partition import partitioner
 from holdfast.runtime.read_columns import Reader
 from holdfast.runtime.report import StoreReport, TaskReport
@@ -51,6 +52,7 @@ class LevelTask:
             for copies in level.copies.values()
             for c in copies
         }
+        self._copiers = {c.id: copier(c.type) for c in level.reads.channels}
         self._readers = {c.id: Reader(c.type) for c in level.reads.channels}
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -90,7 +92,9 @@ class LevelTask:
         for copy in copies:
             subtasks = self._copy_routes[copy.id].subtasks(elements, rows)
             self._outbox.append(self._packer.pack(copy, rows, subtasks))
-        for index in entries:
+        for position, index in enumerate(entries):
+            if position and self._copiers[channel.id] is not shared:
+                elements = self._readers[channel.id].elements(rows)
             seat = self._seat(index)
             keys = seat.keys_of(elements, rows)
             self._feed(seat, elements, keys)
@@ -143,12 +147,15 @@ class LevelTask:
             raise OutputTypeError(
                 f"{seat.operator.describe()}: {error}", error.row_index
             ) from error
-        for index in outlet.operators:
-            self._feed(self._seat(index), chained, None)
+        # Rows first: operators behind may change the very elements the rows are made of.
         for channel in outlet.channels:
             route = seat.partitioners.get(channel.id)
             subtasks = None if route is None else route.subtasks(out, rows)
             self._outbox.append(self._packer.pack(channel, rows, subtasks))
+        last = len(outlet.operators) - 1
+        for position, index in enumerate(outlet.operators):
+            mine = chained if position == last else seat.copiers[outlet.tag](chained)
+            self._feed(self._seat(index), mine, None)
 
     def _pass_on(self, channel: Channel, rows: pa.RecordBatch) -> None:
         here = pa.repeat(pa.scalar(self._task.subtask, pa.int32()), rows.num_rows)

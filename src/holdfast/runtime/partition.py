@@ -112,6 +112,20 @@ class KeyPartitioner:
         return receivers
 
 
+class InPlace:
+    """To the subtask that has them already: rows that only cross to a later level."""
+
+    needs_elements = False
+
+    def __init__(self, parallelism: int, here: int) -> None:
+        """Keep rows at `here`, as far as there are so many subtasks."""
+        self._here = here % parallelism
+
+    def subtasks(self, elements: list[Any], rows: pa.RecordBatch) -> pa.Array:
+        """Receiving subtask of every row."""
+        return pa.repeat(pa.scalar(self._here, pa.int32()), rows.num_rows)
+
+
 class RoundRobin:
     """In turn."""
 
@@ -147,7 +161,7 @@ class AtRandom:
 
 def partitioner(
     channel: Channel, subtask: int, operator: str
-) -> KeyPartitioner | RoundRobin | AtRandom:
+) -> KeyPartitioner | InPlace | RoundRobin | AtRandom:
     """The partitioner of a channel, as it runs on `subtask`."""
     match channel.partitioning.exchange:
         case Exchange.KEY:
@@ -155,5 +169,7 @@ def partitioner(
             return KeyPartitioner(channel, Keys(channel.key, channel.type, operator))
         case Exchange.SHUFFLE:
             return AtRandom(channel.parallelism, subtask)
+        case Exchange.FORWARD:
+            return InPlace(channel.parallelism, subtask)
         case _:
             return RoundRobin(channel.parallelism, subtask)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import HoldfastError
 from holdfast.runtime.context import ElementContext, SubtaskContext
+from holdfast.runtime.copies import copier
 from holdfast.runtime.operators import KINDS, Operator, Reported
 from holdfast.runtime.partition import Keys, partitioner
 from holdfast.runtime.report import OperatorReport, StoreReport
@@ -75,6 +76,7 @@ class Seat:
         self.main = next((o for o in plan.outlets if o.tag is None), None)
         self.sides = {o.tag: o for o in plan.outlets if o.tag is not None}
         self.writers = {o.tag: Writer(o.type) for o in plan.outlets}
+        self.copiers = {o.tag: copier(o.type) for o in plan.outlets}
         self.partitioners = {
             c.id: partitioner(c, task.subtask, described)
             for o in plan.outlets

@@ -17,8 +17,8 @@ import pyarrow as pa
 from holdfast.api.events import Event
 from holdfast.errors import OutputTypeError
 from holdfast.runtime.column_writers import column_writer
-from holdfast.runtime.objects import pickled
 from holdfast.runtime.rows import Misfit, RowSplitter, column_hints, row_builder, row_class
+from holdfast.state.pickling import pickled
 
 if TYPE_CHECKING:
     from holdfast.api.types import StreamType

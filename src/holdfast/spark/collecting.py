@@ -29,12 +29,15 @@ class CollectedResults:
 
     def collect(self, elements: list[Any]) -> None:
         """Take one epoch's elements; called by the job."""
-        while elements and not self._closed:
+        while elements and not self._closed and not self._is_cancelled():
             try:
                 self._epochs.put(elements, timeout=_WAIT)
             except queue.Full:
                 continue
             return
+
+    def _is_cancelled(self) -> bool:
+        return self._client is not None and self._client.cancelled
 
     def attach(self, client: JobClient) -> None:
         """Say which job fills this."""

@@ -175,17 +175,24 @@ class _Compiler:
             self._channels[_output_key(node, position)] = channel
 
     def _channel(self, edge: Edge, node: Node, *, is_output: bool) -> Channel:
-        partitioning = edge.partitioning
-        if partitioning.exchange is Exchange.FORWARD and not is_output:
+        partitioning = FORWARD if is_output else edge.partitioning
+        if partitioning.exchange is Exchange.FORWARD and not self._keeps_place(edge, node):
             partitioning = Partitioning(Exchange.REBALANCE)
         return Channel(
             id=next(self._channel_ids),
             type=edge.type,
             level=self._last + 1 if is_output else self._levels[node.id],
-            partitioning=FORWARD if is_output else partitioning,
+            partitioning=partitioning,
             key=None if is_output else _key_plan(edge),
-            parallelism=self._parallelism[node.id],
+            parallelism=self._parallelism[edge.node.id if is_output else node.id],
             max_parallelism=self._max_parallelism[node.id],
+        )
+
+    def _keeps_place(self, edge: Edge, node: Node) -> bool:
+        """Whether rows that only cross levels, without an exchange, can keep their subtask."""
+        return node.kind is Kind.OUTPUT or (
+            self._levels[edge.node.id] > 0
+            and self._parallelism[edge.node.id] == self._parallelism[node.id]
         )
 
     def _wire(self, level: int) -> Wire:

@@ -6,6 +6,7 @@ import dataclasses
 import uuid
 import warnings
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from holdfast.api import configuration as conf
@@ -243,8 +244,9 @@ class StreamExecutionEnvironment:
             self._configuration.get(conf.LOCAL_STATE_DIR),
             list(self._listeners),
         )
+        client.start()
         self.graph.mark_executed(graph)
-        return client.start()
+        return client
 
     def execute_and_collect(
         self, stream: DataStream, job_name: str | None = None, limit: int | None = None
@@ -253,11 +255,17 @@ class StreamExecutionEnvironment:
         results = CollectedResults()
         sink = CollectSink(results.collect)
         self.graph.add(Kind.OUTPUT, stream._edges, stream.type, function=sink, name="Collect")
-        results.attach(self.execute_async(job_name))
+        try:
+            results.attach(self.execute_async(job_name))
+        except BaseException:
+            # Nobody will ever read it, so no later execution may fill it.
+            results.close()
+            self.graph.nodes.pop()
+            raise
         if limit is None:
             return results
         with results:
-            return [element for element, _ in zip(results, range(limit), strict=False)]
+            return list(islice(results, limit))
 
     def explain(self) -> str:
         """The job graph with uids and states, and the Spark plan, without running anything.
@@ -329,7 +337,9 @@ class StreamExecutionEnvironment:
 
 
 def _sources(graph: JobGraph) -> list[Node]:
-    return [node for node in graph.nodes if node.kind is Kind.SOURCE]
+    """Sources that something reads; the others do not run."""
+    read = {edge.node.id for node in graph.nodes for edge in node.inputs}
+    return [node for node in graph.nodes if node.kind is Kind.SOURCE and node.id in read]
 
 
 def _generated_type(function: Callable[[int], Any], type_info: object) -> StreamType:

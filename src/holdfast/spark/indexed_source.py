@@ -26,9 +26,9 @@ from pyspark.sql.streaming.datasource import (
 
 from holdfast.clock import monotonic, wait
 from holdfast.errors import UserFunctionError
-from holdfast.runtime.objects import pickle_by_value_with
 from holdfast.runtime.operators import user_traceback
 from holdfast.runtime.write_columns import Writer
+from holdfast.state.pickling import pickle_by_value_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

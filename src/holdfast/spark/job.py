@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from pyspark import InheritableThread
 
-from holdfast.clock import monotonic, wait
+from holdfast.clock import monotonic
 from holdfast.errors import JobExecutionError
 from holdfast.spark.epochs import EpochRunner, JobIdentity
 from holdfast.spark.failures import original_error
 from holdfast.spark.local_state import delete_local_state, local_state_root
-from holdfast.spark.session import QUERY_SETTINGS, settings
+from holdfast.spark.session import QUERY_SETTINGS, one_pass_settings, settings
 from holdfast.spark.statistics import EpochStatistics, JobStatistics, JobStatus
 from holdfast.spark.types import spark_schema
 
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger("holdfast")
+
+CANCEL_AGAIN = 0.1
+"""Seconds between two tries to cancel a job that runs in one pass."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,11 @@ class JobClient:
         return self._name
 
     @property
+    def cancelled(self) -> bool:
+        """Whether the job was told to end early."""
+        return self._cancelled.is_set()
+
+    @property
     def query(self) -> StreamingQuery:
         """The Spark query that runs the job; a job in one pass has none."""
         if self._query is None:
@@ -125,7 +133,9 @@ class JobClient:
     def _stop(self) -> None:
         if self._query is not None:
             self._query.stop()
-        else:
+            return
+        # Between two Spark jobs there is nothing to cancel: try until the end has come.
+        while not self._ended.wait(CANCEL_AGAIN):
             self._spark.sparkContext.cancelJobGroup(self.job_id)
 
     def result(self, timeout: float | None = None) -> JobExecutionResult:
@@ -144,12 +154,18 @@ class JobClient:
 
     def start(self) -> JobClient:
         """Start the job in the background."""
-        self._runner.start()
         watcher = self._run_one_pass
-        if not self._pace.one_pass:
-            with settings(self._spark, QUERY_SETTINGS):
-                self._query = self._start_query()
-            watcher = self._watch_query
+        try:
+            self._runner.start()
+            if not self._pace.one_pass:
+                with settings(self._spark, QUERY_SETTINGS):
+                    self._query = self._start_query()
+                watcher = self._watch_query
+        except BaseException as failure:
+            self._failure, self._status = failure, JobStatus.FAILED
+            self._clean_up()
+            self._ended.set()
+            raise
         InheritableThread(target=self._guarded, args=(watcher,), daemon=True).start()
         return self
 
@@ -196,13 +212,15 @@ class JobClient:
 
     def _run_one_pass(self) -> None:
         self._spark.sparkContext.setJobGroup(self.job_id, self._name, interruptOnCancel=True)
-        with settings(self._spark, QUERY_SETTINGS):
+        with settings(self._spark, one_pass_settings(self._spark)):
             self._run_epoch(self._first_rows(_static_frame), 0)
 
     def _run_epoch(self, batch: DataFrame, _: int) -> None:
         self._epoch_thread = threading.get_ident()
         try:
             self._keep_interval()
+            if self._cancelled.is_set():
+                raise JobExecutionError(f"job {self._name!r} was cancelled")
             self._end_epoch(self._runner.run(batch))
         except BaseException as failure:
             self._epoch_failure = failure
@@ -225,12 +243,13 @@ class JobClient:
     def _keep_interval(self) -> None:
         """Space epochs out where the trigger does not."""
         if self._pace.available_now and self._last_start is not None:
-            wait(max(0.0, self._last_start + self._pace.interval_ms / 1000 - monotonic()))
+            pause = self._last_start + self._pace.interval_ms / 1000 - monotonic()
+            self._cancelled.wait(max(0.0, pause))
         self._last_start = monotonic()
 
     def _first_rows(self, frame_of: Callable[[Source, str], DataFrame]) -> DataFrame:
         frames = [
-            frame_of(source.node.function, f"{self._scratch}/source-{source.node.id}")
+            frame_of(source.node.function, Path(self._scratch, f"source-{source.node.id}").as_uri())
             for source in self._plan.sources
         ]
         return self._runner.first_rows(frames)

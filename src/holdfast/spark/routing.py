@@ -79,6 +79,8 @@ def _subtask_column(df: DataFrame, channel: Channel) -> Column:
             group = F.pmod(key_hash_column(df, channel.partitioning.columns), F.lit(groups))
             # Whole-number division: both are below 2^15, so their product is exact.
             return F.floor(group * F.lit(p) / F.lit(groups)).cast("int")
+        case Exchange.FORWARD:
+            return F.pmod(F.spark_partition_id(), F.lit(p)).cast("int")
         case _:
             return F.floor(F.rand() * p).cast("int")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import SparkSession
@@ -114,17 +115,46 @@ def _use_this_python(spark: SparkSession) -> None:
     environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, paths)))
 
 
+def one_pass_settings(spark: SparkSession) -> dict[str, str]:
+    """Settings of a job that runs in one pass, on the session itself."""
+    excluded = spark.conf.get("spark.sql.optimizer.excludedRules", None)
+    # Of an input that it knows to be empty Spark would leave no tasks, and no one to report.
+    rules = ",".join(filter(None, [excluded, _PROPAGATE_EMPTY]))
+    return {**QUERY_SETTINGS, "spark.sql.optimizer.excludedRules": rules}
+
+
 @contextlib.contextmanager
 def settings(spark: SparkSession, wanted: dict[str, str]) -> Iterator[None]:
-    """Have `wanted` set on the session within the block, and put it back afterwards."""
-    before = {key: spark.conf.get(key, None) for key in wanted}
+    """Have `wanted` set on the session within the block, and put it back afterwards.
+
+    Blocks of several jobs may overlap: what the first found is put back by the last.
+    """
+    with _lock:
+        key = id(spark)
+        users, before = _in_force.get(key, (0, {}))
+        before = {**{name: spark.conf.get(name, None) for name in wanted}, **before}
+        _in_force[key] = (users + 1, before)
+        for name, value in wanted.items():
+            spark.conf.set(name, value)
     try:
-        for key, value in wanted.items():
-            spark.conf.set(key, value)
         yield
     finally:
-        for key, old in before.items():
-            if old is None:
-                spark.conf.unset(key)
+        with _lock:
+            users, before = _in_force.pop(key)
+            if users > 1:
+                _in_force[key] = (users - 1, before)
             else:
-                spark.conf.set(key, old)
+                _put_back(spark, before)
+
+
+def _put_back(spark: SparkSession, before: dict[str, str | None]) -> None:
+    for name, old in before.items():
+        if old is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, old)
+
+
+_lock = threading.Lock()
+_in_force: dict[int, tuple[int, dict[str, str | None]]] = {}
+_PROPAGATE_EMPTY: Final = "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"

@@ -10,9 +10,9 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 
 from holdfast.clock import SystemClock
 from holdfast.runtime.level_task import LevelTask
-from holdfast.runtime.objects import pickle_by_value_with
 from holdfast.runtime.report import TaskReport
 from holdfast.runtime.seat import TaskIdentity
+from holdfast.state.pickling import pickle_by_value_with
 
 pickle_by_value_with(cloudpickle.dumps)
 

@@ -29,6 +29,7 @@ from holdfast.errors import StateDescriptorError, StateValueError
 from holdfast.state.codec_columns import columns_codec
 from holdfast.state.codec_python import Codec, python_codec
 from holdfast.state.codec_schema import FORMAT
+from holdfast.state.pickling import pickle_one
 
 __all__ = ["Codec", "codec_for"]
 
@@ -91,7 +92,7 @@ def _let_pass(value: Any) -> None:
 
 def _pickle(value: Any) -> bytes:
     try:
-        return pickle.dumps(value, protocol=5)
+        return pickle_one(value)
     except Exception as error:
         raise StateValueError(
             f"a state without a type cannot hold a {type(value).__name__}, which does not pickle: "

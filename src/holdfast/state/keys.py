@@ -170,6 +170,9 @@ def canonical_key(key: Any) -> Any:
         return key + 0.0 if key == key else _ONE_NAN
     if isinstance(key, tuple):
         return tuple(map(canonical_key, key))
+    if isinstance(key, datetime) and key.tzinfo is not None:
+        # In one zone the two readings of a repeated hour are equal, though an hour apart.
+        return key.astimezone(UTC)
     return key
 
 
@@ -184,13 +187,32 @@ class KeyShape:
 
     @classmethod
     def of(cls, key: object) -> KeyShape:
-        """Shape of one key."""
+        """Shape of one key; a null component of a tuple may be of any type."""
         kind = _key_type(key)
         if kind is tuple:
-            return cls(f"tuple[{len(key)}]")  # type: ignore[arg-type]
+            parts = ["?" if part is None else cls.of(part).name for part in key]  # type: ignore[attr-defined]
+            return cls(f"tuple[{', '.join(parts)}]")
         if kind is datetime and key.tzinfo is None:  # type: ignore[attr-defined]
             return cls("datetime_ntz")
         return cls(kind.__name__)
+
+    def joined(self, other: KeyShape) -> KeyShape | None:
+        """The shape that both fit, or None if there is none."""
+        if self == other:
+            return self
+        mine, theirs = self._components(), other._components()
+        if not mine or len(mine) != len(theirs):
+            return None
+        parts = [b if a == "?" else a for a, b in zip(mine, theirs, strict=True)]
+        if any(b not in (a, "?") for a, b in zip(parts, theirs, strict=True)):
+            return None
+        return KeyShape(f"tuple[{', '.join(parts)}]")
+
+    def _components(self) -> list[str]:
+        """Types of a tuple's components; nothing for other keys."""
+        if not self.name.startswith("tuple["):
+            return []
+        return self.name.removeprefix("tuple[").removesuffix("]").split(", ")
 
 
 class KeyEncoder:
@@ -224,6 +246,10 @@ class KeyEncoder:
         """Beginnings of the store keys of many keys, in their order."""
         for kind in set(map(type, keys)) - self._types:
             self._check_type(next(key for key in keys if type(key) is kind))
+        if not self._types <= _SIMPLE:
+            # The class of a tuple or a datetime does not tell all about its type.
+            for key in keys:
+                self._check_type(key)
         if self._types == {int} and len(keys) >= WORTH_AN_ARRAY:
             return self._encode_integers(state_id, keys)
         heads = self._heads_of(state_id)
@@ -270,13 +296,14 @@ class KeyEncoder:
         if key is None:
             raise NullKeyError("the key is null")
         shape = KeyShape.of(key)
-        if self._shape is None:
-            self._shape = shape
-        elif shape != self._shape:
+        joined = shape if self._shape is None else self._shape.joined(shape)
+        if joined is None:
+            assert self._shape is not None
             raise KeyTypeError(
                 f"key {key!r} is a {shape.name}, but the keys of this operator are "
                 f"{self._shape.name}; let the key function always return the same type"
             )
+        self._shape = joined
         self._types.add(type(key))
 
 
@@ -307,6 +334,7 @@ _PRIMES = (
     np.uint64(0x85EBCA77C2B2AE63),
     np.uint64(0x27D4EB2F165667C5),
 )
+_SIMPLE = frozenset({bool, int, float, str, bytes, date, Decimal})
 _LENGTHS = [varint(length) for length in range(256)]
 _INTEGER_ROW = np.dtype(
     [("state", ">u2"), ("group", ">u2"), ("length", "u1"), ("key", "<i8"), ("namespace", "u1")]

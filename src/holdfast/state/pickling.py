@@ -1,4 +1,4 @@
-"""Pickling the elements of untyped streams.
+"""Pickling what has no declared type: elements of streams and values of state.
 
 Classes of a program's own `__main__`, or of a notebook, exist by name in the driver
 only; plain pickle refuses their instances in a worker. Who can do better says so.
@@ -16,16 +16,21 @@ _by_value: Callable[[Any], bytes] | None = None
 
 
 def pickle_by_value_with(dumps: Callable[[Any], bytes]) -> None:
-    """Use `dumps` for elements whose classes cannot be pickled by name."""
+    """Use `dumps` for objects whose classes cannot be pickled by name."""
     global _by_value
     _by_value = dumps
 
 
 def pickled(elements: list[Any]) -> list[bytes]:
     """Every element, pickled."""
+    return list(map(pickle_one, elements))
+
+
+def pickle_one(element: Any) -> bytes:
+    """One object, pickled."""
     try:
-        return [pickle.dumps(element, protocol=5) for element in elements]
+        return pickle.dumps(element, protocol=5)
     except (pickle.PicklingError, AttributeError, TypeError):
         if _by_value is None:
             raise
-        return list(map(_by_value, elements))
+        return _by_value(element)
