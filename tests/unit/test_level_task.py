@@ -34,6 +34,7 @@ from holdfast.runtime.seat import TaskIdentity
 from holdfast.runtime.wire import Packer, Unpacker
 from holdfast.runtime.write_columns import Writer
 from holdfast.spark.serialization import dump_level
+from holdfast.state import keyed_backend
 from holdfast.state.machine import ProcessIdentity
 from holdfast.testing import ManualClock
 from tests.unit.functions import AllFive, Count
@@ -267,6 +268,25 @@ def test_every_subtask_has_a_store_of_its_own(desk: Desk) -> None:
         assert desk.elements(out) == [("a", 1)]
         desk.acknowledge(task.report)
     assert set(desk.expected) == {("count", 0), ("count", 1)}
+
+
+def test_caches_are_emptied_between_batches_when_they_have_grown(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keyed_backend, "CACHE_LIMIT", 2)
+    desk.epoch = 1
+    task = desk.task()
+    batches = [[("a", 1), ("b", 1)], [("c", 1), ("a", 1)], [("a", 1)]]
+    cached = []
+    rows = task.run(iter([desk.batch(batch) for batch in batches]))
+    out = []
+    for row in rows:
+        out.append(row)
+        state = task._seats[0].state
+        assert state is not None
+        cached.append(sum(table.cached() for table in state.tables))
+    assert cached == [2, 0, 1]
+    assert desk.elements(out) == [("a", 1), ("b", 1), ("c", 1), ("a", 2), ("a", 3)]
 
 
 # Life cycle

@@ -235,6 +235,7 @@ def test_rows_at_random_reach_every_subtask_and_the_same_one_when_repeated() -> 
 
     assert dealt(1) == dealt(1)
     assert dealt(1) != dealt(2)
+    assert dealt(1)[:40] != receivers(RoundRobin(4, 1), int, list(range(40)))
     counts = Counter(dealt(0))
     assert set(counts) == {0, 1, 2, 3}
     assert all(count > 50 for count in counts.values())

@@ -230,8 +230,16 @@ class StreamExecutionEnvironment:
     # Execution
 
     def execute(self, job_name: str | None = None) -> JobExecutionResult:
-        """Run what was built since the last execution, and wait for its end."""
-        return self.execute_async(job_name).result()
+        """Run what was built since the last execution, and wait for its end.
+
+        An interrupt from the keyboard cancels the job.
+        """
+        client = self.execute_async(job_name)
+        try:
+            return client.result()
+        except KeyboardInterrupt:
+            client.cancel()
+            raise
 
     def execute_async(self, job_name: str | None = None) -> JobClient:
         """Start what was built since the last execution."""
