@@ -19,7 +19,6 @@ from holdfast import (
     SinkFunction,
     ValueStateDescriptor,
 )
-from holdfast.api.types import StreamType
 from holdfast.errors import (
     HoldfastError,
     OutputTypeError,
@@ -489,16 +488,3 @@ def test_final_results_reach_the_operators_behind_before_they_end(tmp_path: Path
 
 def same(value: Any) -> Any:
     return value
-
-
-def test_a_stream_type_is_what_the_function_receives(tmp_path: Path) -> None:
-    program = Program()
-    source = program.source("k string, n int")
-    program.collect(source.key_by("k").map(type_name, str))
-    desk = Desk(program, tmp_path)
-    assert desk.level.operators[0].input == StreamType.of("k string, n int")
-    assert desk.run([("a", 1)]) == ["Event"]
-
-
-def type_name(value: Any) -> str:
-    return type(value).__name__
