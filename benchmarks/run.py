@@ -88,9 +88,14 @@ def measure(
     return combined(runs[effort.warm_up_runs :])
 
 
-def results(options: argparse.Namespace, spark: SparkSession, say: Console) -> Iterator[Result]:
-    """Check and measure everything asked for, saying each result as it comes."""
+def results(options: argparse.Namespace, say: Console) -> Iterator[Result]:
+    """Check and measure everything asked for, saying each result as it comes.
+
+    Every system has a session of its own: Spark's state stores go on working in the
+    background for a while after a query of theirs has ended.
+    """
     for workload, contender in pairs(options):
+        spark = session()
         use_file_manager(spark, fast=options.fast_file_manager)
         check_prefix(contender, workload, spark)
         for effort in efforts(contender, workload, quick=options.quick):
@@ -100,6 +105,7 @@ def results(options: argparse.Namespace, spark: SparkSession, say: Console) -> I
                 f"{effort.events_per_epoch:,}: {result.events_per_s:,.0f} events/s"
             )
             yield result
+        spark.stop()
 
 
 def pairs(options: argparse.Namespace) -> list[tuple[Workload, Contender]]:
@@ -132,7 +138,7 @@ def main(arguments: Sequence[str]) -> None:
         say.print(f"This machine is busy (load {os.getloadavg()[0]:.1f}): rates will be too low.")
     output = options.output or (QUICK if options.quick else LATEST)
     measured = report.load(output)
-    for result in results(options, session(), say):
+    for result in results(options, say):
         measured = report.merged(measured, [result])
         report.write(output, measured)
     say.print(report.table(report.with_ratios(measured)))
