@@ -93,6 +93,7 @@ def main() -> None:
     print("Starting Spark ...", flush=True)
     env = StreamExecutionEnvironment.get_execution_environment()
     env.spark.sparkContext.setLogLevel("ERROR")
+    env.set_max_events_per_epoch(50_000)
     env.add_epoch_listener(Progress())
     visits = env.from_generator(visit, count=VISITS, rate=VISITS_PER_SECOND, name="visits")
     url_count(visits).add_sink(Milestones()).uid("milestones").name("milestones")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import traceback
+from abc import ABC, abstractmethod
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -51,7 +52,7 @@ class FailedRow(NamedTuple):
     traceback: str
 
 
-class Operator:
+class Operator(ABC):
     """One operator on one subtask, for one epoch."""
 
     def __init__(
@@ -113,11 +114,13 @@ class Operator:
         """What the operator gives out at the end of its input."""
         return []
 
+    @abstractmethod
     def _bind(self) -> Callable[..., Any]:
-        raise NotImplementedError
+        """What the loop calls; the function is open by then."""
 
+    @abstractmethod
     def _run(self, elements: list[Any], keys: Iterable[Any], out: list[Any]) -> None:
-        raise NotImplementedError
+        """The loop: call the function on every element, with its key set."""
 
     def _run_guarded(self, elements: list[Any], keys: list[Any] | None, out: list[Any]) -> None:
         """One by one, undoing all that a failing element has done."""
