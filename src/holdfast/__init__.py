@@ -16,7 +16,26 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.api.backends import EmbeddedRocksDBStateBackend, HashMapStateBackend
+    from holdfast.api.checkpoint_config import CheckpointConfig
+    from holdfast.api.checkpoint_options import (
+        CheckpointingMode,
+        ExternalizedCheckpointRetention,
+        RecoveryClaimMode,
+    )
+    from holdfast.api.checkpoint_storage import (
+        FileSystemCheckpointStorage,
+        JobManagerCheckpointStorage,
+    )
+    from holdfast.api.checkpointed import (
+        CheckpointedFunction,
+        CheckpointListener,
+        FunctionInitializationContext,
+        FunctionSnapshotContext,
+        ListCheckpointed,
+        OperatorStateStore,
+    )
     from holdfast.api.configuration import Configuration, RuntimeExecutionMode
+    from holdfast.api.configuration_file import load_configuration
     from holdfast.api.descriptors import (
         AggregatingStateDescriptor,
         ListStateDescriptor,
@@ -38,6 +57,8 @@ if TYPE_CHECKING:
     )
     from holdfast.api.graph import ErrorPolicy
     from holdfast.api.output import OutputTag
+    from holdfast.api.replayable_source import ReplayableSource
+    from holdfast.api.restart_strategies import RestartStrategies
     from holdfast.api.sinks import SparkSink
     from holdfast.api.state import AggregatingState, ListState, MapState, ReducingState, ValueState
     from holdfast.api.streams import DataStream, KeyedStream
@@ -51,33 +72,47 @@ __all__ = [
     "AggregateFunction",
     "AggregatingState",
     "AggregatingStateDescriptor",
+    "CheckpointConfig",
+    "CheckpointListener",
+    "CheckpointedFunction",
+    "CheckpointingMode",
     "Configuration",
     "DataStream",
     "EmbeddedRocksDBStateBackend",
     "EpochStatistics",
     "ErrorPolicy",
+    "ExternalizedCheckpointRetention",
     "FailedRow",
+    "FileSystemCheckpointStorage",
     "FilterFunction",
     "FlatMapFunction",
+    "FunctionInitializationContext",
+    "FunctionSnapshotContext",
     "HashMapStateBackend",
     "HoldfastError",
     "JobClient",
     "JobExecutionResult",
+    "JobManagerCheckpointStorage",
     "JobStatistics",
     "JobStatus",
     "KeySelector",
     "KeyedProcessFunction",
     "KeyedStream",
+    "ListCheckpointed",
     "ListState",
     "ListStateDescriptor",
     "MapFunction",
     "MapState",
     "MapStateDescriptor",
+    "OperatorStateStore",
     "OutputTag",
     "ProcessFunction",
+    "RecoveryClaimMode",
     "ReduceFunction",
     "ReducingState",
     "ReducingStateDescriptor",
+    "ReplayableSource",
+    "RestartStrategies",
     "RuntimeContext",
     "RuntimeExecutionMode",
     "SinkFunction",
@@ -85,19 +120,29 @@ __all__ = [
     "StreamExecutionEnvironment",
     "ValueState",
     "ValueStateDescriptor",
+    "load_configuration",
 ]
 
 __version__ = "0.1.0.dev0"
 
 _HOMES = {
     "holdfast.api.backends": "EmbeddedRocksDBStateBackend HashMapStateBackend",
+    "holdfast.api.checkpoint_config": "CheckpointConfig",
+    "holdfast.api.checkpoint_options": "CheckpointingMode ExternalizedCheckpointRetention "
+    "RecoveryClaimMode",
+    "holdfast.api.checkpoint_storage": "FileSystemCheckpointStorage JobManagerCheckpointStorage",
+    "holdfast.api.checkpointed": "CheckpointListener CheckpointedFunction "
+    "FunctionInitializationContext FunctionSnapshotContext ListCheckpointed OperatorStateStore",
     "holdfast.api.configuration": "Configuration RuntimeExecutionMode",
+    "holdfast.api.configuration_file": "load_configuration",
     "holdfast.api.descriptors": "AggregatingStateDescriptor ListStateDescriptor "
     "MapStateDescriptor ReducingStateDescriptor ValueStateDescriptor",
     "holdfast.api.functions": "AggregateFunction FilterFunction FlatMapFunction KeySelector "
     "KeyedProcessFunction MapFunction ProcessFunction ReduceFunction RuntimeContext SinkFunction",
     "holdfast.api.graph": "ErrorPolicy",
     "holdfast.api.output": "OutputTag",
+    "holdfast.api.replayable_source": "ReplayableSource",
+    "holdfast.api.restart_strategies": "RestartStrategies",
     "holdfast.api.sinks": "SparkSink",
     "holdfast.api.state": "AggregatingState ListState MapState ReducingState ValueState",
     "holdfast.api.streams": "DataStream KeyedStream",

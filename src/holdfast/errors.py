@@ -20,6 +20,11 @@ constructor's arguments are exactly ``args``.
     │   ├── KeyTypeError            a key whose type cannot be a key, or differs from the others
     │   ├── StoreVersionError       a local store stands at another version than expected
     │   └── StoreFullError          the disk, or the store's address space, is exhausted
+    ├── CheckpointError             a checkpoint could not be taken, kept or used
+    │   ├── CheckpointStorageError  checkpoint storage refused, failed or is full
+    │   ├── CorruptCheckpointError  a checkpoint is damaged, cut off, foreign or too new
+    │   ├── FencedError             another driver has taken over the job
+    │   └── RestoreError            there is nothing to restore from, or it does not fit
     ├── UserFunctionError           user code raised; carries operator, subtask, key and row
     ├── OutputTypeError             an output does not fit the declared type
     └── JobExecutionError           the job failed; the cause is attached
@@ -90,6 +95,26 @@ class StoreVersionError(StateError):
 
 class StoreFullError(StateError):
     """The disk, or the store's address space, is exhausted."""
+
+
+class CheckpointError(HoldfastError):
+    """A checkpoint could not be taken, kept or used."""
+
+
+class CheckpointStorageError(CheckpointError):
+    """Checkpoint storage refused an operation, failed, or is full."""
+
+
+class CorruptCheckpointError(CheckpointError):
+    """A checkpoint is damaged, cut off, foreign, or of a later format."""
+
+
+class FencedError(CheckpointError):
+    """Another driver has taken over the job; this one may write no more."""
+
+
+class RestoreError(CheckpointError):
+    """There is nothing to restore from, or it does not fit the job."""
 
 
 class UserFunctionError(HoldfastError):

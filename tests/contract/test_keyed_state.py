@@ -30,6 +30,7 @@ from holdfast.errors import (
 from holdfast.state import keyed_backend
 from holdfast.state.keyed_backend import KeyedStateBackend
 from holdfast.state.list_table import MAX_CHUNKS
+from holdfast.state.local_snapshot import open_snapshot
 from holdfast.state.open_store import open_store
 from holdfast.state.table import NO_KEY, CurrentKey
 
@@ -718,3 +719,32 @@ def test_a_store_at_another_version_is_reported(subtask: Subtask) -> None:
     subtask.open()
     subtask.key("a")
     assert subtask.get(VALUE).value() == 1
+
+
+def test_states_and_the_type_of_keys_are_described_for_snapshots(subtask: Subtask) -> None:
+    assert subtask.state.state_descriptions() == []
+    assert subtask.state.key_shape is None
+    subtask.get(MapStateDescriptor("scores", str, float))
+    subtask.get(ValueStateDescriptor("count", int))
+    subtask.key(("a", None))
+    subtask.get(ValueStateDescriptor("count", int)).update(1)
+    subtask.next_epoch()
+    assert subtask.state.key_shape == "tuple[str, ?]"
+    described = subtask.state.state_descriptions()
+    assert [(state["name"], state["kind"]) for state in described] == [
+        ("count", "value"),
+        ("scores", "map"),
+    ]
+    assert [schema["type"] for schema in described[1]["schema"]] == ["float", "str"]
+
+
+def test_a_commit_of_keyed_state_can_leave_a_snapshot(subtask: Subtask, tmp_path: Path) -> None:
+    subtask.get(ValueStateDescriptor("count", int))
+    subtask.key("a")
+    subtask.get(ValueStateDescriptor("count", int)).update(1)
+    subtask.state.commit("1-test", tmp_path / "snapshot")
+    subtask.version = "1-test"
+    with open_snapshot(subtask.backend, tmp_path / "snapshot") as snapshot:
+        assert snapshot.version == "1-test"
+        assert sum(1 for _ in snapshot.scan(b"")) == 3
+    subtask.open()

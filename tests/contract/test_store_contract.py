@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import TYPE_CHECKING
 
 import lmdb
@@ -11,9 +13,11 @@ from holdfast.api.backends import EmbeddedRocksDBStateBackend
 from holdfast.errors import StateError, StoreVersionError
 from holdfast.state.lmdb_long_keys import LongKeys
 from holdfast.state.lmdb_store import LmdbStore
+from holdfast.state.local_snapshot import is_shareable, snapshot_files
 from holdfast.state.rocksdb_options import FILES_BEFORE_MERGE
 from holdfast.state.rocksdb_store import RocksDBStore
-from tests.contract.store_children import child, heard, kill_after
+from tests.contract.snapshot_contract import SnapshotContract
+from tests.contract.store_children import child, heard, kill_after, run_child
 from tests.contract.store_contract import StoreContract
 from tests.contract.store_survival import StoreSurvival
 
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class TestLmdbStore(StoreContract, StoreSurvival):
+class TestLmdbStore(StoreContract, StoreSurvival, SnapshotContract):
     backend = "hashmap"
 
     def open(self, directory: Path, expected: str | None = None) -> LmdbStore:
@@ -80,6 +84,43 @@ store.commit('v2')
         assert names[0] == "state-1.mdb-lock"
         assert names[1:] == ["state-7.mdb", "state-7.mdb-lock"]
 
+    def test_a_snapshot_that_does_not_fit_on_the_disk_fails_and_the_store_has_moved_on(
+        self, directory
+    ):
+        self.filled(directory, {b"%05d" % i: bytes(1000) for i in range(9000)})
+        program = """
+store = open_at('v1')
+store.write([(b'a', b'1')])
+resource.setrlimit(resource.RLIMIT_FSIZE, (5_000_000, 5_000_000))
+try:
+    store.commit('v2', Path(sys.argv[2] + '-snapshot'))
+except HoldfastError as error:
+    say(f"{type(error).__name__}: {error}")
+"""
+        said = run_child(self.backend, directory, program)
+        assert said.startswith("StateError: no snapshot could be made of the store at 'v2'")
+        assert len(self.contents(directory, "v2")) == 9001
+        assert [path.name for path in directory.parent.iterdir()] == [directory.name]
+
+    def test_a_store_that_is_compacted_has_a_snapshot_of_the_same(self, directory, tmp_path):
+        self.filled(directory, {b"%05d" % i: bytes(4000) for i in range(20_000)})
+        store = self.open(directory, "v1")
+        store.write((b"%05d" % i, None) for i in range(20_000) if i % 50)
+        store.commit("v2", tmp_path / "snapshot")
+        assert [path.name for path in directory.glob("*.mdb")] == ["state-2.mdb"]
+        assert self.read(tmp_path / "snapshot") == self.contents(directory, "v2")
+
+    @pytest.mark.parametrize("size", [0, 100, 8192, 100_000, 180_000])
+    def test_a_snapshot_that_was_cut_off_is_refused(self, tmp_path, size):
+        snapshot = self.made(tmp_path, {b"%06d" % i: b"v" * 50 for i in range(3000)})
+        assert (snapshot / "state-1.mdb").stat().st_size > 200_000
+        os.truncate(snapshot / "state-1.mdb", size)
+        with pytest.raises(StateError, match=str(snapshot)):
+            self.read(snapshot)
+        with pytest.raises(StateError, match=str(snapshot)):
+            self.restored([snapshot], tmp_path / "new", whole=True)
+        assert not (tmp_path / "new").exists()
+
     @pytest.mark.parametrize("damage", [b"", b"not a database", bytes(300_000)])
     def test_a_damaged_file_is_refused(self, directory, damage):
         self.filled(directory, {b"a": b"1"})
@@ -107,7 +148,7 @@ store.commit('v2')
         environment.close()
 
 
-class TestRocksDBStore(StoreContract, StoreSurvival):
+class TestRocksDBStore(StoreContract, StoreSurvival, SnapshotContract):
     backend = "rocksdb"
 
     def open(self, directory: Path, expected: str | None = None) -> RocksDBStore:
@@ -140,6 +181,40 @@ class TestRocksDBStore(StoreContract, StoreSurvival):
             version = f"v{number}"
             store.commit(version)
         assert self.contents(directory, "v11") == model
+
+    def test_snapshots_and_stores_taken_over_share_the_files_of_the_store(self, tmp_path):
+        snapshot = self.made(tmp_path, {b"%06d" % i: b"v" * 50 for i in range(20_000)})
+        self.restored([snapshot], tmp_path / "new", whole=True)
+        store = self.open(tmp_path / "store", "v1")
+        store.write([(b"a", b"1")])
+        store.commit("v2", tmp_path / "later")
+        for file in filter(is_shareable, snapshot_files(snapshot)):
+            inode = (snapshot / file).stat().st_ino
+            assert (tmp_path / "later" / file).stat().st_ino == inode
+            assert (tmp_path / "new" / "rocksdb" / file).stat().st_ino == inode
+
+    def test_a_snapshot_on_another_disk_is_copied(self, tmp_path, monkeypatch):
+        model = {b"%06d" % i: b"v" * 50 for i in range(2000)}
+        snapshot = self.made(tmp_path, model)
+
+        def refuse(source: Path, target: Path) -> None:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+        monkeypatch.setattr(os, "link", refuse)
+        self.restored([snapshot], tmp_path / "new", whole=True)
+        assert self.found(tmp_path / "new") == model
+
+    @pytest.mark.parametrize("damage", ["CURRENT", "MANIFEST-*", "*.sst"])
+    def test_a_damaged_snapshot_is_refused_or_reported_never_misread(self, tmp_path, damage):
+        model = {b"%06d" % i: b"%d" % i * 20 for i in range(20_000)}
+        snapshot = self.made(tmp_path, model)
+        for path in snapshot.glob(damage):
+            data = bytearray(path.read_bytes())
+            middle = len(data) // 2
+            data[middle : middle + 64] = bytes(byte ^ 0xFF for byte in data[middle : middle + 64])
+            path.write_bytes(data)
+        with pytest.raises(StateError, match=str(snapshot)):
+            assert self.read(snapshot) == model, "misread"
 
     @pytest.mark.parametrize("damage", ["CURRENT", "MANIFEST-*", "*.sst"])
     def test_a_damaged_store_is_refused_or_reported_never_misread(self, directory, damage):

@@ -24,6 +24,8 @@ from holdfast import (
 from holdfast.api.graph import Kind
 from holdfast.errors import JobExecutionError, NotSerializableError, StoreVersionError
 from holdfast.spark.epochs import EpochRunner, JobIdentity
+from holdfast.spark.pinning import Pinning
+from holdfast.spark.statistics import StatisticsKeeper
 from holdfast.spark.failures import original_error
 from holdfast.spark.session import QUERY_SETTINGS
 from tests.integration.conftest import CountByKey, final_counts
@@ -46,11 +48,12 @@ def runner(
     env.set_state_backend(request.param)
     words = env.from_dataframe(spark.createDataFrame([("a",)], "word string"))
     words.key_by("word").process(CountByKey(), "word string, n bigint").uid("count").print()
-    _, plan, _ = env._compiled()
-    runner = EpochRunner(spark, plan, JobIdentity("protocol", "protocol", str(tmp_path)))
-    runner.start()
-    yield runner
-    runner.close()
+    _, plan, _ = env._compiled(env._checkpointing("protocol"))
+    job = JobIdentity("protocol", "protocol", str(tmp_path))
+    pinning = Pinning(spark)
+    pinning.anchor(plan.level_parallelism)
+    yield EpochRunner(spark, plan, job, StatisticsKeeper(plan), pinning)
+    pinning.close()
 
 
 def rows_of(runner: EpochRunner, spark: SparkSession, words: str) -> Any:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+from holdfast.faults import VARIABLE
+
 ROOT = Path(__file__).parents[2]
 
 
-def printed(example: str) -> list[str]:
+def printed(example: str, *arguments: str) -> list[str]:
     """What an example prints."""
     environment = dict(os.environ, PYTHONPATH=str(ROOT / "src"))
     run = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / example)],
+        [sys.executable, str(ROOT / "examples" / example), *arguments],
         capture_output=True,
         text=True,
         timeout=240,
@@ -24,6 +28,24 @@ def printed(example: str) -> list[str]:
     )
     assert run.returncode == 0, run.stderr
     return run.stdout.splitlines()
+
+
+def end_of_killed(example: str, *arguments: str, fault: dict[str, object]) -> int:
+    """How an example ends whose driver is killed by a fault."""
+    environment = dict(os.environ, PYTHONPATH=str(ROOT / "src"), **{VARIABLE: json.dumps([fault])})
+    run = subprocess.Popen(
+        [sys.executable, str(ROOT / "examples" / example), *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        start_new_session=True,
+    )
+    try:
+        return run.wait(timeout=240)
+    finally:
+        # Spark's JVM would end a little later by itself.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(run.pid, signal.SIGKILL)
 
 
 def test_consumer_lag_is_producer_minus_consumer() -> None:
@@ -53,3 +75,26 @@ def test_the_demo_shows_progress_and_ends_with_a_summary() -> None:
     assert any("[####" in line and "epoch" in line for line in lines)
     assert any("500,000 in, 500,000 counts out" in line for line in lines)
     assert any("status     FINISHED" in line for line in lines)
+
+
+def test_the_buffering_sink_loses_nothing_when_its_driver_is_killed(tmp_path: Path) -> None:
+    def arguments(name: str) -> tuple[str, ...]:
+        return (str(tmp_path / name), "--checkpoints", str(tmp_path / f"{name}-checkpoints"))
+
+    def flushed(name: str) -> list[str]:
+        return (tmp_path / name).read_text().splitlines()
+
+    [undisturbed] = printed("buffering_sink.py", *arguments("undisturbed"))
+    assert undisturbed.startswith("started anew")
+    kill = {"point": "after-metadata", "action": "kill", "checkpoint": 3}
+    kill["once"] = str(tmp_path / "marker")
+    assert end_of_killed("buffering_sink.py", *arguments("killed"), fault=kill) == -signal.SIGKILL
+    before = flushed("killed")
+    assert len(before) < len(flushed("undisturbed"))
+
+    [again] = printed("buffering_sink.py", *arguments("killed"))
+    assert again.startswith("started from checkpoint 3;")
+    # As sets: the file takes no part in checkpoints, so what was written after the last one
+    # is written again.
+    assert set(flushed("killed")) == set(flushed("undisturbed"))
+    assert len(flushed("undisturbed")) == len(set(flushed("undisturbed"))) == 84 // 7

@@ -48,6 +48,9 @@ class EmbeddedRocksDBStateBackend:
     compression: Compression = "none"
     """Packing of blocks: `none` reads fastest, `lz4` and `zstd` save disk."""
 
+    enable_incremental_checkpointing: bool = False
+    """Whether checkpoints upload only new files; `execution.checkpointing.incremental`."""
+
     bloom_bits_per_key: int = 10
     """Bits per key that let a read skip files without the key; 0 turns it off."""
 

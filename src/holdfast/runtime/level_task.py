@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.clock import Clock
-    from holdfast.runtime.plan import Channel, EpochPlan, LevelPlan, Outlet
+    from holdfast.runtime.plan import Channel, EpochPlan, LevelPlan, OperatorPlan, Outlet
 
 COLLECT_EVERY = 16
 """Batches between two runs of the garbage collector, which is off in between."""
@@ -166,6 +167,9 @@ class LevelTask:
         yield from outbox
 
     def _finish(self) -> Iterator[pa.RecordBatch]:
+        for index, plan in enumerate(self._level.operators):
+            if self._works_without_rows(plan):
+                self._seat(index)
         # In the plan's order: what an operator gives out at its end reaches those
         # behind it before they end themselves.
         for index in range(len(self._level.operators)):
@@ -174,12 +178,35 @@ class LevelTask:
                 self._emit(seat, seat.operator.finish())
         yield from self._sent()
         for seat in self._seats.values():
+            seat.snapshot_function()
+        for seat in self._seats.values():
             # Before anything is closed, which a gauge may read, and before the commit.
             seat.finished_report()
         for seat in self._seats.values():
             seat.operator.close()
 
+    def _works_without_rows(self, plan: OperatorPlan) -> bool:
+        """Whether the operator is opened though none of the epoch's rows reached it."""
+        epoch = self._epoch
+        if epoch is None or self._task.subtask >= plan.parallelism:
+            return False
+        news = bool(epoch.completed or epoch.aborted)
+        return plan.has_operator_state or (plan.listens and news)
+
+    def _seat_idle_stores(self) -> None:
+        """Take a seat for every store that is to be snapshot and was not used."""
+        epoch = self._epoch
+        if epoch is None or epoch.checkpoint is None:
+            return
+        for index, plan in enumerate(self._level.operators):
+            stands = (plan.uid, self._task.subtask) in epoch.expected
+            if stands and index not in self._seats:
+                seat = Seat(plan, self._level, epoch, self._task, self._clock)
+                self._seats[index] = seat
+                seat.open_state()
+
     def _commit(self) -> TaskReport:
+        self._seat_idle_stores()
         stores: dict[str, StoreReport] = {}
         warnings: list[str] = []
         for seat in self._seats.values():
@@ -194,6 +221,8 @@ class LevelTask:
             subtask=self._task.subtask,
             attempt_id=self._task.attempt_id,
             host=socket.gethostname(),
+            # An executor's Python workers are forked from one process.
+            executor=f"{socket.gethostname()}:{os.getppid()}",
             operators={seat.plan.uid: seat.report for seat in self._seats.values()},
             stores=stores,
             warnings=tuple(warnings),
@@ -211,5 +240,5 @@ class LevelTask:
             plan = self._level.operators[index]
             seat = Seat(plan, self._level, self._epoch, self._task, self._clock)
             self._seats[index] = seat
-            seat.operator.open()
+            seat.open()
         return seat

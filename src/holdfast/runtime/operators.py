@@ -76,10 +76,11 @@ class Operator(ABC):
         self._batch_mode = batch_mode
         self._element_context = element_context
         self._function = plan.function
-        self._closed = False
+        self.is_open = False
 
     def open(self) -> None:
         """Open the function."""
+        self.is_open = True
         if isinstance(self._function, Function):
             with Reported(self, "in open()"):
                 self._function.open(self.context)
@@ -87,8 +88,8 @@ class Operator(ABC):
 
     def close(self) -> None:
         """Close the function; once, however often it is asked for."""
-        if isinstance(self._function, Function) and not self._closed:
-            self._closed = True
+        if isinstance(self._function, Function) and self.is_open:
+            self.is_open = False
             with Reported(self, "in close()"):
                 self._function.close()
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from holdfast.api.checkpointed import CheckpointedFunction, CheckpointListener, ListCheckpointed
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -99,6 +101,16 @@ class OperatorPlan:
     outlets: tuple[Outlet, ...]
 
     @property
+    def has_operator_state(self) -> bool:
+        """Whether its function has state of its own, beside that of keys."""
+        return isinstance(self.function, CheckpointedFunction | ListCheckpointed)
+
+    @property
+    def listens(self) -> bool:
+        """Whether its function wants to hear how checkpoints end."""
+        return isinstance(self.function, CheckpointListener)
+
+    @property
     def outlet_tags(self) -> frozenset[str]:
         """Side outputs that something reads."""
         return frozenset(outlet.tag for outlet in self.outlets if outlet.tag is not None)
@@ -123,6 +135,15 @@ class LevelPlan:
 
 
 @dataclass(frozen=True)
+class CheckpointOrder:
+    """What an epoch is told that ends in a checkpoint."""
+
+    id: int
+    timestamp: int
+    """When it was triggered, in milliseconds since 1970."""
+
+
+@dataclass(frozen=True)
 class EpochPlan:
     """What the tasks of one epoch are told beside the level's plan."""
 
@@ -134,3 +155,13 @@ class EpochPlan:
     """The driver, whose death makes the job's local state worthless."""
     expected: dict[tuple[str, int], str]
     """Version every store stands at, by uid and subtask; none for a new one."""
+    checkpoint: CheckpointOrder | None = None
+    """The checkpoint that the epoch ends in, if it does."""
+    next_checkpoint: int = 1
+    """Id of the first checkpoint that will contain the epoch."""
+    restored: int | None = None
+    """The checkpoint that the job was last restored from."""
+    completed: tuple[int, ...] = ()
+    """Checkpoints that were completed since functions were last told."""
+    aborted: tuple[int, ...] = ()
+    """Checkpoints that were aborted since functions were last told."""

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, Final
 
 from holdfast.api.metrics import MetricValues
+
+STORE: Final = "store"
+"""Directory of a local snapshot that holds the copy of the store."""
+OPERATOR_STATE: Final = "operator-state"
+"""File of a local snapshot that holds the operator state."""
 
 
 @dataclass(slots=True)
@@ -19,12 +25,27 @@ class OperatorReport:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotReport:
+    """A local snapshot of a store, ready to be uploaded."""
+
+    directory: str
+    """On the host of the task; holds `STORE` and, if there is any, `OPERATOR_STATE`."""
+    states: tuple[dict[str, Any], ...]
+    """Name, kind and schema of every keyed state."""
+    key: str | None
+    """Name of the shape that keys have; None before the first key."""
+    sync_ms: int
+    """How long the epoch was held up by it."""
+
+
+@dataclass(frozen=True, slots=True)
 class StoreReport:
     """Where a store stands after an epoch."""
 
-    version: str | None
+    version: str
     entries: int
     bytes_on_disk: int
+    snapshot: SnapshotReport | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +58,8 @@ class TaskReport:
     subtask: int
     attempt_id: int
     host: str
+    executor: str
+    """Tells the executors apart that run the job's tasks."""
     operators: dict[str, OperatorReport]
     """By uid."""
     stores: dict[str, StoreReport]

@@ -8,9 +8,10 @@ compiled once per source: operators chained to two sources run behind each of th
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from holdfast.api.checkpointed import CheckpointedFunction, CheckpointListener, ListCheckpointed
 from holdfast.api.graph import FORWARD, Edge, Exchange, JobGraph, Kind, Node, Partitioning
 from holdfast.api.parallelism import check_parallelism, default_max_parallelism
 from holdfast.api.types import StreamType
@@ -38,6 +39,8 @@ class Settings:
     backend: StateBackend
     batch_mode: bool
     job_parameters: dict[str, str]
+    stored_max_parallelism: dict[str, int] = field(default_factory=dict)
+    """Number of key groups that state was written with, by uid; where none is set."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,10 @@ class _Compiler:
         settings = self._settings
         parallelism = node.parallelism or settings.parallelism
         limit = (
-            node.max_parallelism or settings.max_parallelism or default_max_parallelism(parallelism)
+            node.max_parallelism
+            or settings.max_parallelism
+            or settings.stored_max_parallelism.get(self._uids[node.id])
+            or default_max_parallelism(parallelism)
         )
         check_parallelism(parallelism, limit, f"operator {node}")
         self._parallelism[node.id] = parallelism
@@ -149,7 +155,8 @@ class _Compiler:
         if edge.partitioning.exchange is not Exchange.FORWARD:
             return False
         if self._levels[edge.node.id] == 0:
-            return node.parallelism is None
+            # Tasks at the sources come and go with the input: nothing outlives an epoch there.
+            return node.parallelism is None and not _keeps_something(node)
         return self._parallelism[edge.node.id] == self._parallelism[node.id]
 
     def _chained(self, edge: Edge, node: Node) -> bool:
@@ -318,6 +325,11 @@ def _output_key(node: Node, position: int) -> tuple[int, str | None, int, int]:
     edge = node.inputs[position]
     consumer = (_SINKS, 0) if len(node.inputs) == 1 else (node.id, position)
     return (edge.node.id, _tag(edge), *consumer)
+
+
+def _keeps_something(node: Node) -> bool:
+    """Whether the node's function has operator state, or hears of checkpoints."""
+    return isinstance(node.function, CheckpointedFunction | ListCheckpointed | CheckpointListener)
 
 
 def _tag(edge: Edge) -> str | None:

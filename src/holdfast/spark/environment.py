@@ -11,18 +11,31 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.api import configuration as conf
 from holdfast.api.backends import StateBackend, backend_named
+from holdfast.api.checkpoint_config import CheckpointConfig
+from holdfast.api.checkpoint_options import (
+    IGNORE_UNCLAIMED_STATE,
+    RECOVERY_PATH,
+    SAVEPOINT_DIR,
+    CheckpointingMode,
+)
+from holdfast.api.checkpoint_settings import checkpoint_settings
 from holdfast.api.configuration import Configuration, RuntimeExecutionMode
+from holdfast.api.configuration_file import load_configuration
 from holdfast.api.graph import Edge, JobGraph, Kind, Node
 from holdfast.api.inference import infer_type
 from holdfast.api.parallelism import check_max_parallelism
+from holdfast.api.restart_strategies import FallBack, RestartStrategy, restart_strategy
 from holdfast.api.sinks import CollectSink
 from holdfast.api.streams import DataStream
 from holdfast.api.types import StreamType
 from holdfast.errors import ConfigurationError, JobGraphError
+from holdfast.spark.checkpointing import Checkpointing, RecoveryOrder
 from holdfast.spark.collecting import CollectedResults
 from holdfast.spark.compiler import JobPlan, Settings, compile_job
+from holdfast.spark.incarnation import Pace
 from holdfast.spark.indexed_source import IndexedElements, data_source
-from holdfast.spark.job import JobClient, JobExecutionResult, Pace
+from holdfast.spark.job import JobClient, JobExecutionResult, JobOrder, new_job_id
+from holdfast.spark.replayable_source import replayed
 from holdfast.spark.session import check_session, local_session
 from holdfast.spark.source import (
     Source,
@@ -37,7 +50,14 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from holdfast.api.checkpointed import CheckpointListener
+    from holdfast.api.options import ConfigOption, Duration
+    from holdfast.api.replayable_source import ReplayableSource
     from holdfast.spark.statistics import EpochStatistics
+
+
+PREVIEW = "preview"
+"""Id of the job that `explain` describes."""
 
 
 class StreamExecutionEnvironment:
@@ -49,8 +69,10 @@ class StreamExecutionEnvironment:
         self.graph = JobGraph()
         self._configuration = configuration
         self._backend: StateBackend | None = None
+        self._restart_strategy: RestartStrategy | None = None
         self._job_parameters: dict[str, str] = {}
         self._listeners: list[Callable[[EpochStatistics], None]] = []
+        self._checkpoint_listeners: list[CheckpointListener] = []
 
     @staticmethod
     def get_execution_environment(
@@ -61,11 +83,12 @@ class StreamExecutionEnvironment:
         Args:
             spark: Your own classic session; without one, the session that runs in this
                 process, or a new one on this machine's cores.
-            configuration: Settings by Flink's keys.
+            configuration: Settings by Flink's keys; they go before those of `holdfast.yaml`
+                in the working directory, or of the file that HOLDFAST_CONF names.
         """
         session = check_session(local_session() if spark is None else spark)
         return StreamExecutionEnvironment(
-            session, Configuration().update(configuration or Configuration())
+            session, load_configuration().update(configuration or Configuration())
         )
 
     # Settings
@@ -96,6 +119,64 @@ class StreamExecutionEnvironment:
     def get_state_backend(self) -> StateBackend:
         """Where local state is kept."""
         return self._backend or backend_named(self._configuration.get(conf.STATE_BACKEND))
+
+    def enable_checkpointing(
+        self, interval: Duration, mode: CheckpointingMode | None = None
+    ) -> StreamExecutionEnvironment:
+        """Take a checkpoint so often, in milliseconds.
+
+        Args:
+            interval: Time from one checkpoint to the next, at least 10 ms.
+            mode: Exactly once or at least once; as configured if not given, which is exactly
+                once unless set otherwise.
+        """
+        if mode is not None:
+            self.get_checkpoint_config().set_checkpointing_mode(mode)
+        self.get_checkpoint_config().set_checkpoint_interval(interval)
+        return self
+
+    def get_checkpoint_config(self) -> CheckpointConfig:
+        """How checkpoints are taken; setters on it act on this environment."""
+        return CheckpointConfig(self._configuration)
+
+    def get_checkpoint_interval(self) -> int | None:
+        """Milliseconds from one checkpoint to the next, or None if none are taken."""
+        return self.get_checkpoint_config().get_checkpoint_interval()
+
+    def get_checkpointing_mode(self) -> CheckpointingMode:
+        """Exactly once or at least once."""
+        return self.get_checkpoint_config().get_checkpointing_mode()
+
+    def set_default_savepoint_directory(self, directory: str) -> StreamExecutionEnvironment:
+        """Directory of savepoints for which none is named."""
+        return self._set(SAVEPOINT_DIR, directory)
+
+    def get_default_savepoint_directory(self) -> str | None:
+        """Directory of savepoints for which none is named, or None."""
+        return self._configuration.get(SAVEPOINT_DIR)
+
+    def set_restart_strategy(
+        self, strategy: RestartStrategy | FallBack
+    ) -> StreamExecutionEnvironment:
+        """Say what follows a failure; goes before `restart-strategy.type`."""
+        if not isinstance(strategy, RestartStrategy | FallBack):
+            raise ConfigurationError(
+                f"set_restart_strategy: {strategy!r} is not a restart strategy; make one with "
+                "RestartStrategies"
+            )
+        self._restart_strategy = None if isinstance(strategy, FallBack) else strategy
+        return self
+
+    def get_restart_strategy(self) -> RestartStrategy:
+        """What follows a failure."""
+        checkpointing = self.get_checkpoint_config().is_checkpointing_enabled()
+        return self._restart_strategy or restart_strategy(
+            self._configuration, checkpointing=checkpointing
+        )
+
+    def set_job_id(self, job_id: str) -> StreamExecutionEnvironment:
+        """Lasting id of the job, under which a lost driver's successor finds its checkpoints."""
+        return self._set(conf.JOB_ID, job_id)
 
     def set_runtime_mode(self, mode: RuntimeExecutionMode) -> StreamExecutionEnvironment:
         """Run as a stream, in one pass, or as the sources suggest."""
@@ -130,7 +211,15 @@ class StreamExecutionEnvironment:
         self._listeners.append(listener)
         return self
 
-    def _set(self, option: conf.ConfigOption[Any], value: object) -> StreamExecutionEnvironment:
+    def add_checkpoint_listener(self, listener: CheckpointListener) -> StreamExecutionEnvironment:
+        """Have `listener` told, on the driver and at once, how checkpoints end.
+
+        A function that is a listener itself is told in the tasks, in the next epoch.
+        """
+        self._checkpoint_listeners.append(listener)
+        return self
+
+    def _set(self, option: ConfigOption[Any], value: object) -> StreamExecutionEnvironment:
         self._configuration.set(option, value)
         return self
 
@@ -223,6 +312,19 @@ class StreamExecutionEnvironment:
         [node] = self.graph.nodes[-1:]
         return stream
 
+    def add_source(
+        self, source: ReplayableSource, type_info: Any = None, name: str | None = None
+    ) -> DataStream:
+        """A stream of what a source of your own gives; see `ReplayableSource`.
+
+        Args:
+            source: The source; it must be picklable.
+            type_info: Type of the elements; taken from the annotation of `read` if not given,
+                and pickled objects if that has none.
+            name: Name of the source.
+        """
+        return self._add_source(*replayed(self.spark, source, type_info, name))
+
     def _add_source(self, source: Source, stream_type: StreamType, name: str) -> DataStream:
         node = self.graph.add(Kind.SOURCE, (), stream_type, function=source, name=name)
         return DataStream(self, (Edge(node, None, stream_type),))
@@ -243,18 +345,37 @@ class StreamExecutionEnvironment:
 
     def execute_async(self, job_name: str | None = None) -> JobClient:
         """Start what was built since the last execution."""
-        graph, plan, pace = self._compiled()
-        client = JobClient(
-            self.spark,
-            plan,
-            job_name or self._configuration.get(conf.JOB_NAME),
-            pace,
-            self._configuration.get(conf.LOCAL_STATE_DIR),
-            list(self._listeners),
+        settings = self._configuration
+        job_id = settings.get(conf.JOB_ID) or new_job_id()
+        checkpointing = self._checkpointing(job_id)
+        graph, plan, pace = self._compiled(checkpointing)
+        order = JobOrder(
+            name=job_name or settings.get(conf.JOB_NAME),
+            job_id=job_id,
+            plan=plan,
+            pace=pace,
+            restarts=self.get_restart_strategy(),
+            local_dir=settings.get(conf.LOCAL_STATE_DIR),
+            listeners=tuple(self._listeners),
         )
+        client = JobClient(self.spark, order, checkpointing)
         client.start()
         self.graph.mark_executed(graph)
         return client
+
+    def _checkpointing(self, job_id: str) -> Checkpointing:
+        """How the job takes checkpoints; a job that runs in one pass takes none."""
+        backend = self.get_state_backend()
+        settings = None
+        if not self._pace(self.graph.pending()).one_pass:
+            settings = checkpoint_settings(self._configuration)
+            if settings is not None and getattr(backend, "enable_incremental_checkpointing", False):
+                settings = dataclasses.replace(settings, incremental=True)
+        recovery = RecoveryOrder(
+            self._configuration.get(RECOVERY_PATH), self._configuration.get(IGNORE_UNCLAIMED_STATE)
+        )
+        listeners = tuple(self._checkpoint_listeners)
+        return Checkpointing(job_id, backend, settings, recovery, listeners)
 
     def execute_and_collect(
         self, stream: DataStream, job_name: str | None = None, limit: int | None = None
@@ -283,10 +404,10 @@ class StreamExecutionEnvironment:
         from holdfast.spark.explain import explain_job
         from holdfast.spark.job import preview_rows
 
-        graph, plan, _ = self._compiled()
+        graph, plan, _ = self._compiled(self._checkpointing(PREVIEW))
         return explain_job(graph, plan, preview_rows(self.spark, plan))
 
-    def _compiled(self) -> tuple[JobGraph, JobPlan, Pace]:
+    def _compiled(self, checkpointing: Checkpointing) -> tuple[JobGraph, JobPlan, Pace]:
         graph = self.graph.pending()
         settings = self._configuration
         graph.check_uids(generate=settings.get(conf.AUTO_GENERATE_UIDS))
@@ -300,6 +421,7 @@ class StreamExecutionEnvironment:
                 backend=self.get_state_backend(),
                 batch_mode=self._batch_mode(graph),
                 job_parameters=self._job_parameters,
+                stored_max_parallelism=checkpointing.max_parallelism(),
             ),
         )
         return graph, plan, pace

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -13,11 +13,9 @@ from holdfast.clock import monotonic
 from holdfast.errors import JobExecutionError, StoreVersionError
 from holdfast.runtime.plan import EpochPlan
 from holdfast.runtime.wire import wire_schema
-from holdfast.spark.outputs import Outputs
-from holdfast.spark.pinning import Pinning
+from holdfast.spark.outputs import Outputs, run_only
 from holdfast.spark.routing import routable, routed
 from holdfast.spark.serialization import dump_level
-from holdfast.spark.statistics import EpochStatistics, StatisticsKeeper
 from holdfast.spark.task import LevelFunction, ReportsParam
 from holdfast.spark.types import refuse_collated_keys, spark_schema
 from holdfast.state.machine import ProcessIdentity
@@ -25,8 +23,11 @@ from holdfast.state.machine import ProcessIdentity
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from holdfast.runtime.plan import CheckpointOrder
     from holdfast.runtime.report import TaskReport
     from holdfast.spark.compiler import JobPlan, SourcePlan
+    from holdfast.spark.pinning import Pinning
+    from holdfast.spark.statistics import EpochStatistics, StatisticsKeeper
 
 
 @dataclass(frozen=True)
@@ -37,33 +38,71 @@ class JobIdentity:
     name: str
     local_dir: str | None
     incarnation: str = "1"
+    """Names the start or restart whose stores these are; never used twice."""
+
+
+@dataclass(frozen=True)
+class StartingPoint:
+    """Where the first epoch of an incarnation continues from."""
+
+    epoch: int = 0
+    """Number of the last epoch that its state contains."""
+    expected: dict[tuple[str, int], str] = field(default_factory=dict)
+    """Version of every store that there is, by uid and subtask."""
+    checkpoint: int | None = None
+    """Checkpoint that it was restored from."""
+
+
+@dataclass(frozen=True)
+class EpochOrder:
+    """What is special about one epoch."""
+
+    checkpoint: CheckpointOrder | None = None
+    next_checkpoint: int = 1
+    completed: tuple[int, ...] = ()
+    aborted: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class EpochResult:
+    """What an epoch has come to."""
+
+    statistics: EpochStatistics
+    reports: list[TaskReport]
 
 
 class EpochRunner:
-    """Runs a job's epochs, one after the other."""
+    """Runs the epochs of one incarnation of a job, one after the other."""
 
-    def __init__(self, spark: SparkSession, plan: JobPlan, job: JobIdentity) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        plan: JobPlan,
+        job: JobIdentity,
+        statistics: StatisticsKeeper,
+        pinning: Pinning,
+        start: StartingPoint | None = None,
+    ) -> None:
         """Prepare what all epochs share; functions are pickled here, once."""
         self._spark = spark
         self._plan = plan
         self._job = job
-        self._epoch = 0
+        start = start or StartingPoint()
+        self.epoch = start.epoch
+        """Number of the last epoch that was begun."""
+        self._restored = start.checkpoint
         self._owner = ProcessIdentity.current()
-        self._expected: dict[tuple[str, int], str] = {}
+        self._expected = dict(start.expected)
         self._levels = [dump_level(level) for level in plan.levels]
         self._source_levels = {source.uid: dump_level(source.level) for source in plan.sources}
         self._schemas = [spark_schema(wire_schema(level.writes)) for level in plan.levels]
         self._reports = spark.sparkContext.accumulator([], ReportsParam())
-        self._pinning = Pinning(spark)
+        self._pinning = pinning
         last_wire = plan.levels[-1].writes if plan.levels else plan.first_wire
         self._outputs = Outputs(plan.outputs, last_wire)
-        self.statistics = StatisticsKeeper(plan)
+        self._statistics = statistics
         self._warned: set[str] = set()
         self._warnings: list[str] = []
-
-    def start(self) -> None:
-        """Pin the subtasks."""
-        self._pinning.anchor(self._plan.level_parallelism)
 
     def first_rows(self, frames: list[DataFrame]) -> DataFrame:
         """All sources' rows on the first wire; stateless steps at the sources included."""
@@ -79,15 +118,25 @@ class EpochRunner:
         function = LevelFunction(self._source_levels[source.uid], None, self._reports)
         return frame.mapInArrow(function, spark_schema(wire_schema(wire)))
 
-    def rows(self, batch: DataFrame) -> DataFrame:
+    def _no_rows(self) -> DataFrame:
+        schema = spark_schema(wire_schema(self._plan.first_wire))
+        return self._spark.createDataFrame([], schema)
+
+    def rows(self, batch: DataFrame, order: EpochOrder | None = None) -> DataFrame:
         """The plan of the next epoch over `batch`; it may run once only."""
+        order = order or EpochOrder()
         epoch = EpochPlan(
             job_id=self._job.job_id,
             incarnation=self._job.incarnation,
-            epoch=self._epoch + 1,
+            epoch=self.epoch + 1,
             local_dir=self._job.local_dir,
             owner=self._owner,
             expected=self._expected,
+            checkpoint=order.checkpoint,
+            next_checkpoint=order.next_checkpoint,
+            restored=self._restored,
+            completed=order.completed,
+            aborted=order.aborted,
         )
         rows = batch
         for level, tasks, schema in zip(
@@ -97,33 +146,35 @@ class EpochRunner:
             rows = self._pinning.spread(rows, tasks).mapInArrow(function, schema)
         return rows
 
-    def run(self, batch: DataFrame) -> EpochStatistics:
-        """Run one epoch over `batch`, deliver its output and check every acknowledgement."""
+    def run(self, batch: DataFrame | None, order: EpochOrder | None = None) -> EpochResult:
+        """Run one epoch over `batch`, deliver its output and check every acknowledgement.
+
+        An epoch without a batch has no input, and gives nothing out.
+        """
         start = monotonic()
-        rows = self.rows(batch)
-        self._epoch += 1
+        rows = self.rows(self._no_rows() if batch is None else batch, order)
+        self.epoch += 1
         self._describe()
         self._reports.value = []
-        self._outputs.emit(rows, self._epoch)
+        if batch is None:
+            run_only(rows)
+        else:
+            self._outputs.emit(rows, self.epoch)
         reports = list(self._reports.value)
         self._acknowledge(reports)
         duration = int((monotonic() - start) * 1000)
-        return self.statistics.add(self._epoch, duration, reports)
+        return EpochResult(self._statistics.add(self.epoch, duration, reports), reports)
 
     def take_warnings(self) -> list[str]:
         """What tasks have warned of since this was last asked, each thing once per job."""
         taken, self._warnings = self._warnings, []
         return list(dict.fromkeys(taken))
 
-    def close(self) -> None:
-        """Release what the job holds in Spark."""
-        self._pinning.close()
-
     def _describe(self) -> None:
         """Name the epoch's stages, for Spark's UI."""
         names = [source.node.name for source in self._plan.sources]
         names += [operator.name for level in self._plan.levels for operator in level.operators]
-        text = f"{self._job.name}, epoch {self._epoch}: {' | '.join(dict.fromkeys(names))}"
+        text = f"{self._job.name}, epoch {self.epoch}: {' | '.join(dict.fromkeys(names))}"
         context = self._spark.sparkContext
         context.setLocalProperty("callSite.short", text)
         context.setLocalProperty("spark.job.description", text)
@@ -131,14 +182,13 @@ class EpochRunner:
     def _acknowledge(self, reports: list[TaskReport]) -> None:
         """Note where every store stands; refuse an epoch some subtask ran never or twice."""
         for level, tasks in zip(self._plan.levels, self._plan.level_parallelism, strict=True):
-            acks = [r for r in reports if r.level == level.index and r.epoch == self._epoch]
+            acks = [r for r in reports if r.level == level.index and r.epoch == self.epoch]
             seen = sorted(report.subtask for report in acks)
             if seen != list(range(tasks)):
                 raise self._broken(level.index, seen, tasks)
             for report in acks:
                 for uid, store in report.stores.items():
-                    if store.version is not None:
-                        self._expected[uid, report.subtask] = store.version
+                    self._expected[uid, report.subtask] = store.version
         for report in reports:
             self._warnings += [w for w in report.warnings if w not in self._warned]
             self._warned.update(report.warnings)
@@ -148,7 +198,7 @@ class EpochRunner:
         never = sorted(set(range(tasks)) - set(seen))
         kind = StoreVersionError if twice else JobExecutionError
         return kind(
-            f"epoch {self._epoch} of job {self._job.name!r} is broken: of the {tasks} subtasks of "
+            f"epoch {self.epoch} of job {self._job.name!r} is broken: of the {tasks} subtasks of "
             f"level {level}, {never or 'none'} never reached the end of their input and "
             f"{twice or 'none'} ran twice; its state can no longer be trusted (driver "
             f"{socket.gethostname()})"

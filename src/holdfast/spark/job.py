@@ -1,4 +1,8 @@
-"""A running job: one Structured Streaming query, or one pass over bounded data."""
+"""A running job, for those who wait for it, watch it or cancel it.
+
+A job is a row of incarnations: when one breaks, the restart strategy decides whether and
+when the next begins, from the newest complete checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +11,31 @@ import shutil
 import tempfile
 import threading
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark import InheritableThread
 
-from holdfast.clock import monotonic
-from holdfast.errors import JobExecutionError
+from holdfast.checkpoint.restart import RestartTracker
+from holdfast.clock import SystemClock, monotonic
+from holdfast.errors import (
+    ConfigurationError,
+    FencedError,
+    JobExecutionError,
+    JobGraphError,
+    RestoreError,
+)
 from holdfast.spark.epochs import EpochRunner, JobIdentity
+from holdfast.spark.executors import ExecutorWatch
 from holdfast.spark.failures import original_error
+from holdfast.spark.incarnation import Incarnation
 from holdfast.spark.local_state import delete_local_state, local_state_root
-from holdfast.spark.session import QUERY_SETTINGS, one_pass_settings, settings
-from holdfast.spark.statistics import EpochStatistics, JobStatistics, JobStatus
+from holdfast.spark.pinned_calls import PinnedCalls
+from holdfast.spark.pinning import Pinning
+from holdfast.spark.query_log import lay_out
+from holdfast.spark.session import QUERY_SETTINGS, is_alive, settings
+from holdfast.spark.statistics import EpochStatistics, JobStatistics, JobStatus, StatisticsKeeper
 from holdfast.spark.types import spark_schema
 
 if TYPE_CHECKING:
@@ -28,25 +44,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from holdfast.spark.compiler import JobPlan
-    from holdfast.spark.source import Source
+    from holdfast.api.restart_strategies import RestartStrategy
+    from holdfast.spark.checkpointing import Checkpointing
+    from holdfast.spark.compiler import JobPlan, SourcePlan
+    from holdfast.spark.epochs import EpochResult
+    from holdfast.spark.incarnation import Pace
 
 
 logger = logging.getLogger("holdfast")
 
-CANCEL_AGAIN = 0.1
-"""Seconds between two tries to cancel a job that runs in one pass."""
-
-
-@dataclass(frozen=True)
-class Pace:
-    """When epochs run and when the job ends."""
-
-    interval_ms: int
-    available_now: bool
-    """Whether the job ends when it has processed all there is."""
-    one_pass: bool
-    """Whether all data is processed as one epoch, without a streaming query."""
+HOPELESS = (ConfigurationError, FencedError, JobGraphError, RestoreError)
+"""Failures that another start would only repeat."""
 
 
 @dataclass(frozen=True)
@@ -59,41 +67,48 @@ class JobExecutionResult:
     statistics: JobStatistics
 
 
+@dataclass(frozen=True)
+class JobOrder:
+    """What a job is started with."""
+
+    name: str
+    job_id: str
+    plan: JobPlan
+    pace: Pace
+    restarts: RestartStrategy
+    local_dir: str | None = None
+    listeners: tuple[Callable[[EpochStatistics], None], ...] = ()
+
+
 class JobClient:
     """A job that was started, for those who wait for it, watch it or cancel it."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        plan: JobPlan,
-        name: str,
-        pace: Pace,
-        local_dir: str | None,
-        listeners: list[Callable[[EpochStatistics], None]],
-    ) -> None:
+    def __init__(self, spark: SparkSession, order: JobOrder, checkpointing: Checkpointing) -> None:
         """A job that is not started yet."""
         self._spark = spark
-        self._plan = plan
-        self._name = name
-        self._pace = pace
-        self._listeners = listeners
-        self._job = JobIdentity(uuid.uuid4().hex, name, local_state_root(spark, local_dir))
-        self._runner = EpochRunner(spark, plan, self._job)
-        self._scratch = tempfile.mkdtemp(prefix="holdfast-query-")
-        self._query: StreamingQuery | None = None
+        self._order = order
+        self._plan = order.plan
+        self._name = order.name
+        self._checkpointing = checkpointing
+        root = local_state_root(spark, order.local_dir)
+        self._job = JobIdentity(order.job_id, order.name, root)
+        self._pinning = Pinning(spark)
+        self._calls = PinnedCalls(spark, self._pinning)
+        self._statistics = StatisticsKeeper(order.plan)
+        self._restarts = RestartTracker(order.restarts)
+        self._scratch = Path(tempfile.mkdtemp(prefix="holdfast-query-"))
+        self._incarnation: Incarnation | None = None
+        self._begun = 0
         self._status = JobStatus.RUNNING
         self._failure: BaseException | None = None
-        self._epoch_failure: BaseException | None = None
         self._cancelled = threading.Event()
         self._ended = threading.Event()
         self._started = monotonic()
         self._runtime_ms = 0
-        self._last_start: float | None = None
-        self._epoch_thread: int | None = None
 
     @property
     def job_id(self) -> str:
-        """The job's id, 32 hexadecimal digits."""
+        """The job's id."""
         return self._job.job_id
 
     @property
@@ -108,10 +123,11 @@ class JobClient:
 
     @property
     def query(self) -> StreamingQuery:
-        """The Spark query that runs the job; a job in one pass has none."""
-        if self._query is None:
+        """The Spark query that runs the job now; a job in one pass has none."""
+        query = None if self._incarnation is None else self._incarnation.query
+        if query is None:
             raise JobExecutionError(f"job {self._name!r} runs in one pass, without a query")
-        return self._query
+        return query
 
     def status(self) -> JobStatus:
         """Where the job stands."""
@@ -119,24 +135,22 @@ class JobClient:
 
     def statistics(self) -> JobStatistics:
         """What the job has done so far."""
-        return self._runner.statistics.snapshot(self.job_id, self._name, self._status)
+        figures = self._statistics.snapshot(self.job_id, self._name, self._status)
+        return replace(figures, checkpoints=self._checkpointing.statistics())
 
     def cancel(self) -> None:
         """Stop the job; returns when it has ended, or at once within an epoch of its own."""
         self._cancelled.set()
         stopping = InheritableThread(target=self._stop, daemon=True)
         stopping.start()
-        if threading.get_ident() != self._epoch_thread:
+        incarnation = self._incarnation
+        if incarnation is None or threading.get_ident() != incarnation.epoch_thread:
             stopping.join()
             self._ended.wait()
 
     def _stop(self) -> None:
-        if self._query is not None:
-            self._query.stop()
-            return
-        # Between two Spark jobs there is nothing to cancel: try until the end has come.
-        while not self._ended.wait(CANCEL_AGAIN):
-            self._spark.sparkContext.cancelJobGroup(self.job_id)
+        if self._incarnation is not None:
+            self._incarnation.stop()
 
     def result(self, timeout: float | None = None) -> JobExecutionResult:
         """Wait for the end; raises `JobExecutionError` if the job failed.
@@ -154,84 +168,145 @@ class JobClient:
 
     def start(self) -> JobClient:
         """Start the job in the background."""
-        watcher = self._run_one_pass
         try:
-            self._runner.start()
-            if not self._pace.one_pass:
-                with settings(self._spark, QUERY_SETTINGS):
-                    self._query = self._start_query()
-                watcher = self._watch_query
+            self._pinning.anchor(self._plan.level_parallelism)
+            self._checkpointing.open(self._plan, self._calls, self._break_off)
+            self._frames = [self._frame(source) for source in self._plan.sources]
+            self._watch = ExecutorWatch(self._spark, self._pinning, self._break_off)
+            self._begin()
         except BaseException as failure:
             self._failure, self._status = failure, JobStatus.FAILED
             self._clean_up()
             self._ended.set()
             raise
-        InheritableThread(target=self._guarded, args=(watcher,), daemon=True).start()
+        InheritableThread(target=self._supervise, daemon=True).start()
         return self
 
-    def _guarded(self, run: Callable[[], None]) -> None:
+    def _frame(self, source: SourcePlan) -> DataFrame:
+        if self._order.pace.one_pass:
+            return _static_frame(source)
+        kept = self._checkpointing.source_directory(source.uid)
+        directory = kept or (self._scratch / f"source-{source.node.id}").as_uri()
+        frame: DataFrame = source.node.function.streaming(directory)
+        return frame
+
+    def _begin(self) -> None:
+        """Begin the next incarnation, from the newest checkpoint if there is one."""
+        self._begun += 1
+        job = replace(self._job, incarnation=self._checkpointing.incarnation(self._begun))
+        query_dir = self._scratch / f"query-{self._begun}"
+        restored = self._checkpointing.restore(job)
+        leaves = self._checkpointing.leaves(self._plan, self._frames)
+        if restored.position is not None:
+            with settings(self._spark, QUERY_SETTINGS):
+                lay_out(query_dir, restored.position, leaves)
+        runner = EpochRunner(
+            self._spark, self._plan, job, self._statistics, self._pinning, restored.start
+        )
+        self._runner = runner
+        self._checkpointing.begin(job, restored, query_dir, leaves)
+        self._watch.note()
+        self._incarnation = Incarnation(
+            self._spark,
+            f"{self._name}-{self.job_id[:8]}",
+            self._order.pace,
+            runner,
+            self._checkpointing,
+            self._frames,
+            query_dir,
+            self._end_epoch,
+        )
+        self._incarnation.start()
+
+    def _supervise(self) -> None:
         try:
-            run()
-            self._status = JobStatus.CANCELED if self._cancelled.is_set() else JobStatus.FINISHED
+            self._failure = self._run_to_the_end()
         except BaseException as failure:
+            self._failure = failure
+        finally:
             if self._cancelled.is_set():
+                self._failure = None
                 self._status = JobStatus.CANCELED
             else:
-                self._failure = original_error(self._epoch_failure or failure)
-                self._status = JobStatus.FAILED
-        finally:
+                self._status = JobStatus.FINISHED if self._failure is None else JobStatus.FAILED
             self._runtime_ms = int((monotonic() - self._started) * 1000)
             self._clean_up()
             self._ended.set()
 
+    def _run_to_the_end(self) -> BaseException | None:
+        """Run incarnation after incarnation; what broke the last one, or None."""
+        assert self._incarnation is not None
+        failure = self._incarnation.wait()
+        while failure is not None and not self._cancelled.is_set():
+            decision = None
+            if not isinstance(failure, HOPELESS) and is_alive(self._spark):
+                decision = self._restarts.failed(SystemClock().now_ms())
+            if decision is None:
+                return failure
+            logger.warning(
+                "job %r failed and restarts in %.1f s: %s",
+                self._name,
+                decision.delay_ms / 1000,
+                failure,
+            )
+            self._status = JobStatus.RESTARTING
+            self._statistics.restarted()
+            self._cancelled.wait(decision.delay_ms / 1000)
+            failure = self._begin_and_wait()
+        return failure
+
+    def _begin_and_wait(self) -> BaseException | None:
+        if self._cancelled.is_set():
+            return None
+        try:
+            self._begin()
+        except Exception as failure:
+            return original_error(failure)
+        self._status = JobStatus.RUNNING
+        if self._cancelled.is_set():
+            # Cancelled in between: the stop went to the incarnation before.
+            self._stop()
+        assert self._incarnation is not None
+        return self._incarnation.wait()
+
+    def _break_off(self, failure: BaseException) -> None:
+        """Let the incarnation that runs now fail."""
+        if self._incarnation is not None:
+            self._incarnation.break_off(failure)
+
     def _clean_up(self) -> None:
+        steps: list[Callable[[], None]] = [
+            self._close_checkpoints,
+            self._stop_watch,
+            self._pinning.close,
+            self._delete_local_state,
+        ]
         shutil.rmtree(self._scratch, ignore_errors=True)
-        try:
-            self._runner.close()
-            tasks = max(self._plan.level_parallelism, default=1)
-            delete_local_state(self._spark, self._job.local_dir, self.job_id, tasks)
-        except Exception as error:
-            logger.warning("job %r left something behind: %s", self._name, error)
+        for step in steps:
+            try:
+                step()
+            except Exception as error:
+                logger.warning("job %r left something behind: %s", self._name, error)
 
-    def _start_query(self) -> StreamingQuery:
-        rows = self._first_rows(_streaming_frame)
-        writer = rows.writeStream.foreachBatch(self._run_epoch).queryName(
-            f"{self._name}-{self.job_id[:8]}"
-        )
-        # By URI: without a scheme Spark would look for it in its default file system.
-        writer = writer.option("checkpointLocation", Path(self._scratch, "query").as_uri())
-        if self._pace.available_now:
-            writer = writer.trigger(availableNow=True)
-        elif self._pace.interval_ms:
-            writer = writer.trigger(processingTime=f"{self._pace.interval_ms} milliseconds")
-        return writer.start()
+    def _close_checkpoints(self) -> None:
+        # One that another driver has taken over is no longer this one's to delete.
+        taken_over = isinstance(self._failure, FencedError)
+        self._checkpointing.close(None if taken_over else self._status)
 
-    def _watch_query(self) -> None:
-        assert self._query is not None
-        self._query.awaitTermination()
+    def _stop_watch(self) -> None:
+        watch = getattr(self, "_watch", None)
+        if watch is not None:
+            watch.stop()
 
-    def _run_one_pass(self) -> None:
-        self._spark.sparkContext.setJobGroup(self.job_id, self._name, interruptOnCancel=True)
-        with settings(self._spark, one_pass_settings(self._spark)):
-            self._run_epoch(self._first_rows(_static_frame), 0)
+    def _delete_local_state(self) -> None:
+        tasks = max(self._plan.level_parallelism, default=1)
+        delete_local_state(self._spark, self._job.local_dir, self.job_id, tasks)
 
-    def _run_epoch(self, batch: DataFrame, _: int) -> None:
-        self._epoch_thread = threading.get_ident()
-        try:
-            self._keep_interval()
-            if self._cancelled.is_set():
-                raise JobExecutionError(f"job {self._name!r} was cancelled")
-            self._end_epoch(self._runner.run(batch))
-        except BaseException as failure:
-            self._epoch_failure = failure
-            raise
-        finally:
-            self._epoch_thread = None
-
-    def _end_epoch(self, epoch: EpochStatistics) -> None:
+    def _end_epoch(self, result: EpochResult) -> None:
+        epoch = result.statistics
         for text in self._runner.take_warnings():
             logger.warning("job %r: %s", self._name, text)
-        for listener in self._listeners:
+        for listener in self._order.listeners:
             try:
                 listener(epoch)
             except Exception as error:
@@ -240,33 +315,23 @@ class JobClient:
                     f"{type(error).__name__}: {error}"
                 ) from error
 
-    def _keep_interval(self) -> None:
-        """Space epochs out where the trigger does not."""
-        if self._pace.available_now and self._last_start is not None:
-            pause = self._last_start + self._pace.interval_ms / 1000 - monotonic()
-            self._cancelled.wait(max(0.0, pause))
-        self._last_start = monotonic()
 
-    def _first_rows(self, frame_of: Callable[[Source, str], DataFrame]) -> DataFrame:
-        frames = [
-            frame_of(source.node.function, Path(self._scratch, f"source-{source.node.id}").as_uri())
-            for source in self._plan.sources
-        ]
-        return self._runner.first_rows(frames)
+def _static_frame(source: SourcePlan) -> DataFrame:
+    static = source.node.function.static
+    assert static is not None, f"{source.node.function.description} has no end"
+    frame: DataFrame = static()
+    return frame
 
 
-def _streaming_frame(source: Source, scratch: str) -> DataFrame:
-    return source.streaming(scratch)
-
-
-def _static_frame(source: Source, _: str) -> DataFrame:
-    assert source.static is not None, f"{source.description} has no end"
-    return source.static()
+def new_job_id() -> str:
+    """An id that no other job has."""
+    return uuid.uuid4().hex
 
 
 def preview_rows(spark: SparkSession, plan: JobPlan) -> DataFrame:
     """The plan of an epoch, over empty DataFrames in place of the sources'."""
-    runner = EpochRunner(spark, plan, JobIdentity("preview", "preview", None))
+    job = JobIdentity("preview", "preview", None)
+    runner = EpochRunner(spark, plan, job, StatisticsKeeper(plan), Pinning(spark))
     schemas = [spark_schema(source.node.output.schema) for source in plan.sources]
     with settings(spark, QUERY_SETTINGS):
         rows = runner.rows(runner.first_rows([spark.createDataFrame([], s) for s in schemas]))

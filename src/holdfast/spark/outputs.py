@@ -36,7 +36,7 @@ class Outputs:
     def emit(self, rows: DataFrame, epoch: int) -> None:
         """Run the epoch's plan, once, and hand its rows to every sink."""
         if not self._sinks:
-            rows._jdf.queryExecution().toRdd().count()
+            run_only(rows)
         elif len(self._sinks) == 1 and _reads_all(self._sinks[0][1]):
             channel, sink = self._sinks[0]
             _deliver(sink, self._view(rows, channel), channel, epoch)
@@ -60,6 +60,11 @@ class Outputs:
         if wire.flat:
             return rows.drop(CHANNEL)
         return rows.select(f"{slot_name(wire.slot_of[channel.id])}.*")
+
+
+def run_only(rows: DataFrame) -> None:
+    """Run an epoch's plan whose rows nobody wants."""
+    rows._jdf.queryExecution().toRdd().count()
 
 
 def _reads_all(sink: Node) -> bool:

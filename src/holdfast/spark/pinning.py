@@ -25,13 +25,19 @@ class Pinning:
     def __init__(self, spark: SparkSession) -> None:
         """No anchors yet; none ever where one JVM runs all tasks."""
         self._spark = spark
+        self.local = runs_locally(spark)
+        """Whether all state is on this machine, so that nothing needs pinning."""
         self._anchors: dict[int, DataFrame] = {}
 
     def anchor(self, parallelism: tuple[int, ...]) -> None:
         """Decide, for levels of these numbers of tasks, which executor runs which subtask."""
-        if not runs_locally(self._spark):
+        if not self.local:
             for tasks in set(parallelism):
                 self._anchors[tasks] = _anchor(self._spark, tasks)
+
+    def anchor_of(self, tasks: int) -> DataFrame:
+        """One row per subtask of a level of so many tasks, each where the subtask runs."""
+        return self._anchors[tasks]
 
     def spread(self, rows: DataFrame, tasks: int) -> DataFrame:
         """`rows`, every one in the partition of its subtask, without the routing column."""

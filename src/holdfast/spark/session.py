@@ -22,6 +22,8 @@ QUERY_SETTINGS: Final = {
     # Spark's own checkpoint directory is scratch here, on the driver's disk, where the
     # default manager spends a tenth of a second per epoch on atomic renames.
     "spark.sql.streaming.checkpointFileManagerClass": FILE_MANAGER,
+    # Otherwise one source that cannot stop by itself would let all be read as one batch.
+    "spark.sql.streaming.triggerAvailableNowWrapper.enabled": "true",
     # Adaptive execution would merge the partitions that stand for subtasks.
     "spark.sql.adaptive.enabled": "false",
     # Larger batches mean fewer, larger reads of state; bounded in bytes for wide rows.
@@ -82,6 +84,15 @@ def runs_locally(spark: SparkSession) -> bool:
     """Whether all tasks run in the driver's own JVM, so that nothing needs pinning."""
     master = spark.sparkContext.master
     return master is not None and (master == "local" or master.startswith("local["))
+
+
+def is_alive(spark: SparkSession) -> bool:
+    """Whether the session can still run anything."""
+    try:
+        return not spark.sparkContext._jsc.sc().isStopped()
+    except Exception:
+        # The JVM is gone, or the context was stopped from Python.
+        return False
 
 
 def _refuse(spark: SparkSession, key: str, why: str) -> None:

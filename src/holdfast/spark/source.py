@@ -11,7 +11,7 @@ from holdfast.spark.session import runs_locally
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 STATEFUL_PLANS = frozenset(
     {
@@ -44,6 +44,8 @@ class Source:
     """Whether there is no end to what could be read right now."""
     one_pass: bool = False
     """Whether it is better read in one pass, where the job allows that."""
+    commit: Callable[[str], None] | None = None
+    """Told, on the driver, the offset in a completed checkpoint, as Spark keeps it."""
 
 
 def as_stream(df: DataFrame, path: str) -> DataFrame:
@@ -54,8 +56,17 @@ def as_stream(df: DataFrame, path: str) -> DataFrame:
             f"which executors of {df.sparkSession.sparkContext.master} cannot read; write it to "
             "storage that they can, and use spark.readStream on that"
         )
-    df.write.parquet(path)
+    if not _is_whole(df.sparkSession, path):
+        df.write.mode("overwrite").parquet(path)
     return df.sparkSession.readStream.schema(df.schema).parquet(path)
+
+
+def _is_whole(spark: SparkSession, path: str) -> bool:
+    """Whether the files are there already, from before a recovery."""
+    jvm = spark._jvm
+    assert jvm is not None
+    success = jvm.org.apache.hadoop.fs.Path(f"{path}/_SUCCESS")
+    return bool(success.getFileSystem(spark._jsc.hadoopConfiguration()).exists(success))
 
 
 def check_streaming_frame(df: DataFrame) -> None:

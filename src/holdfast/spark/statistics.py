@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from holdfast.api.metrics import MetricValues
 
 if TYPE_CHECKING:
+    from holdfast.checkpoint.statistics import CheckpointingStatistics
     from holdfast.runtime.report import TaskReport
     from holdfast.spark.compiler import JobPlan
 
@@ -19,6 +20,7 @@ class JobStatus(Enum):
     """Where a job stands."""
 
     RUNNING = "RUNNING"
+    RESTARTING = "RESTARTING"
     FINISHED = "FINISHED"
     CANCELED = "CANCELED"
     FAILED = "FAILED"
@@ -26,7 +28,7 @@ class JobStatus(Enum):
     @property
     def is_terminal(self) -> bool:
         """Whether the job has ended."""
-        return self is not JobStatus.RUNNING
+        return self not in (JobStatus.RUNNING, JobStatus.RESTARTING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,9 @@ class JobStatistics:
     last_epoch: EpochStatistics | None
     operators: dict[str, OperatorStatistics]
     """By uid."""
+    restarts: int = 0
+    checkpoints: CheckpointingStatistics | None = None
+    """None if the job takes no checkpoints."""
 
 
 class StatisticsKeeper:
@@ -81,6 +86,7 @@ class StatisticsKeeper:
         self._duration_ms = 0
         self._epochs = 0
         self._last: EpochStatistics | None = None
+        self._restarts = 0
         self._stores: dict[tuple[str, int], tuple[int, int]] = {}
         levels = [*(source.level for source in plan.sources), *plan.levels]
         self._operators = {
@@ -101,6 +107,11 @@ class StatisticsKeeper:
             self._duration_ms += duration_ms
             self._last = EpochStatistics(epoch, events, duration_ms)
             return self._last
+
+    def restarted(self) -> None:
+        """The job has failed and will start again."""
+        with self._lock:
+            self._restarts += 1
 
     def _add_report(self, report: TaskReport) -> int:
         events = 0
@@ -131,6 +142,7 @@ class StatisticsKeeper:
                 duration_ms=self._duration_ms,
                 last_epoch=self._last,
                 operators=copy.deepcopy(self._operators),
+                restarts=self._restarts,
             )
 
 

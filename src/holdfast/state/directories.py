@@ -2,6 +2,8 @@
 
     <root>/holdfast-<job id>/owner.json             who may still need the job's stores
     <root>/holdfast-<job id>/<incarnation>/<operator>/<subtask>/    one store
+    <root>/holdfast-<job id>/<incarnation>.snapshots/chk-<id>/<operator>/<subtask>-<attempt>/
+                                                    copy of a store for a checkpoint
     <root>/.holdfast-<user id>.lock                 held while a job comes or goes
     <root>/.holdfast-new-<user id>-<random>/        on its way in
     <root>/.holdfast-gone-<user id>-<random>/       on its way out
@@ -31,7 +33,7 @@ from holdfast.errors import ConfigurationError, StateError
 from holdfast.state.machine import ProcessIdentity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 _JOB: Final = "holdfast-"
 _NEW: Final = ".holdfast-new-"
@@ -62,6 +64,15 @@ def store_directory(
     """Directory of one store; nothing is created."""
     job = job_directory(local_dir, job_id)
     return job / file_name(incarnation) / file_name(uid) / str(subtask)
+
+
+def snapshot_directory(
+    local_dir: str | None, job_id: str, incarnation: str, checkpoint: int
+) -> Path:
+    """Directory of all local snapshots for one checkpoint; nothing is created."""
+    # No store can be there: an incarnation's own directory has no dot in its name.
+    job = job_directory(local_dir, job_id)
+    return job / f"{file_name(incarnation)}.snapshots" / f"chk-{checkpoint}"
 
 
 def file_name(name: str) -> str:
@@ -114,6 +125,21 @@ def claim_job(local_dir: str | None, job_id: str, owner: ProcessIdentity) -> Pat
         else:
             _make_job(job, owner)
     return job
+
+
+def delete_incarnations(
+    local_dir: str | None, job_id: str, *, but: str, snapshots: Iterable[str] = ()
+) -> None:
+    """Remove the stores of a job's other incarnations, and all snapshots but those named."""
+    job = job_directory(local_dir, job_id)
+    kept = {Path(snapshot) for snapshot in snapshots}
+    for directory in job.glob("*/"):
+        name = directory.name
+        if name == file_name(but) or name.startswith(f"{file_name(but)}."):
+            continue
+        if any(snapshot.is_relative_to(directory) for snapshot in kept):
+            continue
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def delete_job(local_dir: str | None, job_id: str) -> None:

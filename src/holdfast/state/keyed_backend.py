@@ -6,6 +6,7 @@ Metadata under state id 0:
     00 00 | "state" | name    {"id": 1, "kind": "value", "schema": {...}}
 
 both in JSON. A state's id is drawn when it is first registered and never changes.
+State of the subtask itself lies under state id 0 too, see `state/operator_state.py`.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from holdfast.state.value_table import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from holdfast.api.state import State
     from holdfast.state.store import StateStore, StoreStatistics
@@ -53,8 +55,10 @@ FORMAT: Final = 1
 CACHE_LIMIT: Final = 1_000_000
 """Entries the caches of one operator may hold before they are emptied into the store."""
 
-_OPERATOR: Final = b"\x00\x00operator"
-_STATE: Final = b"\x00\x00state"
+OPERATOR_KEY: Final = b"\x00\x00operator"
+"""Key of the entry about the operator."""
+STATE_PREFIX: Final = b"\x00\x00state"
+"""What the keys of the entries about its states begin with; their names follow."""
 
 
 class KeyedStateBackend:
@@ -135,11 +139,27 @@ class KeyedStateBackend:
         assert isinstance(table, ValueTable)
         return table.stored()
 
-    def commit(self, version: str) -> StoreStatistics:
-        """Make all changes and `version` durable in one step, and close the store."""
+    @property
+    def key_shape(self) -> str | None:
+        """Name of the type that all keys share, or None if there was no key yet."""
+        shape = self._encoder.shape
+        return None if shape is None else shape.name
+
+    def state_descriptions(self) -> list[dict[str, Any]]:
+        """Name, kind and schema of every state, those not registered now included."""
+        return [
+            {"name": name, "kind": entry["kind"], "schema": entry["schema"]}
+            for name, entry in sorted(self._stored.items())
+        ]
+
+    def commit(self, version: str, snapshot: Path | None = None) -> StoreStatistics:
+        """Make all changes and `version` durable in one step, and close the store.
+
+        See `StateStore.commit` for `snapshot` and for what can fail.
+        """
         self.flush()
-        self._store.write([(_OPERATOR, self._operator_metadata())])
-        return self._store.commit(version)
+        self._store.write([(OPERATOR_KEY, self._operator_metadata())])
+        return self._store.commit(version, snapshot)
 
     def abort(self) -> None:
         """Drop all changes and close the store."""
@@ -203,18 +223,18 @@ class KeyedStateBackend:
         state_id = 1 + max((int(entry["id"]) for entry in self._stored.values()), default=0)
         entry = {"id": state_id, "kind": descriptor.kind, "schema": schemas}
         self._stored[descriptor.name] = entry
-        key = _STATE + descriptor.name.encode()
+        key = STATE_PREFIX + descriptor.name.encode()
         self._store.write([(key, msgspec.json.encode(entry))])
         return state_id
 
     def _read_states(self) -> dict[str, dict[str, Any]]:
         return {
-            key[len(_STATE) :].decode(): msgspec.json.decode(value)
-            for key, value in self._store.scan(_STATE)
+            key[len(STATE_PREFIX) :].decode(): msgspec.json.decode(value)
+            for key, value in self._store.scan(STATE_PREFIX)
         }
 
     def _make_encoder(self, max_parallelism: int) -> KeyEncoder:
-        stored = self._store.get(_OPERATOR)
+        stored = self._store.get(OPERATOR_KEY)
         if stored is None:
             return KeyEncoder(max_parallelism)
         metadata = msgspec.json.decode(stored)
@@ -232,12 +252,11 @@ class KeyedStateBackend:
         return KeyEncoder(max_parallelism, None if key is None else KeyShape(key))
 
     def _operator_metadata(self) -> bytes:
-        shape = self._encoder.shape
         return msgspec.json.encode(
             {
                 "format": FORMAT,
                 "max_parallelism": self._max_parallelism,
-                "key": None if shape is None else shape.name,
+                "key": self.key_shape,
             }
         )
 

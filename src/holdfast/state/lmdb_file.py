@@ -18,6 +18,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
@@ -117,12 +118,7 @@ def compact(environment: lmdb.Environment, path: Path) -> Path:
     copy = path.with_name(_COPY)
     following = path.with_name(f"state-{max(_generations(path.parent)) + 1}.mdb")
     try:
-        # Through a descriptor: by path, LMDB would write around the page cache.
-        descriptor = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            environment.copyfd(descriptor, compact=True)
-        finally:
-            os.close(descriptor)
+        copy_compacted(environment, copy)
         copy.rename(following)
     except (lmdb.Error, OSError):
         # The epoch is committed already. A store that stays large is no reason to fail it.
@@ -130,6 +126,71 @@ def compact(environment: lmdb.Environment, path: Path) -> Path:
         return path
     _remove(path)
     return following
+
+
+def copy_compacted(environment: lmdb.Environment, path: Path) -> None:
+    """Write what is committed, without free pages, to a new file.
+
+    Raises:
+        lmdb.Error: The copy is not whole; what there is of it is left to the caller.
+        OSError: The same.
+    """
+    # Through a descriptor: by path, LMDB would write around the page cache.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        environment.copyfd(descriptor, compact=True)
+    finally:
+        os.close(descriptor)
+
+
+def take_over(source: Path, directory: Path) -> None:
+    """Make a copy of a snapshot's file the file of a new store.
+
+    Not a link: a store's file is changed in place.
+
+    Raises:
+        StoreFullError: The disk has no room for it.
+        StateError: The file is damaged.
+        OSError: The file cannot be copied.
+    """
+    open_read_only(source).close()
+    path = first_file(directory)
+    try:
+        shutil.copyfile(source, path)
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise _disk_full(path, str(error.strerror)) from error
+        raise
+    # Whatever brought the file here may have left holes in it.
+    _allocate(path, 0, path.stat().st_size)
+
+
+def open_read_only(path: Path) -> lmdb.Environment:
+    """Open a snapshot's file, which nobody changes.
+
+    Raises:
+        StateError: The file cannot be used.
+    """
+    size = path.stat().st_size
+    with translated_errors(path):
+        environment = lmdb.open(
+            str(path),
+            map_size=max(size, _FIRST_MAP),
+            subdir=False,
+            readonly=True,
+            lock=False,
+            max_dbs=2,
+            lib_version=0,
+        )
+        needed = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
+    if needed > size:
+        # Reading beyond the end of a mapped file would kill the process.
+        environment.close()
+        raise StateError(
+            f"{path}: the snapshot is cut off after {size:,} of {needed:,} bytes; copy it again, "
+            "or restore from another checkpoint"
+        )
+    return environment
 
 
 @contextmanager

@@ -18,13 +18,17 @@ from holdfast.state.lmdb_file import (
     SMALLEST,
     belongs_to_lmdb,
     compact,
+    copy_compacted,
     first_file,
     grow,
     newest_file,
     open_environment,
+    open_read_only,
+    take_over,
     translated_errors,
 )
 from holdfast.state.lmdb_long_keys import LONGEST_KEY, LongKeys
+from holdfast.state.local_snapshot import missing_snapshot, new_snapshot, recorded_version
 from holdfast.state.staged import StagedEntries
 from holdfast.state.store import StoreStatistics
 from holdfast.state.store_lock import PATIENCE, StoreLock, enter_directory
@@ -33,6 +37,8 @@ from holdfast.state.store_record import checked_version, encode_record, missing_
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
+    from types import TracebackType
+    from typing import Self
 
 COMPACT_FROM: Final = 64 * 1024 * 1024
 """Bytes below which a file is never worth compacting."""
@@ -44,8 +50,10 @@ _RECORD: Final = b"holdfast"
 class LmdbStore:
     """A store in a memory-mapped file, open between two of its versions."""
 
-    def __init__(self, directory: Path, expected: str | None, lock: StoreLock) -> None:
-        """Open the store in a directory that is locked; use `open`."""
+    def __init__(
+        self, directory: Path, expected: str | None, lock: StoreLock, *, adopted: bool = False
+    ) -> None:
+        """Open the store in a directory that is locked; use `open` or `adopt`."""
         path = newest_file(directory)
         if path is None and expected is not None:
             raise missing_store(expected, directory)
@@ -56,7 +64,7 @@ class LmdbStore:
         self._environment = open_environment(self._path)
         try:
             with translated_errors(self._path):
-                self._read_tables(directory, expected)
+                self._read_tables(directory, expected, adopted)
         except BaseException:
             self._environment.close()
             raise
@@ -85,11 +93,35 @@ class LmdbStore:
             lock.release()
             raise
 
-    def _read_tables(self, directory: Path, expected: str | None) -> None:
+    @classmethod
+    def adopt(cls, snapshot: Path, directory: Path) -> LmdbStore:
+        """Open a new store that begins as a copy of a snapshot, at the snapshot's version.
+
+        Args:
+            snapshot: Directory of the snapshot, which stays as it is.
+            directory: The store's own directory, to be made.
+
+        Raises:
+            StoreFullError: The disk or the address space has no room for it.
+            StateError: There is no such snapshot, or it cannot be used.
+        """
+        lock = enter_directory(directory, None, belongs_to_lmdb, PATIENCE)
+        try:
+            take_over(_file_of(snapshot), directory)
+            return cls(directory, None, lock, adopted=True)
+        except BaseException:
+            lock.release()
+            raise
+
+    def _read_tables(self, directory: Path, expected: str | None, adopted: bool) -> None:
         environment = self._environment
         with environment.begin() as transaction:
             record = transaction.get(_RECORD)
-        self._version = checked_version(record, expected, directory)
+        self._version = (
+            recorded_version(record, directory)
+            if adopted
+            else checked_version(record, expected, directory)
+        )
         self._size = environment.info()["map_size"]
         # A process that was killed leaves its place in the table of readers, which would
         # keep pages from being used again for as long as another process reads the file.
@@ -142,7 +174,7 @@ class LmdbStore:
         self._require_open()
         self._staged.stage(items)
 
-    def commit(self, version: str) -> StoreStatistics:
+    def commit(self, version: str, snapshot: Path | None = None) -> StoreStatistics:
         """Make everything staged, and `version`, durable in one atomic step; then close."""
         self._require_open()
         try:
@@ -151,6 +183,8 @@ class LmdbStore:
             path = self._path
             if self._is_mostly_free(used):
                 path = compact(self._environment, path)
+            if snapshot is not None:
+                self._copy_to(snapshot, version)
             return StoreStatistics(entries, path.stat().st_size)
         finally:
             self.abort()
@@ -183,6 +217,11 @@ class LmdbStore:
             if not item[0].startswith(prefix):
                 return
             yield item
+
+    def _copy_to(self, snapshot: Path, version: str) -> None:
+        with new_snapshot(snapshot, version) as aside:
+            aside.mkdir()
+            copy_compacted(self._environment, first_file(aside))
 
     def _write(self, version: str) -> tuple[int, int]:
         """Write everything staged; return the entries and pages then in use."""
@@ -248,3 +287,75 @@ class LmdbStore:
         # later: that many free pages are no waste, but what the next epochs work with.
         in_turnover = 2 * min(used, len(self._staged.entries))
         return pages * PAGE > COMPACT_FROM and 2 * (pages - used - in_turnover) > pages
+
+
+class LmdbSnapshot:
+    """A snapshot of an LMDB store, open for reading."""
+
+    def __init__(self, directory: Path) -> None:
+        """Open the snapshot in `directory`.
+
+        Raises:
+            StateError: There is no such snapshot, or it cannot be used.
+        """
+        path = _file_of(directory)
+        self._environment = open_read_only(path)
+        try:
+            with translated_errors(path):
+                self._entry_table = self._environment.open_db(b"entries", create=False)
+                long_table = self._environment.open_db(b"long", create=False)
+                self._long = LongKeys(long_table)
+                self._transaction = self._environment.begin()
+                self._has_long_keys = self._transaction.stat(long_table)["entries"] > 0
+                record = self._transaction.get(_RECORD)
+            self._version = recorded_version(record, directory)
+        except BaseException:
+            self._environment.close()
+            raise
+
+    @property
+    def version(self) -> str:
+        """Version that the store stood at when the snapshot was made."""
+        return self._version
+
+    def scan(
+        self, prefix: bytes, start: bytes = b"", stop: bytes | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Entries whose key starts with `prefix`, in key order, from `start` to `stop`."""
+        cursor = self._transaction.cursor(self._entry_table)
+        begin = max(prefix, start)[:LONGEST_KEY]
+        found = cursor.set_range(begin) if begin else cursor.first()
+        entries = cursor.iternext() if found else iter(())
+        if self._has_long_keys:
+            entries = merge(entries, self._long.scan(self._transaction, prefix))
+        for item in entries:
+            key = item[0]
+            if key >= start and key >= prefix:
+                if not key.startswith(prefix) or (stop is not None and key >= stop):
+                    return
+                yield item
+
+    def close(self) -> None:
+        """Let go of the file. Idempotent."""
+        self._transaction.abort()
+        self._environment.close()
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+
+def _file_of(snapshot: Path) -> Path:
+    path = first_file(snapshot)
+    if not path.is_file():
+        raise missing_snapshot(snapshot)
+    return path

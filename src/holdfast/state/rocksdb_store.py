@@ -11,6 +11,8 @@ when the store is opened, and nothing in memory that closing it could still writ
 
 from __future__ import annotations
 
+import os
+import shutil
 import time
 from collections import deque
 from contextlib import contextmanager
@@ -21,6 +23,13 @@ import rocksdict
 
 from holdfast.api.backends import EmbeddedRocksDBStateBackend
 from holdfast.errors import HoldfastError, StateError, StoreFullError
+from holdfast.state.local_snapshot import (
+    is_shareable,
+    missing_snapshot,
+    new_snapshot,
+    recorded_version,
+    snapshot_files,
+)
 from holdfast.state.rocksdb_options import database_options
 from holdfast.state.staged import StagedEntries, after_prefix
 from holdfast.state.store import StoreStatistics
@@ -30,6 +39,8 @@ from holdfast.state.store_record import checked_version, encode_record, missing_
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Sequence
     from pathlib import Path
+    from types import TracebackType
+    from typing import Self
 
 _RECORD: Final = b""
 _DATABASE: Final = "rocksdb"
@@ -51,8 +62,10 @@ class RocksDBStore:
         expected: str | None,
         backend: EmbeddedRocksDBStateBackend,
         lock: StoreLock,
+        *,
+        adopted: bool = False,
     ) -> None:
-        """Open the store in a directory that is locked; use `open`."""
+        """Open the store in a directory that is locked; use `open` or `adopt`."""
         if expected is not None and not (directory / _DATABASE / "CURRENT").exists():
             raise missing_store(expected, directory)
         self._directory = directory
@@ -70,7 +83,12 @@ class RocksDBStore:
                 str(directory / _DATABASE), self._options, {"default": self._options}
             )
         try:
-            self._version = checked_version(self._committed(_RECORD), expected, directory)
+            record = self._committed(_RECORD)
+            self._version = (
+                recorded_version(record, directory)
+                if adopted
+                else checked_version(record, expected, directory)
+            )
         except BaseException:
             self._database.close()
             raise
@@ -101,6 +119,35 @@ class RocksDBStore:
         lock = enter_directory(directory, expected, (_DATABASE, _COMMIT).__contains__, patience)
         try:
             return cls(directory, expected, backend or EmbeddedRocksDBStateBackend(), lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def adopt(
+        cls, snapshot: Path, directory: Path, backend: EmbeddedRocksDBStateBackend | None = None
+    ) -> RocksDBStore:
+        """Open a new store that begins as a copy of a snapshot, at the snapshot's version.
+
+        Args:
+            snapshot: Directory of the snapshot, which stays as it is.
+            directory: The store's own directory, to be made.
+            backend: How the database is tuned; the defaults if None.
+
+        Raises:
+            StoreFullError: The disk has no room for it.
+            StateError: There is no such snapshot, or it cannot be used.
+        """
+        files = snapshot_files(snapshot)
+        lock = enter_directory(directory, None, (_DATABASE, _COMMIT).__contains__, PATIENCE)
+        try:
+            database = directory / _DATABASE
+            database.mkdir()
+            for file in files:
+                take_over = _link if is_shareable(file) else shutil.copyfile
+                take_over(snapshot / file, database / file)
+            backend = backend or EmbeddedRocksDBStateBackend()
+            return cls(directory, None, backend, lock, adopted=True)
         except BaseException:
             lock.release()
             raise
@@ -139,7 +186,7 @@ class RocksDBStore:
         self._require_open()
         self._staged.stage(items)
 
-    def commit(self, version: str) -> StoreStatistics:
+    def commit(self, version: str, snapshot: Path | None = None) -> StoreStatistics:
         """Make everything staged, and `version`, durable in one atomic step; then close."""
         self._require_open()
         try:
@@ -149,6 +196,8 @@ class RocksDBStore:
                 options.set_move_files(True)
                 self._database.ingest_external_file([str(self._commit_file)], options)
                 self._let_compaction_catch_up()
+                if snapshot is not None:
+                    self._link_to(snapshot, version)
                 return StoreStatistics(
                     entries=max(self._property("estimate-num-keys") - 1, 0),
                     bytes_on_disk=self._property("total-sst-files-size"),
@@ -216,6 +265,13 @@ class RocksDBStore:
             deque(map(file.__setitem__, keys, map(staged.__getitem__, keys)), maxlen=0)
         file.finish()
 
+    def _link_to(self, snapshot: Path, version: str) -> None:
+        with new_snapshot(snapshot, version) as aside:
+            rocksdict.Checkpoint(self._database).create_checkpoint(str(aside))
+            # Nothing is ever written to the write-ahead log, and options come with the job.
+            for path in (*aside.glob("*.log"), *aside.glob("*.json")):
+                path.unlink()
+
     def _let_compaction_catch_up(self) -> None:
         """Wait for the merges that are due, but start none after a while.
 
@@ -257,3 +313,99 @@ class RocksDBStore:
             f"{self._directory}: the store cannot be used ({error}); if it is damaged, remove the "
             "directory: the state is restored from the last checkpoint"
         )
+
+
+class RocksDBSnapshot:
+    """A snapshot of a RocksDB store, open for reading."""
+
+    def __init__(self, directory: Path, backend: EmbeddedRocksDBStateBackend) -> None:
+        """Open the snapshot in `directory`.
+
+        Raises:
+            StateError: There is no such snapshot, or it cannot be used.
+        """
+        if not (directory / "CURRENT").is_file():
+            raise missing_snapshot(directory)
+        self._directory = directory
+        self._scans: WeakSet[Generator[tuple[bytes, bytes]]] = WeakSet()
+        options = database_options(backend)
+        with self._translated_errors():
+            self._database = rocksdict.Rdict(
+                str(directory),
+                options,
+                {"default": options},
+                rocksdict.AccessType.read_only(False),
+            )
+        try:
+            with self._translated_errors():
+                record = cast("bytes | None", self._database.get(_RECORD))
+            self._version = recorded_version(record, directory)
+        except BaseException:
+            self._database.close()
+            raise
+
+    @property
+    def version(self) -> str:
+        """Version that the store stood at when the snapshot was made."""
+        return self._version
+
+    def scan(
+        self, prefix: bytes, start: bytes = b"", stop: bytes | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Entries whose key starts with `prefix`, in key order, from `start` to `stop`."""
+        ends = [end for end in (after_prefix(prefix), stop) if end is not None]
+        entries = self._scan(max(prefix, start), min(ends, default=None))
+        self._scans.add(entries)
+        return entries
+
+    def close(self) -> None:
+        """Let go of the files. Idempotent."""
+        for scan in list(self._scans):
+            scan.close()
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def _scan(self, start: bytes, stop: bytes | None) -> Generator[tuple[bytes, bytes]]:
+        options = rocksdict.ReadOptions()
+        if stop is not None:
+            options.set_iterate_upper_bound(stop)
+        entries = self._database.iter(options)
+        entries.seek(start or b"\x00")
+        valid, key, value, step = entries.valid, entries.key, entries.value, entries.next
+        while valid():
+            yield key(), value()
+            step()
+        with self._translated_errors():
+            entries.status()
+
+    @contextmanager
+    def _translated_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except HoldfastError:
+            raise
+        except Exception as error:
+            raise StateError(
+                f"{self._directory}: the snapshot cannot be read ({error}); restore from another "
+                "checkpoint if it is damaged"
+            ) from error
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        # On another disk, or on one without links.
+        shutil.copyfile(source, target)

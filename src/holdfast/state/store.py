@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
 
 
 class StateStore(Protocol):
@@ -46,14 +47,20 @@ class StateStore(Protocol):
                 this call is staged.
         """
 
-    def commit(self, version: str) -> StoreStatistics:
+    def commit(self, version: str, snapshot: Path | None = None) -> StoreStatistics:
         """Make everything staged, and `version`, durable in one atomic step; then close.
 
         Durable means that the death of the process, at any moment, leaves the store at
         one version or the other. The store is closed even if the commit fails.
 
+        Args:
+            version: Version that the store stands at afterwards.
+            snapshot: Directory to be made, with a copy of exactly what was committed; see
+                `state/local_snapshot.py`.
+
         Raises:
             StoreFullError: There is no room; the store stays at its old version.
+            StateError: The store stands at `version`, but its snapshot could not be made.
         """
 
     def abort(self) -> None:

@@ -2,5 +2,6 @@
 
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.harness import OperatorHarness
+from holdfast.testing.snapshots import HarnessSnapshot
 
-__all__ = ["ManualClock", "OperatorHarness"]
+__all__ = ["HarnessSnapshot", "ManualClock", "OperatorHarness"]

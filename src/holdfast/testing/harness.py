@@ -28,6 +28,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.api.backends import HashMapStateBackend, StateBackend
+from holdfast.api.checkpointed import CheckpointListener
 from holdfast.api.functions import (
     FilterFunction,
     FlatMapFunction,
@@ -42,17 +43,29 @@ from holdfast.api.functions import (
 from holdfast.api.graph import ErrorPolicy, Kind
 from holdfast.api.output import OutputTag
 from holdfast.api.parallelism import check_parallelism, default_max_parallelism
+from holdfast.api.state import MapState
 from holdfast.api.types import OBJECTS
 from holdfast.errors import ConfigurationError, JobGraphError, StateAccessError
-from holdfast.runtime.plan import EpochPlan, KeyPlan, LevelPlan, OperatorPlan, Wire
+from holdfast.runtime.operators import Reported
+from holdfast.runtime.plan import (
+    CheckpointOrder,
+    EpochPlan,
+    KeyPlan,
+    LevelPlan,
+    OperatorPlan,
+    Wire,
+)
 from holdfast.runtime.seat import Seat, TaskIdentity
-from holdfast.state.keys import canonical_key, key_hash
+from holdfast.state.directories import claim_job, store_directory
+from holdfast.state.key_groups import subtask_of
+from holdfast.state.keys import canonical_key, key_group_of, key_hash
 from holdfast.state.machine import ProcessIdentity
 from holdfast.state.table import NO_KEY
 from holdfast.testing.clock import ManualClock
+from holdfast.testing.snapshots import HarnessSnapshot, RestorePoint, read_snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
     from holdfast.api.metrics import MetricValues
@@ -67,6 +80,7 @@ _KINDS: tuple[tuple[type, Kind], ...] = (
     (SinkFunction, Kind.SINK_FUNCTION),
 )
 _UID = "harness"
+_INCARNATION = "1"
 _NOTHING = Wire((), (), {}, routed=False)
 
 
@@ -85,9 +99,12 @@ class OperatorHarness:
         parallelism: What the runtime context says.
         subtask: What the runtime context says.
         job_parameters: What the runtime context says.
+        restore_from: Snapshots that harnesses of the operator took, one of every subtask;
+            this subtask starts with its share of them, as after a recovery.
 
     Raises:
         JobGraphError: A stream, keyed or not as `key` says, takes no such function.
+        ConfigurationError: The snapshots do not fit each other, or this harness.
     """
 
     def __init__(
@@ -100,10 +117,12 @@ class OperatorHarness:
         parallelism: int = 1,
         subtask: int = 0,
         job_parameters: Mapping[str, str] | None = None,
+        restore_from: HarnessSnapshot | Sequence[HarnessSnapshot] | None = None,
     ) -> None:
         """Open the function's first epoch."""
         self._kind = _kind_of(function, keyed=key is not None)
         _check_subtask(subtask, parallelism)
+        self._max_parallelism = default_max_parallelism(parallelism)
         self.clock = ManualClock()
         self.outputs: list[Any] = []
         """What was given out so far, side outputs aside."""
@@ -119,7 +138,22 @@ class OperatorHarness:
         self._version: str | None = None
         self._directory = tempfile.mkdtemp(prefix="holdfast-harness-")
         self._delete = weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
+        self._checkpoint = 0
+        self._restored: int | None = None
+        if restore_from is not None:
+            if isinstance(restore_from, HarnessSnapshot):
+                restore_from = [restore_from]
+            self._restore(RestorePoint(restore_from))
         self._start_epoch()
+
+    def _restore(self, point: RestorePoint) -> None:
+        self._max_parallelism = point.max_parallelism
+        self._checkpoint = self._restored = point.checkpoint_id
+        version = f"restored-{point.checkpoint_id}"
+        claim_job(self._directory, _UID, ProcessIdentity.current())
+        directory = store_directory(self._directory, _UID, _INCARNATION, _UID, self._subtask)
+        if point.restore(self._backend, directory, self._subtask, self._parallelism, version):
+            self._version = version
 
     def push(self, *elements: Any) -> None:
         """Process elements, in order, as one batch.
@@ -188,11 +222,87 @@ class OperatorHarness:
             current.key = NO_KEY
         raise AssertionError(f"{handle!r} cannot be read")
 
+    def operator_state(self, name: str) -> Any:
+        """What an operator state holds now: a list, or a broadcast state's map as a dict."""
+        backend = self._seat.operator_state
+        if backend is None:
+            raise StateAccessError(
+                f"there is no operator state {name!r} to read: the function is neither a "
+                "CheckpointedFunction nor a ListCheckpointed"
+            )
+        handle = backend.handle(name)
+        return dict(handle.items()) if isinstance(handle, MapState) else list(handle.get())
+
+    def owns(self, key: Any) -> bool:
+        """Whether a job would send elements of `key` to this subtask."""
+        group = key_group_of(canonical_key(key), self._max_parallelism)
+        return subtask_of(group, self._parallelism, self._max_parallelism) == self._subtask
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """Tell the function at work that a checkpoint is complete."""
+        self._notify("notify_checkpoint_complete", checkpoint_id)
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """Tell the function at work that a checkpoint has failed."""
+        self._notify("notify_checkpoint_aborted", checkpoint_id)
+
+    def _notify(self, method: str, checkpoint_id: int) -> None:
+        if not isinstance(self.function, CheckpointListener):
+            raise JobGraphError(
+                f"{type(self.function).__name__} hears of no checkpoints; make it a "
+                "CheckpointListener"
+            )
+        try:
+            with Reported(self._seat.operator, "in a notification of a checkpoint"):
+                getattr(self.function, method)(checkpoint_id)
+        except BaseException:
+            self.fail()
+            raise
+
+    def snapshot(self) -> HarnessSnapshot:
+        """End the epoch in a checkpoint, and start the next; what the checkpoint holds.
+
+        To restore from it, pass it to another harness as `restore_from`, with those of the
+        other subtasks if there are any. As in a job, a subtask's snapshot is expected to
+        hold the keys that it `owns`.
+        """
+        self._finish_epoch()
+        self._checkpoint += 1
+        store, operator_state = None, None
+        if self._version is not None:
+            store, operator_state = self._snapshot_store()
+        self._start_epoch()
+        return HarnessSnapshot(
+            self._checkpoint,
+            self._subtask,
+            self._parallelism,
+            self._max_parallelism,
+            self._backend.name,
+            store,
+            operator_state,
+        )
+
+    def _snapshot_store(self) -> tuple[dict[str, bytes], bytes | None]:
+        # As a task does whose function has seen no element in the checkpoint's epoch.
+        self._epoch += 1
+        seat = self._make_seat(CheckpointOrder(self._checkpoint, self.clock.now_ms()))
+        seat.open_state()
+        report = seat.commit()
+        assert report is not None
+        assert report.snapshot is not None
+        self._version = report.version
+        return read_snapshot(report.snapshot)
+
     def end_epoch(self) -> None:
         """End the epoch well: commit its state, and start the next."""
+        self._finish_epoch()
+        self._start_epoch()
+
+    def _finish_epoch(self) -> None:
         seat = self._seat
         try:
             self._collect(seat.operator.finish())
+            seat.snapshot_function()
             seat.operator.close()
             report = seat.commit()
         except BaseException:
@@ -200,7 +310,6 @@ class OperatorHarness:
             raise
         if report is not None:
             self._version = report.version
-        self._start_epoch()
 
     def fail(self) -> None:
         """Let the epoch fail: its changes to state and its outputs are gone; start the next."""
@@ -246,26 +355,32 @@ class OperatorHarness:
         self._epoch += 1
         self._settled = {tag: len(outputs) for tag, outputs in self._sides.items()}
         self._settled[None] = len(self.outputs)
+        self._seat = self._make_seat()
+        try:
+            self._seat.open()
+        except BaseException:
+            self._abort()
+            raise
+
+    def _make_seat(self, checkpoint: CheckpointOrder | None = None) -> Seat:
         plan = self._plan(self._fresh_copy())
         level = LevelPlan(
             1, (plan,), {}, _NOTHING, _NOTHING, self._backend, job_parameters=self._job_parameters
         )
         task = TaskIdentity(self._subtask, 0, self._epoch)
-        self._seat = Seat(plan, level, self._epoch_plan(), task, self.clock)
-        try:
-            self._seat.operator.open()
-        except BaseException:
-            self._abort()
-            raise
+        return Seat(plan, level, self._epoch_plan(checkpoint), task, self.clock)
 
-    def _epoch_plan(self) -> EpochPlan:
+    def _epoch_plan(self, checkpoint: CheckpointOrder | None) -> EpochPlan:
         return EpochPlan(
-            job_id="harness",
-            incarnation="1",
+            job_id=_UID,
+            incarnation=_INCARNATION,
             epoch=self._epoch,
             local_dir=self._directory,
             owner=ProcessIdentity.current(),
             expected={} if self._version is None else {(_UID, self._subtask): self._version},
+            checkpoint=checkpoint,
+            next_checkpoint=self._checkpoint + 1,
+            restored=self._restored,
         )
 
     def _plan(self, function: Any) -> OperatorPlan:
@@ -279,7 +394,7 @@ class OperatorHarness:
             key=None if self._key is None else KeyPlan(selector=self._key),
             policy=self._policy,
             parallelism=self._parallelism,
-            max_parallelism=default_max_parallelism(self._parallelism),
+            max_parallelism=self._max_parallelism,
             outlets=(),
         )
 

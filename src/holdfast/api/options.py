@@ -1,0 +1,201 @@
+"""What an option is, and how the values of options are read.
+
+A parser takes what a user wrote, text from a file or a value from a program, and gives
+the value, or raises `ValueError` with what is wanted. It leaves its own results as they are.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from enum import Enum
+
+V = TypeVar("V")
+"""Type of an option's value."""
+
+E = TypeVar("E", bound="Enum")
+"""Type of an option's value that is one of a few."""
+
+Duration: TypeAlias = int | str | timedelta
+"""Milliseconds, a text as Flink writes it ("10 s"), or a `timedelta`."""
+
+
+@dataclass(frozen=True)
+class ConfigOption(Generic[V]):
+    """One setting: its key, how its value is read, its default, what it does."""
+
+    key: str
+    parse: Callable[[Any], V]
+    default: V
+    description: str
+    aliases: tuple[str, ...] = ()
+    """Older keys, still accepted with a warning."""
+    ignored: bool = False
+    """Whether it is accepted and checked, and changes nothing."""
+
+
+def integer(value: object) -> int:
+    """A whole number."""
+    if isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d+\s*", value):
+        return int(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise ValueError("an integer is wanted")
+
+
+def number(value: object) -> float:
+    """A finite number."""
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        try:
+            parsed = float(value)
+        except (ValueError, OverflowError):
+            parsed = math.nan
+        if math.isfinite(parsed):
+            return parsed
+    raise ValueError("a number is wanted")
+
+
+def boolean(value: object) -> bool:
+    """True or false."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.strip().lower() in ("true", "false"):
+        return value.strip().lower() == "true"
+    raise ValueError("true or false is wanted")
+
+
+def text(value: object) -> str:
+    """A string that is not empty."""
+    if not isinstance(value, str) or not value:
+        raise ValueError("a non-empty string is wanted")
+    return value
+
+
+def path(value: object) -> str:
+    """A path or an address of a directory, kept as it is written."""
+    given = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(given, str) or not given.strip():
+        raise ValueError(
+            'a path such as "/data/checkpoints" or "s3://bucket/checkpoints" is wanted'
+        )
+    return given
+
+
+def choice(*choices: str) -> Callable[[Any], str]:
+    """One of a few strings."""
+
+    def parse(value: object) -> str:
+        if value not in choices:
+            raise ValueError(f"one of {', '.join(choices)} is wanted")
+        return str(value)
+
+    return parse
+
+
+def member(kind: type[E]) -> Callable[[Any], E]:
+    """A member of an enum, or its name in any case."""
+
+    def parse(value: object) -> E:
+        if isinstance(value, kind):
+            return value
+        name = value.strip().upper().replace("-", "_") if isinstance(value, str) else None
+        for candidate in kind:
+            if candidate.name == name:
+                return candidate
+        raise ValueError(f"one of {', '.join(each.name for each in kind)} is wanted")
+
+    return parse
+
+
+_UNITS_MS: Final = {
+    unit: milliseconds
+    for units, milliseconds in (
+        ("ms milli millis millisecond milliseconds", 1),
+        ("s sec secs second seconds", 1000),
+        ("m min minute minutes", 60_000),
+        ("h hour hours", 3_600_000),
+        ("d day days", 86_400_000),
+    )
+    for unit in units.split()
+}
+
+
+def duration_ms(value: object) -> int:
+    """Milliseconds: a whole number, a text such as "10 s", or a `timedelta`."""
+    if isinstance(value, timedelta):
+        value = value // timedelta(milliseconds=1)
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    amount = _amount(value, _UNITS_MS, "ms")
+    if amount is None:
+        raise ValueError('a duration such as "500 ms", "10 s" or "2 min" is wanted')
+    return amount
+
+
+_UNITS_BYTES: Final = {
+    unit: 1 << shift
+    for units, shift in (
+        ("b bytes", 0),
+        ("k kb kibibytes", 10),
+        ("m mb mebibytes", 20),
+        ("g gb gibibytes", 30),
+        ("t tb tebibytes", 40),
+    )
+    for unit in units.split()
+}
+
+
+def size_bytes(value: object) -> int:
+    """Bytes: a whole number, or a text such as "20 kb", in steps of 1024 as in Flink."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    amount = _amount(value, _UNITS_BYTES, "b")
+    if amount is None:
+        raise ValueError('a size such as "4096", "20 kb" or "1 mb" is wanted')
+    return amount
+
+
+def _amount(value: object, units: dict[str, int], unit: str) -> int | None:
+    match = (
+        re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", value.lower()) if isinstance(value, str) else None
+    )
+    factor = None if match is None else units.get(match[2] or unit)
+    return None if match is None or factor is None else int(match[1]) * factor
+
+
+def optional(parse: Callable[[Any], V]) -> Callable[[Any], V | None]:
+    """None, which leaves the option unset, or what `parse` accepts."""
+    return lambda value: None if value is None else parse(value)
+
+
+def bounded(
+    parse: Callable[[Any], V], accept: Callable[[V], bool], wanted: str
+) -> Callable[[Any], V]:
+    """What `parse` gives if `accept` agrees; else an error that says what is `wanted`."""
+
+    def checked(value: object) -> V:
+        parsed = parse(value)
+        if not accept(parsed):
+            raise ValueError(f"{wanted} is wanted")
+        return parsed
+
+    return checked
+
+
+def at_least(least: int) -> Callable[[Any], int]:
+    """A whole number with a lower bound."""
+    return bounded(integer, lambda given: given >= least, f"a whole number of at least {least}")
+
+
+def lasting(least_ms: int) -> Callable[[Any], int]:
+    """A duration with a lower bound."""
+    return bounded(
+        duration_ms, lambda given: given >= least_ms, f"a duration of at least {least_ms} ms"
+    )

@@ -1,0 +1,1 @@
+"""How state survives: when checkpoints are taken, kept and gone back to."""

@@ -1,0 +1,208 @@
+"""Complete checkpoints in storage: writing, ordering, finding and loading them.
+
+A checkpoint is complete when its `_metadata` exists. The newest is the one with the
+highest fence, and of those the one with the highest id: a driver that was replaced may
+still have completed one with a high id, upon state that the job no longer stands on.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from holdfast.checkpoint.files import FileSystemFiles
+from holdfast.checkpoint.handles import FileHandle
+from holdfast.checkpoint.metadata import (
+    LONGEST_HEADER,
+    decode_header,
+    decode_metadata,
+    encode_metadata,
+    handles_of,
+)
+from holdfast.checkpoint.storage import METADATA, metadata_name
+from holdfast.errors import CheckpointStorageError, CorruptCheckpointError, RestoreError
+
+if TYPE_CHECKING:
+    from holdfast.checkpoint.fence import Fence
+    from holdfast.checkpoint.metadata import CheckpointMetadata
+    from holdfast.checkpoint.storage import JobCheckpointFiles, NamedFiles
+
+_DIRECTORY: Final = re.compile(r"chk-(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A checkpoint that was passed over, and why."""
+
+    checkpoint_id: int
+    reason: str
+
+
+def store_metadata(files: JobCheckpointFiles, metadata: CheckpointMetadata, fence: Fence) -> None:
+    """Complete a checkpoint; every file that it names must be durable by now.
+
+    Raises:
+        FencedError: Another driver has taken over; nothing was written.
+        CheckpointStorageError: Storage failed or is full, or that checkpoint exists.
+    """
+    if fence.number != metadata.fence:
+        raise CheckpointStorageError(
+            f"{files.root}: checkpoint {metadata.checkpoint_id} was made under fence "
+            f"{metadata.fence}, and this driver holds fence {fence.number}; discard it"
+        )
+    fence.check()
+    name = metadata_name(metadata.checkpoint_id)
+    try:
+        created = files.create_exclusive(name, encode_metadata(metadata))
+    except CheckpointStorageError as error:
+        if files.limits is None:
+            raise
+        raise CheckpointStorageError(f"{error} ({_largest(metadata)})") from error
+    if not created:
+        raise CheckpointStorageError(
+            f"{files.root}/{name}: this checkpoint is complete already, and is never written "
+            "over; another driver may be running the same job"
+        )
+
+
+def checkpoint_ids(files: NamedFiles) -> list[int]:
+    """Ids of all checkpoints that left something in storage, complete or not."""
+    found = (_DIRECTORY.fullmatch(name) for name in files.entries())
+    return sorted(int(match[1]) for match in found if match)
+
+
+def completed_checkpoints(files: NamedFiles) -> list[tuple[int, int]]:
+    """Fence and id of every complete checkpoint, newest first.
+
+    Those whose first line cannot be read are left out; `load_newest` names them.
+    """
+    return _survey(files)[0]
+
+
+def load(files: NamedFiles, checkpoint_id: int) -> CheckpointMetadata:
+    """Metadata of one complete checkpoint.
+
+    Raises:
+        RestoreError: There is no such checkpoint, or it was never completed.
+        CorruptCheckpointError: Its metadata cannot be used.
+    """
+    name = metadata_name(checkpoint_id)
+    data = files.read(name)
+    if data is None:
+        complete = [found for _, found in completed_checkpoints(files)]
+        raise RestoreError(
+            f"{files.root}/{name}: there is no such checkpoint, or it was never completed; "
+            f"complete are: {', '.join(map(str, complete)) or 'none'}"
+        )
+    metadata = decode_metadata(data, f"{files.root}/{name}")
+    if metadata.checkpoint_id != checkpoint_id:
+        raise CorruptCheckpointError(
+            f"{files.root}/{name}: the metadata of checkpoint {metadata.checkpoint_id} was put "
+            "here; a checkpoint cannot be moved: restore it from where it was written"
+        )
+    return metadata
+
+
+def load_newest(files: NamedFiles) -> tuple[CheckpointMetadata | None, list[Refusal]]:
+    """Newest checkpoint that can be restored, and those passed over on the way.
+
+    None if there is no such checkpoint. Storage that fails raises instead: it does not
+    make a checkpoint bad, and an older one would lose what came after it.
+
+    Raises:
+        CheckpointStorageError: Storage failed.
+    """
+    complete, unreadable = _survey(files)
+    refusals: list[Refusal] = []
+    newest: CheckpointMetadata | None = None
+    for _, checkpoint_id in complete:
+        try:
+            metadata = load(files, checkpoint_id)
+            verify_handles(metadata, files)
+        except (CorruptCheckpointError, RestoreError) as error:
+            refusals.append(Refusal(checkpoint_id, str(error)))
+        else:
+            newest = metadata
+            break
+    # Where they stand in the order is unknown; only ids tell that they may be newer.
+    floor = newest.checkpoint_id if newest else 0
+    return newest, [r for r in unreadable if r.checkpoint_id > floor] + refusals
+
+
+def verify_handles(metadata: CheckpointMetadata, files: NamedFiles) -> None:
+    """Check that every file the checkpoint needs is there, with the right size.
+
+    Raises:
+        CorruptCheckpointError: One is not.
+    """
+    listed: dict[str, dict[str, int | None]] = {}
+    for what, handle in handles_of(metadata):
+        if not isinstance(handle, FileHandle):
+            continue
+        directory, _, name = handle.path.rpartition("/")
+        if directory not in listed:
+            listed[directory] = files.entries(directory)
+        size = listed[directory].get(name)
+        if size != handle.size:
+            found = "is gone" if size is None else f"has {size} bytes instead of {handle.size}"
+            raise CorruptCheckpointError(
+                f"{files.root}/{handle.path}: the {what} in checkpoint {metadata.checkpoint_id} "
+                f"{found}; restore from another checkpoint"
+            )
+
+
+def resolve_pointer(url: str) -> tuple[FileSystemFiles, int | None]:
+    """Job's files and checkpoint id that a path or URL stands for.
+
+    It may be a checkpoint's directory, its `_metadata` file, or the job's directory;
+    for the last the id is None, and means the newest.
+
+    Raises:
+        RestoreError: There is no complete checkpoint.
+    """
+    # Absolute first: a relative one may be as short as the name of the file.
+    place = FileSystemFiles(url).root.removesuffix(f"/{METADATA}")
+    parent, _, last = place.rpartition("/")
+    match = _DIRECTORY.fullmatch(last)
+    if match:
+        files, checkpoint_id = FileSystemFiles(parent or "/"), int(match[1])
+        if files.exists(metadata_name(checkpoint_id)):
+            return files, checkpoint_id
+        raise RestoreError(
+            f"{url}: there is no {METADATA}: the checkpoint was never completed, or was deleted"
+        )
+    files = FileSystemFiles(place)
+    if any(files.exists(metadata_name(found)) for found in checkpoint_ids(files)):
+        return files, None
+    raise RestoreError(
+        f"{url}: there is no complete checkpoint; give the directory of a checkpoint (chk-7), its "
+        f"{METADATA} file, or the directory of a job that holds such directories"
+    )
+
+
+def _survey(files: NamedFiles) -> tuple[list[tuple[int, int]], list[Refusal]]:
+    complete: list[tuple[int, int]] = []
+    unreadable: list[Refusal] = []
+    for checkpoint_id in checkpoint_ids(files):
+        name = metadata_name(checkpoint_id)
+        head = files.read(name, LONGEST_HEADER)
+        if head is None:
+            continue
+        try:
+            header = decode_header(head, f"{files.root}/{name}")
+        except CorruptCheckpointError as error:
+            unreadable.append(Refusal(checkpoint_id, str(error)))
+        else:
+            complete.append((header.fence, checkpoint_id))
+    complete.sort(reverse=True)
+    unreadable.reverse()
+    return complete, unreadable
+
+
+def _largest(metadata: CheckpointMetadata) -> str:
+    largest = max(handles_of(metadata), key=lambda found: found[1].size, default=None)
+    if largest is None:
+        return "the checkpoint holds no state"
+    what, handle = largest
+    return f"the largest part is {what} with {handle.size} bytes"

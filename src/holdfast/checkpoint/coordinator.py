@@ -1,0 +1,311 @@
+"""When checkpoints begin, complete, fail and go: a state machine without I/O.
+
+Events come in as method calls that carry the time in milliseconds; what is to be
+done comes out as a list of instructions. A checkpoint's life:
+
+    trigger ──► collecting ──all acknowledged──► finalizing ──stored──► completed
+                    │                                │                      │
+                    └── declined, failed, expired, subsumed ──► aborted     └─► retired
+
+The coordinator belongs to one thread at a time; whoever shares it holds a lock.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.checkpoint.failures import FailureCounter, FailureReason
+from holdfast.checkpoint.instructions import (
+    Aborted,
+    Begin,
+    CancelUpload,
+    CheckpointKind,
+    Completed,
+    DiscardCheckpoint,
+    DiscardPayload,
+    FailJob,
+    Finalize,
+    Instruction,
+    Participant,
+    Payload,
+    Retire,
+    Skipped,
+    SkipReason,
+)
+from holdfast.checkpoint.pending import PendingCheckpoint
+from holdfast.checkpoint.policy import CoordinatorPolicy, require_at_least
+from holdfast.errors import JobExecutionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["Coordinator", "CoordinatorPolicy"]
+
+
+class Coordinator:
+    """Decides over the checkpoints of one job.
+
+    Ids increase strictly and are never used twice, whatever becomes of a
+    checkpoint. Every `Finalize` has to be answered by `stored` or `store_failed`.
+
+    Args:
+        policy: The rules to keep.
+        now: The time at which the first interval begins.
+        next_id: The id of the first checkpoint; above all ids used before.
+        completed: Ids of complete checkpoints that exist already and are to be
+            retired in their turn. If they are more than `num_retained`, the next
+            completion retires the surplus.
+
+    Raises:
+        ConfigurationError: If `next_id` is below 1 or not above every completed id.
+    """
+
+    def __init__(
+        self,
+        policy: CoordinatorPolicy,
+        *,
+        now: int,
+        next_id: int = 1,
+        completed: Iterable[int] = (),
+    ) -> None:
+        self._policy = policy
+        self._retained = sorted(set(completed))
+        newest = max(self._retained, default=0)
+        require_at_least("next_id", next_id, at_least=newest + 1)
+        self._next_id = next_id
+        self._failures = FailureCounter(policy.tolerable_failures, last_success=newest)
+        self._last_trigger = now
+        self._last_completion: int | None = None
+        self._pending: dict[int, PendingCheckpoint] = {}
+        self._savepoints: set[int] = set()
+        # Aborted while their metadata was being written: to be discarded when that has ended.
+        self._in_doubt: dict[int, dict[Participant, Payload]] = {}
+
+    @property
+    def pending(self) -> tuple[int, ...]:
+        """Ids begun and neither completed nor aborted, oldest first."""
+        return tuple(self._pending)
+
+    @property
+    def retained(self) -> tuple[int, ...]:
+        """Ids of completed checkpoints that are kept, oldest first; no savepoints."""
+        return tuple(self._retained)
+
+    @property
+    def in_doubt(self) -> tuple[int, ...]:
+        """Ids aborted while their metadata was being written; never restore from them.
+
+        Such a checkpoint may look complete in storage until the answer to its
+        `Finalize` has led to a `DiscardCheckpoint`.
+        """
+        return tuple(self._in_doubt)
+
+    @property
+    def next_id(self) -> int:
+        """The id that the next checkpoint will have."""
+        return self._next_id
+
+    @property
+    def consecutive_failures(self) -> int:
+        """Counted failures since the last success, or since they last failed the job."""
+        return self._failures.consecutive
+
+    def due(self, now: int) -> bool:
+        """Whether a periodic checkpoint would begin if triggered now."""
+        return self._obstacle(now) is None
+
+    def next_due(self, now: int) -> int | None:
+        """When a periodic checkpoint may begin, or None if no time alone brings it.
+
+        Never earlier than `now`. None means that periodic checkpoints are switched
+        off, or that one in flight has to end first.
+        """
+        interval = self._policy.interval_ms
+        if interval is None or len(self._pending) >= self._policy.max_concurrent:
+            return None
+        return max(now, self._last_trigger + interval, self._pause_ends(now))
+
+    def trigger(
+        self,
+        now: int,
+        participants: Iterable[Participant],
+        *,
+        kind: CheckpointKind = CheckpointKind.PERIODIC,
+    ) -> list[Instruction]:
+        """Begin a checkpoint, or say why not; only periodic ones are ever skipped."""
+        if kind is CheckpointKind.PERIODIC:
+            obstacle = self._obstacle(now)
+            if obstacle is not None:
+                return [Skipped(obstacle)]
+            self._last_trigger = now
+        pending = PendingCheckpoint(self._next_id, kind, now, frozenset(participants))
+        self._next_id += 1
+        self._pending[pending.id] = pending
+        return [Begin(pending.id, now), *self._finalize_when_all_are_in(pending, now)]
+
+    def acknowledge(
+        self, checkpoint_id: int, participant: Participant, now: int, payload: Payload
+    ) -> list[Instruction]:
+        """Take in what a participant hands over; the last one finalizes.
+
+        What comes late, twice or uncalled for is discarded, unless a checkpoint
+        may hold it: the same payload once more, or one for a completed checkpoint.
+        """
+        pending = self._pending.get(checkpoint_id)
+        if pending is None:
+            return [] if self._exists(checkpoint_id) else [DiscardPayload(payload)]
+        if participant in pending.payloads:
+            repeated = pending.payloads[participant] == payload
+            return [] if repeated else [DiscardPayload(payload)]
+        if not pending.awaits(participant):
+            return [DiscardPayload(payload)]
+        pending.payloads[participant] = payload
+        return self._finalize_when_all_are_in(pending, now)
+
+    def decline(
+        self, checkpoint_id: int, participant: Participant, reason: str, now: int
+    ) -> list[Instruction]:
+        """Abort because a participant cannot do its part; it must not have acknowledged."""
+        pending = self._pending.get(checkpoint_id)
+        if pending is None or not pending.awaits(participant):
+            return []
+        name, subtask = participant
+        detail = f"{name}, subtask {subtask}: {reason}"
+        return self._fail(pending, FailureReason.CHECKPOINT_DECLINED, now, detail)
+
+    def fail(
+        self, checkpoint_id: int, reason: FailureReason, now: int, detail: str = ""
+    ) -> list[Instruction]:
+        """Abort for any reason; no effect on a checkpoint that is not pending."""
+        pending = self._pending.get(checkpoint_id)
+        return [] if pending is None else self._fail(pending, reason, now, detail)
+
+    def expire(self, now: int) -> list[Instruction]:
+        """Abort whatever has reached the time-out; fails the job once at most."""
+        timeout = self._policy.timeout_ms
+        expired = [one for one in self._pending.values() if now - one.triggered_at >= timeout]
+        detail = f"the time-out is {timeout} ms"
+        instructions: list[Instruction] = []
+        verdicts: list[Instruction] = []
+        for one in expired:
+            instructions += self._abort(one, FailureReason.CHECKPOINT_EXPIRED, now, detail)
+            verdicts += self._judge(one, FailureReason.CHECKPOINT_EXPIRED, detail)
+        return [*instructions, *verdicts[:1]]
+
+    def stored(self, checkpoint_id: int, now: int) -> list[Instruction]:
+        """Complete a checkpoint whose metadata is written, or discard it if aborted.
+
+        Raises:
+            JobExecutionError: If participants have yet to acknowledge.
+        """
+        pending = self._written(checkpoint_id)
+        if pending is None:
+            return self._discard_in_doubt(checkpoint_id)
+        del self._pending[checkpoint_id]
+        self._last_completion = now
+        self._failures.succeeded(checkpoint_id)
+        done = Completed(checkpoint_id, now)
+        if pending.kind is CheckpointKind.SAVEPOINT:
+            self._savepoints.add(checkpoint_id)
+            return [done]
+        self._retained.append(checkpoint_id)
+        return [done, *self._subsume(checkpoint_id, now), *self._retire()]
+
+    def store_failed(self, checkpoint_id: int, now: int, reason: str) -> list[Instruction]:
+        """Abort a checkpoint whose metadata could not be written.
+
+        Raises:
+            JobExecutionError: If participants have yet to acknowledge.
+        """
+        pending = self._written(checkpoint_id)
+        if pending is None:
+            return self._discard_in_doubt(checkpoint_id)
+        why = FailureReason.FINALIZE_CHECKPOINT_FAILURE
+        return [
+            *self._abort(pending, why, now, reason),
+            *self._discard_in_doubt(checkpoint_id),
+            *self._judge(pending, why, reason),
+        ]
+
+    def abort_all(self, now: int, reason: FailureReason) -> list[Instruction]:
+        """Abort everything pending, savepoints too; counts as no failure."""
+        instructions: list[Instruction] = []
+        for pending in tuple(self._pending.values()):
+            instructions += self._abort(pending, reason, now)
+        return instructions
+
+    def _obstacle(self, now: int) -> SkipReason | None:
+        interval = self._policy.interval_ms
+        if interval is None:
+            return SkipReason.DISABLED
+        if len(self._pending) >= self._policy.max_concurrent:
+            return SkipReason.TOO_MANY_PENDING
+        if now < self._last_trigger + interval:
+            return SkipReason.INTERVAL
+        return SkipReason.MIN_PAUSE if now < self._pause_ends(now) else None
+
+    def _pause_ends(self, now: int) -> int:
+        last = self._last_completion
+        return now if last is None else last + self._policy.min_pause_ms
+
+    def _exists(self, checkpoint_id: int) -> bool:
+        return checkpoint_id in self._retained or checkpoint_id in self._savepoints
+
+    def _finalize_when_all_are_in(self, pending: PendingCheckpoint, now: int) -> list[Instruction]:
+        # A copy: the coordinator's own record must not change under the reader's hands.
+        return [Finalize(pending.id, dict(pending.payloads), now)] if pending.finalizing else []
+
+    def _written(self, checkpoint_id: int) -> PendingCheckpoint | None:
+        pending = self._pending.get(checkpoint_id)
+        if pending is not None and not pending.finalizing:
+            missing = len(pending.participants) - len(pending.payloads)
+            raise JobExecutionError(
+                f"the metadata of checkpoint {checkpoint_id} was written while {missing} of "
+                f"{len(pending.participants)} participants had yet to acknowledge; it must be "
+                "written only when the coordinator says Finalize"
+            )
+        return pending
+
+    def _fail(
+        self, pending: PendingCheckpoint, reason: FailureReason, now: int, detail: str
+    ) -> list[Instruction]:
+        aborted = self._abort(pending, reason, now, detail)
+        return [*aborted, *self._judge(pending, reason, detail)]
+
+    def _abort(
+        self, pending: PendingCheckpoint, reason: FailureReason, now: int, detail: str = ""
+    ) -> list[Instruction]:
+        del self._pending[pending.id]
+        ended: list[Instruction] = [
+            Aborted(pending.id, reason, now, detail),
+            CancelUpload(pending.id),
+        ]
+        if pending.finalizing:
+            # Deleted now, the directory could be given a `_metadata` afterwards by the write
+            # under way, and would pass for a complete checkpoint without files.
+            self._in_doubt[pending.id] = pending.payloads
+            return ended
+        return [*ended, DiscardCheckpoint(pending.id, pending.payloads)]
+
+    def _discard_in_doubt(self, checkpoint_id: int) -> list[Instruction]:
+        payloads = self._in_doubt.pop(checkpoint_id, None)
+        return [] if payloads is None else [DiscardCheckpoint(checkpoint_id, payloads)]
+
+    def _judge(
+        self, pending: PendingCheckpoint, reason: FailureReason, detail: str
+    ) -> list[Instruction]:
+        savepoint = pending.kind is CheckpointKind.SAVEPOINT
+        verdict = self._failures.failed(pending.id, reason, detail, savepoint=savepoint)
+        return [] if verdict is None else [FailJob(verdict)]
+
+    def _subsume(self, checkpoint_id: int, now: int) -> list[Instruction]:
+        instructions: list[Instruction] = []
+        for pending in tuple(self._pending.values()):
+            if pending.id < checkpoint_id and pending.kind is not CheckpointKind.SAVEPOINT:
+                instructions += self._abort(pending, FailureReason.SUBSUMED, now)
+        return instructions
+
+    def _retire(self) -> list[Instruction]:
+        surplus = self._retained[: -self._policy.num_retained]
+        del self._retained[: len(surplus)]
+        return [Retire(one) for one in surplus]

@@ -1,0 +1,81 @@
+"""Why checkpoints fail, and how many failures in a row a job bears."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class FailureReason(Enum):
+    """Why a checkpoint was aborted; the value completes "checkpoint 7 failed: ..."."""
+
+    IO_EXCEPTION = "its data could not be read or written"
+    CHECKPOINT_ASYNC_EXCEPTION = "a snapshot could not be uploaded"
+    CHECKPOINT_DECLINED = "a subtask declined it"
+    CHECKPOINT_EXPIRED = "it was not complete within its time-out"
+    FINALIZE_CHECKPOINT_FAILURE = "its metadata could not be written"
+    SYNCHRONOUS_FAILURE = "a subtask could not take its local snapshot"
+    EPOCH_FAILED = "the epoch that carried it failed"
+    SUBSUMED = "a newer checkpoint was complete before it"
+    JOB_RESTARTING = "the job is restarting"
+    JOB_STOPPED = "the job has been stopped"
+
+    @property
+    def counted(self) -> bool:
+        """Whether it counts towards the failures that a job tolerates."""
+        return self in _COUNTED
+
+
+_COUNTED = frozenset(
+    {
+        FailureReason.IO_EXCEPTION,
+        FailureReason.CHECKPOINT_ASYNC_EXCEPTION,
+        FailureReason.CHECKPOINT_DECLINED,
+        FailureReason.CHECKPOINT_EXPIRED,
+        FailureReason.FINALIZE_CHECKPOINT_FAILURE,
+    }
+)
+
+
+class FailureCounter:
+    """Counts failures in a row; the caller reports each checkpoint at most once.
+
+    Attributes:
+        consecutive: Counted failures since the last success, or since the last
+            time that they were too many.
+    """
+
+    def __init__(self, tolerable: int, *, last_success: int = 0) -> None:
+        self.consecutive = 0
+        self._tolerable = tolerable
+        self._last_success = last_success
+
+    def succeeded(self, checkpoint_id: int) -> None:
+        """Start over, unless a newer checkpoint has succeeded already."""
+        if checkpoint_id > self._last_success:
+            self._last_success = checkpoint_id
+            self.consecutive = 0
+
+    def failed(
+        self, checkpoint_id: int, reason: FailureReason, detail: str, *, savepoint: bool
+    ) -> str | None:
+        """Why the job has to fail now, or None if it goes on.
+
+        It fails when a local snapshot could not be taken, and when more failures in
+        a row were counted than are tolerated. Not counted are savepoints, and
+        checkpoints older than the last success, whose failure says nothing new.
+        """
+        what = f"checkpoint {checkpoint_id} failed: {reason.value}"
+        what += f" ({detail})" if detail else ""
+        if reason is FailureReason.SYNCHRONOUS_FAILURE:
+            return f"{what}; the job has to go back to its last complete checkpoint"
+        if savepoint or not reason.counted or checkpoint_id <= self._last_success:
+            return None
+        self.consecutive += 1
+        if self.consecutive <= self._tolerable:
+            return None
+        # The job restarts now, and shall have its full tolerance again.
+        self.consecutive = 0
+        return (
+            f"{what}; failures in a row are now more than the {self._tolerable} tolerated. Remove "
+            "the cause, or raise execution.checkpointing.tolerable-failed-checkpoints"
+        )

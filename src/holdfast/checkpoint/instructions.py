@@ -1,0 +1,143 @@
+"""What the coordinator asks of whoever drives it.
+
+Instructions are to be carried out in the order given. Those that delete
+(`DiscardPayload`, `DiscardCheckpoint`, `Retire`) are safe to repeat or to lose:
+nothing that a later restore needs depends on them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.checkpoint.failures import FailureReason
+
+Participant: TypeAlias = tuple[str | int, int]
+"""Who acknowledges: the uid of an operator or the number of a level, and the subtask."""
+
+Payload: TypeAlias = Any
+"""What a participant hands in; compared with `==`, otherwise never looked at."""
+
+
+class CheckpointKind(Enum):
+    """What a checkpoint is taken for, hence which rules bind it."""
+
+    PERIODIC = "periodic"
+    """Taken by the clock: bound by interval, minimum pause and number in flight."""
+    FORCED = "forced"
+    """Asked for: bound by none of them, otherwise like a periodic one."""
+    SAVEPOINT = "savepoint"
+    """Asked for and owned by the user: neither retired nor subsumed, nor does it subsume."""
+
+
+class SkipReason(Enum):
+    """Why no checkpoint was begun; never a failure."""
+
+    DISABLED = "periodic checkpoints are switched off"
+    INTERVAL = "the interval since the last periodic checkpoint has not passed"
+    MIN_PAUSE = "the minimum pause since the last completed checkpoint has not passed"
+    TOO_MANY_PENDING = "as many checkpoints as allowed are in flight"
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Let the epoch that starts now carry this checkpoint."""
+
+    id: int
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Nothing was begun."""
+
+    reason: SkipReason
+
+
+@dataclass(frozen=True, slots=True)
+class Finalize:
+    """All have acknowledged: write the metadata.
+
+    The answer is `stored` or `store_failed`, always, even if the checkpoint is
+    aborted meanwhile: only then is it known that its files may be deleted.
+    """
+
+    id: int
+    payloads: Mapping[Participant, Payload]
+    timestamp: int
+    """When the last acknowledgement came in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The checkpoint can be restored from; publish what waited for it."""
+
+    id: int
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """The checkpoint will never complete."""
+
+    id: int
+    reason: FailureReason
+    timestamp: int
+    detail: str = ""
+    """What went wrong, in the words of whoever reported it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelUpload:
+    """Stop whatever is still at work for an aborted checkpoint."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardCheckpoint:
+    """Delete the files of a checkpoint that was aborted."""
+
+    id: int
+    payloads: Mapping[Participant, Payload]
+    """What was handed in until then."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardPayload:
+    """Delete the private files of a payload that no checkpoint holds."""
+
+    payload: Payload
+
+
+@dataclass(frozen=True, slots=True)
+class Retire:
+    """Delete a complete checkpoint that newer ones have pushed out."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class FailJob:
+    """Fail the job; the restart strategy decides what follows."""
+
+    reason: str
+
+
+Instruction: TypeAlias = (
+    Begin
+    | Skipped
+    | Finalize
+    | Completed
+    | Aborted
+    | CancelUpload
+    | DiscardCheckpoint
+    | DiscardPayload
+    | Retire
+    | FailJob
+)
+"""Anything that the coordinator may ask for."""

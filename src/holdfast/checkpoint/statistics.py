@@ -1,0 +1,198 @@
+"""Figures about checkpoints, as rich as those that Flink shows."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+HISTORY: Final = 10
+"""Checkpoints of which the details are kept."""
+
+
+class CheckpointStatus(Enum):
+    """Where a checkpoint stands."""
+
+    IN_PROGRESS = "IN_PROGRESS"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+
+
+@dataclass(slots=True)
+class SubtaskCheckpoint:
+    """One subtask's part in a checkpoint."""
+
+    uid: str
+    subtask: int
+    ack_timestamp: int
+    sync_duration_ms: int
+    """Time for which its epoch was held up by the local snapshot."""
+    async_duration_ms: int
+    """Time that the upload took."""
+    state_size: int
+    checkpointed_size: int
+    alignment_ms: int = 0
+    """Always 0: the end of an epoch is where all inputs are aligned anyway."""
+
+
+@dataclass(slots=True)
+class CheckpointStatistics:
+    """One checkpoint."""
+
+    id: int
+    trigger_timestamp: int
+    num_subtasks: int
+    status: CheckpointStatus = CheckpointStatus.IN_PROGRESS
+    is_savepoint: bool = False
+    epoch: int | None = None
+    latest_ack_timestamp: int | None = None
+    num_acknowledged_subtasks: int = 0
+    state_size: int = 0
+    """Bytes of the whole state."""
+    checkpointed_size: int = 0
+    """Bytes that were uploaded for this checkpoint."""
+    epoch_duration_ms: int = 0
+    """From the trigger to the end of the epoch: what alignment is in a pipeline."""
+    sync_duration_ms: int = 0
+    """Longest local snapshot."""
+    async_duration_ms: int = 0
+    """From the end of the epoch to the last upload."""
+    finalize_duration_ms: int = 0
+    """Writing the metadata."""
+    end_to_end_duration_ms: int = 0
+    external_path: str | None = None
+    discarded: bool = False
+    failure_timestamp: int | None = None
+    failure_message: str | None = None
+    subtasks: list[SubtaskCheckpoint] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreStatistics:
+    """The last restore."""
+
+    checkpoint_id: int
+    timestamp: int
+    duration_ms: int
+    external_path: str
+    downloaded_size: int
+    local_stores: int
+    """Stores that were built from a local copy, without a download."""
+    stores: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointingStatistics:
+    """All checkpoints of a job, at one moment."""
+
+    total: int = 0
+    in_progress: int = 0
+    completed: int = 0
+    failed: int = 0
+    restored: int = 0
+    latest_completed: CheckpointStatistics | None = None
+    latest_failed: CheckpointStatistics | None = None
+    latest_restored: RestoreStatistics | None = None
+    history: tuple[CheckpointStatistics, ...] = ()
+    """The newest checkpoints, oldest first."""
+
+
+class CheckpointStatisticsKeeper:
+    """Follows checkpoints; may be read from other threads."""
+
+    def __init__(self) -> None:
+        """No checkpoints yet."""
+        self._lock = threading.Lock()
+        self._open: dict[int, CheckpointStatistics] = {}
+        self._history: deque[CheckpointStatistics] = deque(maxlen=HISTORY)
+        self._total = self._completed = self._failed = self._restored = 0
+        self._latest_completed: CheckpointStatistics | None = None
+        self._latest_failed: CheckpointStatistics | None = None
+        self._latest_restored: RestoreStatistics | None = None
+
+    def begun(self, checkpoint_id: int, now: int, subtasks: int) -> None:
+        """A checkpoint was triggered."""
+        with self._lock:
+            one = CheckpointStatistics(checkpoint_id, now, subtasks)
+            self._open[checkpoint_id] = one
+            self._history.append(one)
+            self._total += 1
+
+    def epoch_ended(self, checkpoint_id: int, now: int, epoch: int) -> None:
+        """The epoch that carried it has ended."""
+        with self._lock:
+            one = self._open.get(checkpoint_id)
+            if one is not None:
+                one.epoch = epoch
+                one.epoch_duration_ms = now - one.trigger_timestamp
+
+    def acknowledged(self, checkpoint_id: int, now: int, stores: list[SubtaskCheckpoint]) -> None:
+        """One task has handed in its part."""
+        with self._lock:
+            one = self._open.get(checkpoint_id)
+            if one is None:
+                return
+            one.num_acknowledged_subtasks += 1
+            one.latest_ack_timestamp = now
+            one.async_duration_ms = now - one.trigger_timestamp - one.epoch_duration_ms
+            one.subtasks += stores
+            one.state_size += sum(store.state_size for store in stores)
+            one.checkpointed_size += sum(store.checkpointed_size for store in stores)
+            one.sync_duration_ms = max(
+                [one.sync_duration_ms, *(store.sync_duration_ms for store in stores)]
+            )
+
+    def completed(self, checkpoint_id: int, now: int, path: str) -> None:
+        """It is complete."""
+        with self._lock:
+            one = self._open.pop(checkpoint_id, None)
+            self._completed += 1
+            if one is not None:
+                one.status = CheckpointStatus.COMPLETED
+                one.external_path = path
+                one.finalize_duration_ms = now - (one.latest_ack_timestamp or now)
+                one.end_to_end_duration_ms = now - one.trigger_timestamp
+                self._latest_completed = one
+
+    def failed(self, checkpoint_id: int, now: int, message: str) -> None:
+        """It has failed."""
+        with self._lock:
+            one = self._open.pop(checkpoint_id, None)
+            self._failed += 1
+            if one is not None:
+                one.status = CheckpointStatus.FAILED
+                one.failure_timestamp = now
+                one.failure_message = message
+                one.end_to_end_duration_ms = now - one.trigger_timestamp
+                self._latest_failed = one
+
+    def discarded(self, checkpoint_id: int) -> None:
+        """A complete checkpoint was deleted in its turn."""
+        with self._lock:
+            for one in self._history:
+                if one.id == checkpoint_id:
+                    one.discarded = True
+
+    def restored(self, restore: RestoreStatistics) -> None:
+        """The job went back to a checkpoint."""
+        with self._lock:
+            self._restored += 1
+            self._latest_restored = restore
+
+    def snapshot(self) -> CheckpointingStatistics:
+        """The figures now."""
+        with self._lock:
+            return CheckpointingStatistics(
+                total=self._total,
+                in_progress=len(self._open),
+                completed=self._completed,
+                failed=self._failed,
+                restored=self._restored,
+                latest_completed=copy.deepcopy(self._latest_completed),
+                latest_failed=copy.deepcopy(self._latest_failed),
+                latest_restored=self._latest_restored,
+                history=tuple(copy.deepcopy(list(self._history))),
+            )

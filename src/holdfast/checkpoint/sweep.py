@@ -1,0 +1,126 @@
+"""Removing checkpoints, and what unfinished ones left behind."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from holdfast.checkpoint.completed import checkpoint_ids, load
+from holdfast.checkpoint.metadata import paths_of
+from holdfast.checkpoint.storage import (
+    FENCES,
+    SHARED,
+    TASK_OWNED,
+    checkpoint_directory,
+    metadata_name,
+)
+from holdfast.errors import CorruptCheckpointError, RestoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from holdfast.checkpoint.fence import Fence
+    from holdfast.checkpoint.storage import NamedFiles
+
+_SHARED_FILE: Final = re.compile(r"(\d+)-[0-9a-f]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep removed, and what kept it from removing more."""
+
+    removed: tuple[str, ...] = ()
+    """Directories of unfinished checkpoints, and shared files."""
+    unreadable: tuple[str, ...] = ()
+    """Why checkpoints could not be read. Then all shared files stay: theirs are unknown."""
+
+
+def delete_checkpoint(
+    files: NamedFiles,
+    checkpoint_id: int,
+    unused: Iterable[str] = (),
+    *,
+    fence: Fence | None = None,
+) -> None:
+    """Remove a checkpoint and the shared files that no other one uses.
+
+    The metadata goes first: a deletion that is interrupted leaves something for the
+    sweep, never a checkpoint that looks complete.
+
+    Raises:
+        FencedError: Another driver has taken over and may need it; nothing is removed.
+    """
+    if fence is not None:
+        fence.check()
+    files.delete(metadata_name(checkpoint_id))
+    files.delete_tree(checkpoint_directory(checkpoint_id))
+    for path in unused:
+        files.delete(path)
+
+
+def sweep(files: NamedFiles, *, below: int, fence: Fence, in_use: Collection[str] = ()) -> Swept:
+    """Remove what checkpoints with ids under `below` left without completing.
+
+    Args:
+        files: The job's files.
+        below: Lowest id of the checkpoints that are under way, or the next one.
+        fence: The driver's own.
+        in_use: Shared files that checkpoints under way build upon.
+
+    Raises:
+        FencedError: Another driver has taken over; nothing is removed.
+    """
+    fence.check()
+    removed = _sweep_unfinished(files, below)
+    used, unreadable = _references(files)
+    if not unreadable:
+        removed += _sweep_shared(files, below, used.union(in_use))
+    return Swept(tuple(removed), tuple(unreadable))
+
+
+def delete_job(files: NamedFiles) -> None:
+    """Remove everything that the job has in checkpoint storage."""
+    for checkpoint_id in checkpoint_ids(files):
+        delete_checkpoint(files, checkpoint_id)
+    # The fence last: until then a driver that was replaced can still tell.
+    for directory in (SHARED, TASK_OWNED, FENCES):
+        files.delete_tree(directory)
+    files.delete_empty_root()
+
+
+def _sweep_unfinished(files: NamedFiles, below: int) -> list[str]:
+    removed = []
+    for checkpoint_id in checkpoint_ids(files):
+        if checkpoint_id < below and not files.exists(metadata_name(checkpoint_id)):
+            directory = checkpoint_directory(checkpoint_id)
+            files.delete_tree(directory)
+            removed.append(directory)
+    return removed
+
+
+def _references(files: NamedFiles) -> tuple[set[str], list[str]]:
+    used: set[str] = set()
+    unreadable: list[str] = []
+    for checkpoint_id in checkpoint_ids(files):
+        if not files.exists(metadata_name(checkpoint_id)):
+            continue
+        try:
+            used |= paths_of(load(files, checkpoint_id))
+        except RestoreError:
+            # Deleted meanwhile: it refers to nothing any more.
+            continue
+        except CorruptCheckpointError as error:
+            unreadable.append(str(error))
+    return used, unreadable
+
+
+def _sweep_shared(files: NamedFiles, below: int, used: set[str]) -> list[str]:
+    removed = []
+    for name in sorted(files.entries(SHARED)):
+        match = _SHARED_FILE.fullmatch(name)
+        path = f"{SHARED}/{name}"
+        if match and int(match[1]) < below and path not in used:
+            files.delete(path)
+            removed.append(path)
+    return removed

@@ -1,0 +1,212 @@
+"""A checkpoint in the making: what its epoch left, and what has been uploaded of it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from holdfast.checkpoint.handles import FileHandle
+from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorSnapshot, StoreSnapshot
+from holdfast.checkpoint.storage import SHARED
+from holdfast.spark.snapshot_transfer import Upload
+from holdfast.state.key_groups import key_groups
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.api.checkpoint_settings import CheckpointSettings
+    from holdfast.checkpoint.metadata import SourceSnapshot
+    from holdfast.runtime.plan import CheckpointOrder, OperatorPlan
+    from holdfast.runtime.report import StoreReport
+    from holdfast.spark.compiler import JobPlan
+    from holdfast.spark.epochs import EpochResult, JobIdentity
+    from holdfast.spark.query_log import QueryPosition
+    from holdfast.spark.snapshot_transfer import Uploaded
+
+
+class CheckpointDraft:
+    """One checkpoint, from the end of its epoch to its metadata."""
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        job: JobIdentity,
+        settings: CheckpointSettings,
+        order: CheckpointOrder,
+        result: EpochResult,
+        position: QueryPosition,
+        base: CheckpointMetadata | None,
+    ) -> None:
+        """A draft of which nothing is uploaded yet.
+
+        Args:
+            plan: The compiled job.
+            job: The incarnation it is taken in.
+            settings: How checkpoints are taken.
+            order: Its id and when it was triggered.
+            result: What the epoch's tasks have reported.
+            position: How far the sources were read, since `base`.
+            base: The completed checkpoint that it builds upon.
+        """
+        self._plan = plan
+        self._job = job
+        self._settings = settings
+        self._order = order
+        self._epoch = result.statistics.epoch
+        self.position = position
+        self.base = base
+        self.stored: CheckpointMetadata | None = None
+        """The metadata, once it is written."""
+        self._reports: dict[tuple[str, int], StoreReport] = {}
+        self._levels: dict[tuple[str, int], int] = {}
+        self._missing: dict[tuple[int, int], int] = defaultdict(int)
+        self._uploaded: dict[tuple[str, int], Uploaded] = {}
+        for report in result.reports:
+            for uid, store in report.stores.items():
+                self._reports[uid, report.subtask] = store
+                self._levels[uid, report.subtask] = report.level
+                self._missing[report.level, report.subtask] += 1
+
+    @property
+    def inline_below(self) -> int:
+        """Size below which state travels within the metadata."""
+        return getattr(self._settings.storage, "file_state_size_threshold", 0)
+
+    @property
+    def local_copies(self) -> dict[tuple[str, int], str]:
+        """Directory of every local snapshot, by uid and subtask."""
+        return {
+            where: report.snapshot.directory
+            for where, report in self._reports.items()
+            if report.snapshot is not None
+        }
+
+    def sync_ms(self, uid: str, subtask: int) -> int:
+        """How long a store's local snapshot took."""
+        snapshot = self._reports[uid, subtask].snapshot
+        return 0 if snapshot is None else snapshot.sync_ms
+
+    def uploads(
+        self, inherited: frozenset[tuple[str, int]], obsolete: dict[tuple[str, int], str]
+    ) -> Iterator[Upload]:
+        """What has to be uploaded.
+
+        Args:
+            inherited: Stores that build upon the files of the base.
+            obsolete: Local snapshots that are no longer wanted.
+        """
+        known = self._known_files()
+        for (uid, subtask), directory in self.local_copies.items():
+            yield Upload(
+                checkpoint_id=self._order.id,
+                level=self._levels[uid, subtask],
+                uid=uid,
+                subtask=subtask,
+                directory=directory,
+                incremental=self._settings.incremental,
+                inline_below=self.inline_below,
+                known=known.get((uid, subtask), {}) if (uid, subtask) in inherited else {},
+                keep=self._settings.local_backup,
+                obsolete=obsolete.get((uid, subtask)),
+            )
+
+    def _known_files(self) -> dict[tuple[str, int], dict[str, FileHandle]]:
+        if self.base is None:
+            return {}
+        return {
+            (operator.uid, store.subtask): {
+                name: handle
+                for name, handle in store.files.items()
+                if isinstance(handle, FileHandle) and handle.path.startswith(f"{SHARED}/")
+            }
+            for operator in self.base.operators
+            for store in operator.subtasks
+        }
+
+    def tasks_without_state(self) -> list[tuple[int, int]]:
+        """Level and subtask of every task that has nothing to upload."""
+        return [
+            (level.index, subtask)
+            for level, tasks in zip(self._plan.levels, self._plan.level_parallelism, strict=True)
+            for subtask in range(tasks)
+            if not self._missing[level.index, subtask]
+        ]
+
+    def arrived(self, done: Uploaded) -> list[Uploaded] | None:
+        """Note an upload; all of its task's, once they are complete."""
+        upload = done.upload
+        self._uploaded[upload.uid, upload.subtask] = done
+        task = (upload.level, upload.subtask)
+        self._missing[task] -= 1
+        if self._missing[task]:
+            return None
+        return [
+            other
+            for other in self._uploaded.values()
+            if (other.upload.level, other.upload.subtask) == task
+        ]
+
+    def metadata(
+        self, sources: list[SourceSnapshot], fence: int, completed_ms: int
+    ) -> CheckpointMetadata:
+        """The metadata, once everything is uploaded."""
+        from holdfast import __version__
+
+        operators = [op for level in self._plan.levels for op in level.operators]
+        return CheckpointMetadata(
+            version=__version__,
+            checkpoint_id=self._order.id,
+            job_id=self._job.job_id,
+            job_name=self._job.name,
+            fence=fence,
+            incarnation=self._job.incarnation,
+            epoch=self._epoch,
+            batch_id=self.position.batch_id,
+            triggered_ms=self._order.timestamp,
+            completed_ms=completed_ms,
+            mode=self._settings.mode.name,
+            operators=[
+                snapshot for op in operators if (snapshot := self._operator(op)) is not None
+            ],
+            sources=sources,
+            spark={"offset_metadata": self.position.metadata},
+        )
+
+    def _operator(self, operator: OperatorPlan) -> OperatorSnapshot | None:
+        stores = {
+            subtask: done for (uid, subtask), done in self._uploaded.items() if uid == operator.uid
+        }
+        if not stores:
+            return None
+        states: dict[str, dict[str, object]] = {}
+        key = None
+        for subtask in sorted(stores):
+            snapshot = self._reports[operator.uid, subtask].snapshot
+            assert snapshot is not None
+            states.update({state["name"]: state for state in snapshot.states})
+            key = key or snapshot.key
+        return OperatorSnapshot(
+            uid=operator.uid,
+            name=operator.name,
+            parallelism=operator.parallelism,
+            max_parallelism=operator.max_parallelism,
+            states=list(states.values()),
+            key=key,
+            subtasks=[
+                self._store(operator, subtask, stores[subtask]) for subtask in sorted(stores)
+            ],
+        )
+
+    def _store(self, operator: OperatorPlan, subtask: int, done: Uploaded) -> StoreSnapshot:
+        groups = key_groups(subtask, operator.parallelism, operator.max_parallelism)
+        backend = self._plan.levels[0].backend
+        return StoreSnapshot(
+            subtask=subtask,
+            backend=backend.name,  # type: ignore[arg-type]
+            version=self._reports[operator.uid, subtask].version,
+            key_groups=None if operator.key is None else (groups.start, groups.stop - 1),
+            files=done.files,
+            full_size=sum(handle.size for handle in done.files.values()),
+            uploaded_size=done.uploaded_size,
+            operator_state=done.operator_state,
+        )

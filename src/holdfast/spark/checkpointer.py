@@ -1,0 +1,463 @@
+"""Taking a job's checkpoints: carries out what the coordinator decides.
+
+An epoch carries the barrier; its tasks leave local snapshots behind. From there on the
+epochs go on, and a thread uploads the snapshots, writes the metadata and tells those
+who wait for it. One lock guards the coordinator and all that hangs on it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from holdfast import faults
+from holdfast.checkpoint.completed import store_metadata
+from holdfast.checkpoint.coordinator import Coordinator
+from holdfast.checkpoint.failures import FailureReason
+from holdfast.checkpoint.instructions import (
+    Aborted,
+    Begin,
+    CancelUpload,
+    Completed,
+    DiscardCheckpoint,
+    FailJob,
+    Finalize,
+    Retire,
+)
+from holdfast.checkpoint.metadata import paths_of
+from holdfast.checkpoint.policy import CoordinatorPolicy
+from holdfast.checkpoint.registry import SharedFiles
+from holdfast.checkpoint.statistics import CheckpointStatisticsKeeper, SubtaskCheckpoint
+from holdfast.checkpoint.storage import SHARED, checkpoint_directory
+from holdfast.checkpoint.sweep import delete_checkpoint, sweep
+from holdfast.clock import SystemClock
+from holdfast.errors import CheckpointError, FencedError, HoldfastError
+from holdfast.runtime.plan import CheckpointOrder
+from holdfast.spark.checkpoint_draft import CheckpointDraft
+from holdfast.spark.epochs import EpochOrder
+from holdfast.spark.query_log import capture
+from holdfast.spark.snapshot_transfer import Upload, upload_one
+from holdfast.spark.source_commits import SourceCommits
+from holdfast.spark.source_snapshots import end_of, source_snapshots
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    from holdfast.api.checkpoint_settings import CheckpointSettings
+    from holdfast.checkpoint.fence import Fence
+    from holdfast.checkpoint.instructions import Instruction
+    from holdfast.checkpoint.metadata import CheckpointMetadata
+    from holdfast.checkpoint.storage import JobCheckpointFiles
+    from holdfast.spark.compiler import JobPlan
+    from holdfast.spark.epochs import EpochResult, JobIdentity
+    from holdfast.spark.pinned_calls import PinnedCalls
+    from holdfast.spark.snapshot_transfer import Uploaded
+
+logger = logging.getLogger("holdfast")
+
+FENCE_EVERY_MS = 2_000
+"""How often an epoch makes sure that no other driver has taken over."""
+
+
+class Checkpointer:
+    """Takes the checkpoints of one job, over all its incarnations."""
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        settings: CheckpointSettings,
+        files: JobCheckpointFiles,
+        fence: Fence,
+        calls: PinnedCalls,
+        completed: list[CheckpointMetadata],
+        next_id: int,
+        on_failure: Callable[[HoldfastError], None],
+        listeners: Iterable[Any] = (),
+    ) -> None:
+        """No checkpoint is under way.
+
+        Args:
+            plan: The compiled job.
+            settings: How and where checkpoints are taken.
+            files: The job's files in checkpoint storage.
+            fence: This driver's right to write there.
+            calls: Reaches the executors that hold the local snapshots.
+            completed: Complete checkpoints that are there already, oldest first.
+            next_id: Id of the first checkpoint.
+            on_failure: Told, from any thread, when checkpoints can no longer be taken.
+            listeners: Objects that are told on the driver how checkpoints end.
+        """
+        self._plan = plan
+        self._settings = settings
+        self._files = files
+        self._fence = fence
+        self._calls = calls
+        self._on_failure = on_failure
+        self._listeners = tuple(listeners)
+        self._source_commits = SourceCommits(plan)
+        self._clock = SystemClock()
+        self._lock = threading.RLock()
+        policy = CoordinatorPolicy(
+            interval_ms=settings.interval_ms,
+            min_pause_ms=settings.min_pause_ms,
+            timeout_ms=settings.timeout_ms,
+            max_concurrent=settings.max_concurrent,
+            tolerable_failures=settings.tolerable_failures,
+            num_retained=settings.num_retained,
+        )
+        self._coordinator = Coordinator(
+            policy,
+            now=self._clock.now_ms(),
+            next_id=next_id,
+            completed=[metadata.checkpoint_id for metadata in completed],
+        )
+        self._shared = SharedFiles()
+        for metadata in completed:
+            self._shared.register(metadata.checkpoint_id, _shared_paths(metadata))
+        self._pool = ThreadPoolExecutor(settings.max_concurrent + 1, "holdfast-checkpoint")
+        self._drafts: dict[int, CheckpointDraft] = {}
+        self._cancelled: dict[int, threading.Event] = {}
+        self._notices: tuple[list[int], list[int]] = ([], [])
+        self._failure: HoldfastError | None = None
+        self._fence_checked = 0
+        self._last_epoch = self._epoch_in_checkpoint = self._epoch_ms = 0
+        self._obsolete: dict[tuple[str, int], str] = {}
+        self._litter = False
+        """Whether a checkpoint has failed that may have left files behind."""
+        self.statistics = CheckpointStatisticsKeeper()
+        self.local_copies: dict[tuple[str, int], str] = {}
+        """Local snapshots of the newest completed checkpoint, by uid and subtask."""
+
+    # What an incarnation is told and tells
+
+    def end_incarnation(self) -> frozenset[int]:
+        """Give up what the incarnation before has begun.
+
+        Returns the checkpoints that may still turn up in storage, and are no longer wanted.
+        """
+        with self._lock:
+            self._carry_out(
+                self._coordinator.abort_all(self._clock.now_ms(), FailureReason.JOB_RESTARTING)
+            )
+            return frozenset(self._coordinator.in_doubt)
+
+    def begin_incarnation(
+        self,
+        job: JobIdentity,
+        base: CheckpointMetadata | None,
+        inherited: frozenset[tuple[str, int]],
+        query_dir: Path,
+        leaves: Mapping[str, tuple[int, ...]],
+    ) -> None:
+        """Go on with another incarnation, which was restored from `base`.
+
+        Args:
+            job: Names it.
+            base: The checkpoint it was restored from, if it was.
+            inherited: Stores that took over the files of `base` as they are.
+            query_dir: Directory of Spark's query.
+            leaves: Which of Spark's sources are whose.
+        """
+        with self._lock:
+            self._job = job
+            self._base = base
+            self._inherited = inherited
+            self._query_dir = query_dir
+            self._leaves = leaves
+            self._failure = None
+            self._epoch_in_checkpoint = self._last_epoch
+
+    def order(self, *, idle: bool) -> EpochOrder | None:
+        """What the next epoch is told; for one without input, None if it need not run."""
+        with self._lock:
+            now = self._clock.now_ms()
+            self._carry_out(self._coordinator.expire(now))
+            self._check_fence(now)
+            if self._failure is not None:
+                raise self._failure
+            changed = self._last_epoch != self._epoch_in_checkpoint
+            if idle and not (changed and self._coordinator.due(now)):
+                return None
+            # An epoch carries the checkpoint that becomes due while it runs, so that one starts at
+            # the first end of an epoch after it is due; how long it takes, the last one tells.
+            due_by = now if idle else now + self._epoch_ms
+            tasks = self._plan.level_parallelism
+            participants = [
+                (level.index, subtask)
+                for level, number in zip(self._plan.levels, tasks, strict=True)
+                for subtask in range(number)
+            ]
+            checkpoint = None
+            next_id = self._coordinator.next_id
+            for instruction in self._coordinator.trigger(due_by, participants):
+                if isinstance(instruction, Begin):
+                    checkpoint = CheckpointOrder(instruction.id, now)
+                    self._cancelled[instruction.id] = threading.Event()
+                    self.statistics.begun(instruction.id, now, len(participants))
+            completed, aborted = self._notices
+            self._notices = ([], [])
+            return EpochOrder(checkpoint, next_id, tuple(completed), tuple(aborted))
+
+    def _check_fence(self, now: int) -> None:
+        if now - self._fence_checked >= FENCE_EVERY_MS:
+            self._fence_checked = now
+            self._fence.check()
+
+    def taken(self, order: EpochOrder, result: EpochResult, batch_id: int) -> None:
+        """An epoch has ended well; if it carried a checkpoint, upload that."""
+        self._last_epoch = result.statistics.epoch
+        self._epoch_ms = result.statistics.duration_ms
+        for report in result.reports:
+            self._calls.learn(report.subtask, report.executor)
+        if order.checkpoint is None:
+            return
+        checkpoint_id = order.checkpoint.id
+        self._epoch_in_checkpoint = self._last_epoch
+        with self._lock:
+            base = self._base
+            position = capture(
+                self._query_dir, batch_id, self._leaves, None if base is None else end_of(base)
+            )
+            draft = CheckpointDraft(
+                self._plan, self._job, self._settings, order.checkpoint, result, position, base
+            )
+            self._drafts[checkpoint_id] = draft
+            uploads = self._uploads(draft)
+            self._shared.register(checkpoint_id, [] if base is None else _shared_paths(base))
+            self.statistics.epoch_ended(
+                checkpoint_id, self._clock.now_ms(), result.statistics.epoch
+            )
+        if self._settings.asynchronous:
+            self._pool.submit(self._upload, checkpoint_id, uploads)
+        else:
+            self._upload(checkpoint_id, uploads)
+            if self._failure is not None:
+                raise self._failure
+
+    def missed(self, order: EpochOrder) -> None:
+        """An epoch has failed, and with it the checkpoint it carried."""
+        if order.checkpoint is not None:
+            self._fail(order.checkpoint.id, FailureReason.EPOCH_FAILED, "")
+
+    def close(self, reason: FailureReason = FailureReason.JOB_STOPPED) -> None:
+        """Abort what is pending, wait for what is at work, and sweep up."""
+        with self._lock:
+            self._carry_out(self._coordinator.abort_all(self._clock.now_ms(), reason))
+        self._pool.shutdown(wait=True)
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Remove what failed checkpoints have left in storage."""
+        with self._lock:
+            self._litter = False
+            below = min([*self._coordinator.pending, self._coordinator.next_id])
+            in_use = self._shared.in_use
+        try:
+            sweep(self._files, below=below, fence=self._fence, in_use=in_use)
+        except HoldfastError as error:
+            logger.warning("checkpoint storage was not swept: %s", error)
+
+    @property
+    def retained(self) -> tuple[int, ...]:
+        """Ids of the complete checkpoints that are kept, oldest first."""
+        with self._lock:
+            return self._coordinator.retained
+
+    # The asynchronous phase
+
+    def _uploads(self, draft: CheckpointDraft) -> list[tuple[int, int, Upload]]:
+        tasks = dict(
+            zip((lv.index for lv in self._plan.levels), self._plan.level_parallelism, strict=True)
+        )
+        return [
+            (upload.subtask, tasks[upload.level], upload)
+            for upload in draft.uploads(self._inherited, self._obsolete)
+        ]
+
+    def _upload(self, checkpoint_id: int, uploads: list[tuple[int, int, Upload]]) -> None:
+        try:
+            cancelled = self._cancelled[checkpoint_id]
+            upload = partial(upload_one, files=self._files)
+            if self._calls.local:
+                # Elsewhere the tasks are cancelled, by the name of their group.
+                upload = partial(upload, cancelled=cancelled.is_set)
+            draft = self._drafts[checkpoint_id]
+            for task in draft.tasks_without_state():
+                self._acknowledge(checkpoint_id, task, [])
+            for done in self._calls.map(upload, uploads, _group(checkpoint_id)):
+                task = (done.upload.level, done.upload.subtask)
+                stores = draft.arrived(done)
+                if stores is not None:
+                    self._acknowledge(checkpoint_id, task, stores)
+        except Exception as error:
+            self._fail(
+                checkpoint_id,
+                FailureReason.CHECKPOINT_ASYNC_EXCEPTION,
+                f"{type(error).__name__}: {error}",
+            )
+
+    def _acknowledge(
+        self, checkpoint_id: int, task: tuple[int, int], stores: list[Uploaded]
+    ) -> None:
+        now = self._clock.now_ms()
+        with self._lock:
+            draft = self._drafts.get(checkpoint_id)
+            if draft is not None:
+                self.statistics.acknowledged(
+                    checkpoint_id, now, [_figures(draft, store, now) for store in stores]
+                )
+            instructions = self._coordinator.acknowledge(checkpoint_id, task, now, stores)
+        self._carry_out(instructions)
+
+    def _fail(self, checkpoint_id: int, reason: FailureReason, detail: str) -> None:
+        with self._lock:
+            instructions = self._coordinator.fail(
+                checkpoint_id, reason, self._clock.now_ms(), detail
+            )
+        self._carry_out(instructions)
+
+    def _carry_out(self, instructions: list[Instruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case Finalize():
+                    self._finalize(instruction)
+                case Completed(checkpoint_id):
+                    self._completed(checkpoint_id)
+                case Aborted(checkpoint_id, reason, timestamp, detail):
+                    self._aborted(checkpoint_id, reason, timestamp, detail)
+                case CancelUpload(checkpoint_id):
+                    self._cancelled[checkpoint_id].set()
+                    self._calls.cancel(_group(checkpoint_id))
+                case DiscardCheckpoint(checkpoint_id, _) | Retire(checkpoint_id):
+                    self._delete(checkpoint_id)
+                case FailJob(reason):
+                    self._fail_job(CheckpointError(reason))
+
+    def _finalize(self, order: Finalize) -> None:
+        checkpoint_id = order.id
+        with self._lock:
+            draft = self._drafts[checkpoint_id]
+        now = self._clock.now_ms()
+        try:
+            faults.reach("before-metadata", checkpoint=checkpoint_id)
+            sources = source_snapshots(
+                draft.position,
+                draft.base,
+                self._files,
+                checkpoint_id,
+                draft.inline_below,
+            )
+            metadata = draft.metadata(sources, self._fence.number, now)
+            store_metadata(self._files, metadata, self._fence)
+            faults.reach("after-metadata", checkpoint=checkpoint_id)
+        except FencedError as error:
+            self._fail_job(error)
+            instructions = self._coordinator_store_failed(checkpoint_id, str(error))
+        except Exception as error:
+            instructions = self._coordinator_store_failed(
+                checkpoint_id, f"{type(error).__name__}: {error}"
+            )
+        else:
+            with self._lock:
+                draft.stored = metadata
+                instructions = self._coordinator.stored(checkpoint_id, self._clock.now_ms())
+        self._carry_out(instructions)
+
+    def _coordinator_store_failed(self, checkpoint_id: int, why: str) -> list[Instruction]:
+        with self._lock:
+            return self._coordinator.store_failed(checkpoint_id, self._clock.now_ms(), why)
+
+    def _completed(self, checkpoint_id: int) -> None:
+        now = self._clock.now_ms()
+        path = f"{self._files.root}/{checkpoint_directory(checkpoint_id)}"
+        with self._lock:
+            draft = self._drafts.pop(checkpoint_id)
+            assert draft.stored is not None
+            self._shared.register(checkpoint_id, _shared_paths(draft.stored))
+            if draft.stored.incarnation == self._job.incarnation:
+                self._base = draft.stored
+                self._inherited = frozenset(draft.local_copies)
+            self._replace_local_copies(draft)
+            self._notices[0].append(checkpoint_id)
+            self.statistics.completed(checkpoint_id, now, path)
+        logger.info("checkpoint %d is complete: %s", checkpoint_id, path)
+        if self._litter:
+            self._sweep()
+        try:
+            self._source_commits.completed(draft.stored)
+        except HoldfastError as error:
+            self._fail_job(error)
+        self._tell("notify_checkpoint_complete", checkpoint_id)
+
+    def _replace_local_copies(self, draft: CheckpointDraft) -> None:
+        if self._settings.local_backup:
+            # The next upload, which goes to where they are, takes the old ones away.
+            self._obsolete, self.local_copies = self.local_copies, draft.local_copies
+
+    def _aborted(
+        self, checkpoint_id: int, reason: FailureReason, timestamp: int, detail: str
+    ) -> None:
+        why = reason.value + (f" ({detail})" if detail else "")
+        with self._lock:
+            self._litter = True
+            self._notices[1].append(checkpoint_id)
+            self.statistics.failed(checkpoint_id, timestamp, why)
+        logger.warning("checkpoint %d failed: %s", checkpoint_id, why)
+        self._tell("notify_checkpoint_aborted", checkpoint_id)
+
+    def _delete(self, checkpoint_id: int) -> None:
+        with self._lock:
+            self._drafts.pop(checkpoint_id, None)
+            unused = self._shared.unregister(checkpoint_id)
+        try:
+            delete_checkpoint(self._files, checkpoint_id, unused, fence=self._fence)
+            self.statistics.discarded(checkpoint_id)
+        except FencedError as error:
+            self._fail_job(error)
+        except HoldfastError as error:
+            # It is left for a sweep; nothing depends on its being gone.
+            logger.warning("checkpoint %d was not deleted: %s", checkpoint_id, error)
+
+    def _tell(self, method: str, checkpoint_id: int) -> None:
+        for listener in self._listeners:
+            try:
+                getattr(listener, method)(checkpoint_id)
+            except Exception as error:
+                self._fail_job(
+                    CheckpointError(
+                        f"a checkpoint listener raised in {method}({checkpoint_id}): "
+                        f"{type(error).__name__}: {error}"
+                    )
+                )
+
+    def _fail_job(self, error: HoldfastError) -> None:
+        with self._lock:
+            if self._failure is not None:
+                return
+            self._failure = error
+        self._on_failure(error)
+
+
+def _shared_paths(metadata: CheckpointMetadata) -> list[str]:
+    return [path for path in paths_of(metadata) if path.startswith(f"{SHARED}/")]
+
+
+def _group(checkpoint_id: int) -> str:
+    return f"holdfast-upload-{checkpoint_id}"
+
+
+def _figures(draft: CheckpointDraft, store: Uploaded, now: int) -> SubtaskCheckpoint:
+    upload = store.upload
+    return SubtaskCheckpoint(
+        uid=upload.uid,
+        subtask=upload.subtask,
+        ack_timestamp=now,
+        sync_duration_ms=draft.sync_ms(upload.uid, upload.subtask),
+        async_duration_ms=store.duration_ms,
+        state_size=sum(handle.size for handle in store.files.values()),
+        checkpointed_size=store.uploaded_size,
+    )

@@ -1,0 +1,188 @@
+"""All that checkpoints add to a job, behind one object; nothing where there are none."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.api.checkpoint_options import ExternalizedCheckpointRetention
+from holdfast.api.checkpoint_storage import FileSystemCheckpointStorage, JobManagerCheckpointStorage
+from holdfast.checkpoint.fence import take_fence
+from holdfast.checkpoint.open_files import open_files
+from holdfast.checkpoint.storage import TASK_OWNED
+from holdfast.checkpoint.sweep import delete_job
+from holdfast.spark.checkpointer import Checkpointer
+from holdfast.spark.epochs import EpochOrder
+from holdfast.spark.query_log import source_leaves
+from holdfast.spark.restorer import FRESH, Restorer
+from holdfast.spark.statistics import JobStatus
+from holdfast.state.directories import file_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame
+
+    from holdfast.api.backends import StateBackend
+    from holdfast.api.checkpoint_settings import CheckpointSettings
+    from holdfast.checkpoint.statistics import CheckpointingStatistics
+    from holdfast.spark.compiler import JobPlan
+    from holdfast.spark.epochs import EpochResult, JobIdentity
+    from holdfast.spark.pinned_calls import PinnedCalls
+    from holdfast.spark.restorer import RestoredJob
+
+_NOTHING_SPECIAL: Final = EpochOrder()
+
+
+@dataclass(frozen=True)
+class RecoveryOrder:
+    """Where a job begins that does not begin anew."""
+
+    path: str | None = None
+    """A checkpoint that the job starts from if it has none of its own."""
+    ignore_unclaimed: bool = False
+    """Whether state that no operator of the program claims is dropped."""
+
+
+class Checkpointing:
+    """The checkpoints of one job: taking them, going back to them, removing them."""
+
+    def __init__(
+        self,
+        job_id: str,
+        backend: StateBackend,
+        settings: CheckpointSettings | None,
+        recovery: RecoveryOrder,
+        listeners: tuple[Any, ...] = (),
+    ) -> None:
+        """Checkpoints of the job under `job_id`; without settings it takes none."""
+        self._backend = backend
+        self._settings = settings
+        self._listeners = listeners
+        storage = settings.storage if settings is not None else JobManagerCheckpointStorage()
+        subdirectory = settings is None or settings.create_subdir
+        self._files = open_files(storage, job_id, subdirectory)
+        self._restorer: Restorer | None = None
+        if settings is not None or recovery.path is not None:
+            self._restorer = Restorer(
+                self._files, recovery.path, ignore_unclaimed=recovery.ignore_unclaimed
+            )
+        self._checkpointer: Checkpointer | None = None
+
+    def max_parallelism(self) -> dict[str, int]:
+        """Number of key groups that stored state prescribes, by uid."""
+        return {} if self._restorer is None else self._restorer.max_parallelism()
+
+    def open(
+        self, plan: JobPlan, calls: PinnedCalls, on_failure: Callable[[BaseException], None]
+    ) -> None:
+        """Become the one driver that writes checkpoints of the job."""
+        self._plan = plan
+        self._calls = calls
+        if self._settings is None:
+            return
+        assert self._restorer is not None
+        self._fence = take_fence(self._files)
+        self._checkpointer = Checkpointer(
+            plan,
+            self._settings,
+            self._files,
+            self._fence,
+            calls,
+            self._restorer.completed(),
+            self._restorer.next_id(),
+            on_failure,
+            self._listeners,
+        )
+
+    def incarnation(self, number: int) -> str:
+        """A name for the next incarnation that none has ever had."""
+        if self._checkpointer is None:
+            return f"{number}-{uuid.uuid4().hex[:8]}"
+        return f"{self._fence.number}-{number}-{uuid.uuid4().hex[:8]}"
+
+    def source_directory(self, uid: str) -> str | None:
+        """Where a source may keep files for as long as there are checkpoints, as a URL."""
+        if self._settings is None or not isinstance(
+            self._settings.storage, FileSystemCheckpointStorage
+        ):
+            return None
+        root = self._files.root
+        return f"{root if '://' in root else f'file://{root}'}/{TASK_OWNED}/{file_name(uid)}"
+
+    def leaves(self, plan: JobPlan, frames: list[DataFrame]) -> dict[str, tuple[int, ...]]:
+        """Which of Spark's sources are whose."""
+        if self._restorer is None:
+            return {}
+        uids = (source.uid for source in plan.sources)
+        return source_leaves(dict(zip(uids, frames, strict=True)))
+
+    def restore(self, job: JobIdentity) -> RestoredJob:
+        """Build the stores of an incarnation, from the newest checkpoint if there is one."""
+        if self._restorer is None:
+            return FRESH
+        keeper = self._checkpointer
+        unwanted = frozenset() if keeper is None else keeper.end_incarnation()
+        local = {} if keeper is None else keeper.local_copies
+        restored = self._restorer.restore(
+            self._plan, job, self._backend, self._calls, local, unwanted
+        )
+        if restored.statistics is not None and keeper is not None:
+            keeper.statistics.restored(restored.statistics)
+        return restored
+
+    def begin(
+        self,
+        job: JobIdentity,
+        restored: RestoredJob,
+        query_dir: Path,
+        leaves: Mapping[str, tuple[int, ...]],
+    ) -> None:
+        """An incarnation begins."""
+        if self._checkpointer is not None:
+            self._checkpointer.begin_incarnation(
+                job, restored.base, restored.inherited, query_dir, leaves
+            )
+
+    def order(self, *, idle: bool) -> EpochOrder | None:
+        """See `Barriers.order`."""
+        if self._checkpointer is None:
+            return None if idle else _NOTHING_SPECIAL
+        return self._checkpointer.order(idle=idle)
+
+    def taken(self, order: EpochOrder, result: EpochResult, batch_id: int) -> None:
+        """See `Barriers.taken`."""
+        if self._checkpointer is not None:
+            self._checkpointer.taken(order, result, batch_id)
+
+    def missed(self, order: EpochOrder) -> None:
+        """See `Barriers.missed`."""
+        if self._checkpointer is not None:
+            self._checkpointer.missed(order)
+
+    def statistics(self) -> CheckpointingStatistics | None:
+        """The figures now; None if the job takes no checkpoints."""
+        return None if self._checkpointer is None else self._checkpointer.statistics.snapshot()
+
+    def close(self, status: JobStatus | None) -> None:
+        """The job has ended so; None if another driver has taken it over."""
+        if self._checkpointer is None:
+            return
+        self._checkpointer.close()
+        assert self._settings is not None
+        if status is not None and _is_deleted(status, self._settings.retention):
+            self._fence.check()
+            delete_job(self._files)
+
+
+def _is_deleted(status: JobStatus, retention: ExternalizedCheckpointRetention) -> bool:
+    """Whether the checkpoints of a job that has ended go with it."""
+    match status:
+        case JobStatus.FINISHED:
+            return True
+        case JobStatus.CANCELED:
+            return retention is not ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION
+        case _:
+            return retention is ExternalizedCheckpointRetention.NO_EXTERNALIZED_CHECKPOINTS

@@ -1,0 +1,209 @@
+"""One start of a job: a query and the epochs it causes, until it ends or breaks.
+
+A job that is restarted after a failure begins a new incarnation: another query on
+another directory, and other local stores. Nothing of an older one is written again.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from pyspark import InheritableThread
+
+from holdfast.clock import monotonic
+from holdfast.errors import JobExecutionError
+from holdfast.spark.failures import original_error
+from holdfast.spark.session import QUERY_SETTINGS, one_pass_settings, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from holdfast.spark.epochs import EpochOrder, EpochResult, EpochRunner
+
+LOOK_AROUND = 0.05
+"""Seconds between two looks at whether a checkpoint is due though no data comes."""
+CANCEL_AGAIN = 0.1
+"""Seconds between two tries to cancel a job that runs in one pass."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """When epochs run and when the job ends."""
+
+    interval_ms: int
+    available_now: bool
+    """Whether the job ends when it has processed all there is."""
+    one_pass: bool
+    """Whether all data is processed as one epoch, without a streaming query."""
+
+
+class Barriers(Protocol):
+    """Who decides which epochs end in a checkpoint, and takes it from there."""
+
+    def order(self, *, idle: bool) -> EpochOrder | None:
+        """What the next epoch is told; for one without input, None if it need not run."""
+
+    def taken(self, order: EpochOrder, result: EpochResult, batch_id: int) -> None:
+        """The epoch has ended well."""
+
+    def missed(self, order: EpochOrder) -> None:
+        """The epoch has failed."""
+
+
+class Incarnation:
+    """One start of a job."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        name: str,
+        pace: Pace,
+        runner: EpochRunner,
+        barriers: Barriers,
+        frames: list[DataFrame],
+        query_dir: Path,
+        on_epoch: Callable[[EpochResult], None],
+    ) -> None:
+        """An incarnation that is not started yet.
+
+        Args:
+            spark: The session.
+            name: Name of the query, for Spark's UI.
+            pace: When epochs run.
+            runner: Runs the epochs.
+            barriers: Decides about checkpoints.
+            frames: DataFrames of the plan's sources, in their order.
+            query_dir: Directory of the query's own log; laid out if it continues another.
+            on_epoch: Called after every epoch.
+        """
+        self._spark = spark
+        self._name = name
+        self._pace = pace
+        self._runner = runner
+        self._barriers = barriers
+        self._frames = frames
+        self._query_dir = query_dir
+        self._on_epoch = on_epoch
+        self.query: StreamingQuery | None = None
+        self._failure: BaseException | None = None
+        self._stopping = threading.Event()
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        """Held while an epoch runs, whatever has caused it."""
+        self._last_batch: int | None = None
+        self._last_start: float | None = None
+        self.epoch_thread: int | None = None
+        """The thread in which an epoch runs now."""
+
+    def start(self) -> None:
+        """Start the query; a job in one pass starts when it is waited for."""
+        if not self._pace.one_pass:
+            with settings(self._spark, QUERY_SETTINGS):
+                self.query = self._start_query()
+            InheritableThread(target=self._look_around, daemon=True).start()
+
+    def wait(self) -> BaseException | None:
+        """Wait for the end; what broke it, or None if it ended well or was stopped."""
+        try:
+            if self.query is None:
+                self._run_one_pass()
+            else:
+                self.query.awaitTermination()
+        except BaseException as failure:
+            if self._failure is None and not self._stopping.is_set():
+                self._failure = failure
+        finally:
+            self._ended.set()
+        return None if self._failure is None else original_error(self._failure)
+
+    def stop(self) -> None:
+        """End it early; returns when the query has stopped."""
+        self._stopping.set()
+        if self.query is not None:
+            self.query.stop()
+            return
+        # Between two Spark jobs there is nothing to cancel: try until the end has come.
+        while not self._ended.wait(CANCEL_AGAIN):
+            self._spark.sparkContext.cancelJobGroup(self._name)
+
+    def break_off(self, failure: BaseException) -> None:
+        """Let it fail, for a reason that lies outside of its epochs."""
+        if self._failure is None:
+            self._failure = failure
+        # Not here: this may be a thread that the query waits for before it stops.
+        InheritableThread(target=self.stop, daemon=True).start()
+
+    def _start_query(self) -> StreamingQuery:
+        rows = self._runner.first_rows(self._frames)
+        writer = rows.writeStream.foreachBatch(self._run_batch).queryName(self._name)
+        # By URI: without a scheme Spark would look for it in its default file system.
+        writer = writer.option("checkpointLocation", self._query_dir.as_uri())
+        if self._pace.available_now:
+            writer = writer.trigger(availableNow=True)
+        elif self._pace.interval_ms:
+            writer = writer.trigger(processingTime=f"{self._pace.interval_ms} milliseconds")
+        return writer.start()
+
+    def _run_one_pass(self) -> None:
+        self._spark.sparkContext.setJobGroup(self._name, self._name, interruptOnCancel=True)
+        with settings(self._spark, one_pass_settings(self._spark)):
+            self._run_batch(self._runner.first_rows(self._frames), 0)
+
+    def _run_batch(self, batch: DataFrame, batch_id: int) -> None:
+        self._keep_interval()
+        with self._lock:
+            self._last_batch = batch_id
+            order = self._barriers.order(idle=False)
+            assert order is not None
+            self._run_epoch(batch, order)
+            # The epoch took longer than was foreseen, and a checkpoint has become due.
+            self._run_idle_epoch()
+
+    def _run_epoch(self, batch: DataFrame | None, order: EpochOrder) -> None:
+        self.epoch_thread = threading.get_ident()
+        assert self._last_batch is not None
+        try:
+            if self._stopping.is_set():
+                raise JobExecutionError(f"job {self._name!r} was stopped")
+            result = self._runner.run(batch, order)
+            self._barriers.taken(order, result, self._last_batch)
+            self._on_epoch(result)
+        except BaseException as failure:
+            self._barriers.missed(order)
+            if self._failure is None and not self._stopping.is_set():
+                self._failure = failure
+            raise
+        finally:
+            self.epoch_thread = None
+
+    def _look_around(self) -> None:
+        """Take checkpoints that are due while no data comes."""
+        while not self._ended.wait(LOOK_AROUND):
+            if self._last_batch is None or not self._lock.acquire(blocking=False):
+                continue
+            try:
+                self._run_idle_epoch()
+            except BaseException as failure:
+                self.break_off(failure)
+                return
+            finally:
+                self._lock.release()
+
+    def _run_idle_epoch(self) -> None:
+        order = None if self._stopping.is_set() else self._barriers.order(idle=True)
+        if order is not None:
+            with settings(self._spark, QUERY_SETTINGS):
+                self._run_epoch(None, order)
+
+    def _keep_interval(self) -> None:
+        """Space epochs out where the trigger does not."""
+        if self._pace.available_now and self._last_start is not None:
+            pause = self._last_start + self._pace.interval_ms / 1000 - monotonic()
+            self._stopping.wait(max(0.0, pause))
+        self._last_start = monotonic()

@@ -1,0 +1,231 @@
+"""Going back to a checkpoint: finds the newest that can be used, and builds the stores."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from holdfast.checkpoint.completed import (
+    checkpoint_ids,
+    completed_checkpoints,
+    load,
+    load_newest,
+    resolve_pointer,
+    verify_handles,
+)
+from holdfast.checkpoint.statistics import RestoreStatistics
+from holdfast.checkpoint.storage import checkpoint_directory
+from holdfast.clock import SystemClock, monotonic
+from holdfast.errors import CorruptCheckpointError, RestoreError
+from holdfast.spark.epochs import StartingPoint
+from holdfast.spark.recovery import Ground, restores
+from holdfast.spark.snapshot_transfer import restore_one
+from holdfast.spark.source_snapshots import position_of
+from holdfast.state.directories import delete_incarnations
+from holdfast.state.machine import ProcessIdentity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from holdfast.api.backends import StateBackend
+    from holdfast.checkpoint.metadata import CheckpointMetadata
+    from holdfast.checkpoint.storage import JobCheckpointFiles
+    from holdfast.spark.compiler import JobPlan
+    from holdfast.spark.epochs import JobIdentity
+    from holdfast.spark.pinned_calls import PinnedCalls
+    from holdfast.spark.query_log import QueryPosition
+
+logger = logging.getLogger("holdfast")
+
+
+@dataclass(frozen=True)
+class RestoredJob:
+    """What an incarnation starts from."""
+
+    start: StartingPoint
+    position: QueryPosition | None = None
+    base: CheckpointMetadata | None = None
+    """The checkpoint, if later ones may build upon its files."""
+    inherited: frozenset[tuple[str, int]] = frozenset()
+    """Stores that took its files over as they are."""
+    statistics: RestoreStatistics | None = None
+
+
+FRESH = RestoredJob(StartingPoint())
+"""No checkpoint: everything starts empty."""
+
+
+class Restorer:
+    """Restores the incarnations of one job."""
+
+    def __init__(
+        self,
+        files: JobCheckpointFiles,
+        pointer: str | None,
+        *,
+        ignore_unclaimed: bool,
+    ) -> None:
+        """Restore from the job's own files; else, once, from where `pointer` says."""
+        self._files = files
+        self._pointer = pointer
+        self._ignore_unclaimed = ignore_unclaimed
+        self._clock = SystemClock()
+
+    def completed(self) -> list[CheckpointMetadata]:
+        """Complete checkpoints of the job that can be read, oldest first."""
+        found = []
+        for _, checkpoint_id in reversed(completed_checkpoints(self._files)):
+            try:
+                found.append(load(self._files, checkpoint_id))
+            except CorruptCheckpointError as error:
+                logger.warning("checkpoint %d cannot be used: %s", checkpoint_id, error)
+        return sorted(found, key=lambda metadata: metadata.checkpoint_id)
+
+    def next_id(self) -> int:
+        """The lowest checkpoint id that was never used."""
+        used = [*checkpoint_ids(self._files), *self._ids_at_pointer()]
+        return max(used, default=0) + 1
+
+    def max_parallelism(self) -> dict[str, int]:
+        """Max parallelism of every operator in the checkpoint that comes next, by uid."""
+        for _, metadata in self._candidates():
+            return {op.uid: op.max_parallelism for op in metadata.operators}
+        return {}
+
+    def restore(
+        self,
+        plan: JobPlan,
+        job: JobIdentity,
+        backend: StateBackend,
+        calls: PinnedCalls,
+        local_copies: Mapping[tuple[str, int], str],
+        unwanted: frozenset[int] = frozenset(),
+    ) -> RestoredJob:
+        """Build the local stores of an incarnation from the newest usable checkpoint.
+
+        Args:
+            plan: The compiled job.
+            job: Names the incarnation.
+            backend: Where local state is kept.
+            calls: Reaches the executors on which the stores are built.
+            local_copies: Local snapshots that may spare a download, by uid and subtask.
+            unwanted: Checkpoints that were given up, though storage may hold them.
+
+        Raises:
+            RestoreError: The checkpoint does not fit the program, or none can be used.
+        """
+        ground = Ground(job, ProcessIdentity.current(), backend, local_copies)
+        passed_over = False
+        for files, metadata in self._candidates():
+            if metadata.checkpoint_id in unwanted:
+                continue
+            try:
+                verify_handles(metadata, files)
+                restored = self._restore(metadata, files, plan, ground, calls)
+                _tidy(plan, ground, calls)
+                return restored
+            except CorruptCheckpointError as error:
+                passed_over = True
+                logger.warning(
+                    "checkpoint %d cannot be restored, falling back to the one before it: %s",
+                    metadata.checkpoint_id,
+                    error,
+                )
+        if passed_over:
+            raise RestoreError(
+                f"{self._files.root}: none of the job's checkpoints can be restored; the log says "
+                "why. Restore them from a backup, or start the job under another job id"
+            )
+        _tidy(plan, ground, calls)
+        return FRESH
+
+    def _candidates(self) -> Iterator[tuple[JobCheckpointFiles, CheckpointMetadata]]:
+        """Checkpoints to try, the best first."""
+        own = False
+        for _, checkpoint_id in completed_checkpoints(self._files):
+            own = True
+            try:
+                yield self._files, load(self._files, checkpoint_id)
+            except CorruptCheckpointError as error:
+                logger.warning("checkpoint %d cannot be used: %s", checkpoint_id, error)
+        if not own and self._pointer is not None:
+            files, chosen = resolve_pointer(self._pointer)
+            if chosen is not None:
+                yield files, load(files, chosen)
+                return
+            metadata, refusals = load_newest(files)
+            for refusal in refusals:
+                logger.warning("checkpoint %d: %s", refusal.checkpoint_id, refusal.reason)
+            if metadata is None:
+                raise RestoreError(f"{self._pointer}: no checkpoint there can be restored")
+            yield files, metadata
+
+    def _ids_at_pointer(self) -> list[int]:
+        return [metadata.checkpoint_id for _, metadata in list(self._candidates())[:1]]
+
+    def _restore(
+        self,
+        metadata: CheckpointMetadata,
+        files: JobCheckpointFiles,
+        plan: JobPlan,
+        ground: Ground,
+        calls: PinnedCalls,
+    ) -> RestoredJob:
+        start = monotonic()
+        wanted = list(
+            restores(metadata, plan, ground, files, ignore_unclaimed=self._ignore_unclaimed)
+        )
+        tasks = {
+            operator.uid: number
+            for level, number in zip(plan.levels, plan.level_parallelism, strict=True)
+            for operator in level.operators
+        }
+        items = [(one.subtask, tasks[one.uid], one) for one in wanted]
+        group = f"holdfast-restore-{ground.job.incarnation}"
+        done = list(calls.map(partial(restore_one, files=files), items, group))
+        path = f"{files.root}/{checkpoint_directory(metadata.checkpoint_id)}"
+        position = position_of(metadata, files)
+        age = self._clock.now_ms() - metadata.completed_ms
+        logger.warning(
+            "restored from checkpoint %d of epoch %d, completed %.1f s ago: %s",
+            metadata.checkpoint_id,
+            metadata.epoch,
+            age / 1000,
+            path,
+        )
+        return RestoredJob(
+            start=StartingPoint(
+                metadata.epoch,
+                {(one.uid, one.subtask): one.version for one in done},
+                metadata.checkpoint_id,
+            ),
+            position=position,
+            # The files of another job may go at any time: nothing may build upon them.
+            base=metadata if files is self._files else None,
+            inherited=frozenset((one.uid, one.subtask) for one in wanted if one.whole),
+            statistics=RestoreStatistics(
+                checkpoint_id=metadata.checkpoint_id,
+                timestamp=self._clock.now_ms(),
+                duration_ms=int((monotonic() - start) * 1000),
+                external_path=path,
+                downloaded_size=sum(one.downloaded for one in done),
+                local_stores=sum(not one.downloaded for one in done),
+                stores=len(done),
+            ),
+        )
+
+
+def _tidy(plan: JobPlan, ground: Ground, calls: PinnedCalls) -> None:
+    """Remove what the job's earlier incarnations have left on the executors."""
+    job = ground.job
+    tidy = partial(
+        delete_incarnations,
+        job.local_dir,
+        but=job.incarnation,
+        snapshots=list(ground.local_copies.values()),
+    )
+    tasks = max(plan.level_parallelism, default=0)
+    items = [(subtask, tasks, job.job_id) for subtask in range(tasks)]
+    list(calls.map(tidy, items, f"holdfast-tidy-{job.incarnation}"))

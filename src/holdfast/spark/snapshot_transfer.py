@@ -1,0 +1,193 @@
+"""Bringing one subtask's state to checkpoint storage, and back.
+
+These functions run where the local state is: in a thread of the driver, or in a task.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast import faults
+from holdfast.checkpoint.storage import never
+from holdfast.checkpoint.transfer import download_snapshot, upload_bytes, upload_snapshot
+from holdfast.clock import monotonic
+from holdfast.errors import HoldfastError
+from holdfast.runtime.report import OPERATOR_STATE, STORE
+from holdfast.state.directories import claim_job, job_directory, make_private, store_directory
+from holdfast.state.local_snapshot import open_snapshot
+from holdfast.state.redistribution import OperatorStateSnapshot
+from holdfast.state.restore_store import restore_store
+
+if TYPE_CHECKING:
+    from holdfast.api.backends import StateBackend
+    from holdfast.checkpoint.handles import FileHandle, Handle
+    from holdfast.checkpoint.storage import Cancelled, JobCheckpointFiles
+    from holdfast.state.machine import ProcessIdentity
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A local snapshot that is to be uploaded."""
+
+    checkpoint_id: int
+    level: int
+    uid: str
+    subtask: int
+    directory: str
+    incremental: bool
+    inline_below: int
+    known: dict[str, FileHandle] = field(default_factory=dict)
+    """Files that storage has from the checkpoint before, by local name."""
+    keep: bool = False
+    """Whether the local snapshot stays, for a quick recovery."""
+    obsolete: str | None = None
+    """A local snapshot of long ago, which goes."""
+
+
+@dataclass(frozen=True)
+class Uploaded:
+    """What became of it."""
+
+    upload: Upload
+    files: dict[str, Handle]
+    operator_state: Handle | None
+    uploaded_size: int
+    duration_ms: int
+
+
+def upload_one(
+    upload: Upload, *, files: JobCheckpointFiles, cancelled: Cancelled = never
+) -> Uploaded:
+    """Upload one local snapshot, and remove it unless it is to be kept."""
+    try:
+        return _upload(upload, files, cancelled)
+    except BaseException:
+        shutil.rmtree(upload.directory, ignore_errors=True)
+        raise
+    finally:
+        if not upload.keep:
+            shutil.rmtree(upload.directory, ignore_errors=True)
+        if upload.obsolete is not None:
+            shutil.rmtree(upload.obsolete, ignore_errors=True)
+
+
+def _upload(upload: Upload, files: JobCheckpointFiles, cancelled: Cancelled) -> Uploaded:
+    start = monotonic()
+    where = {"uid": upload.uid, "subtask": upload.subtask, "checkpoint": upload.checkpoint_id}
+    faults.reach("before-upload", **where)
+    directory = Path(upload.directory)
+    handles, size = upload_snapshot(
+        directory / STORE,
+        files,
+        upload.checkpoint_id,
+        known=upload.known,
+        inline_below=upload.inline_below,
+        incremental=upload.incremental,
+        owner=f"operator {upload.uid!r}, subtask {upload.subtask}",
+        cancelled=cancelled,
+    )
+    faults.reach("during-upload", **where)
+    operator_state: Handle | None = None
+    if (directory / OPERATOR_STATE).exists():
+        data = (directory / OPERATOR_STATE).read_bytes()
+        operator_state = upload_bytes(
+            data, files, upload.checkpoint_id, inline_below=upload.inline_below
+        )
+        size += len(data)
+    faults.reach("after-upload", **where)
+    duration = int((monotonic() - start) * 1000)
+    return Uploaded(upload, handles, operator_state, size, duration)
+
+
+@dataclass(frozen=True)
+class StoredCopy:
+    """One old subtask's store, of which a new one takes a part."""
+
+    files: dict[str, Handle]
+    version: str
+    local: str | None = None
+    """Local snapshot that holds the same, perhaps; on the executor that made it."""
+
+
+@dataclass(frozen=True)
+class Restore:
+    """A local store that is to be built."""
+
+    job_id: str
+    incarnation: str
+    local_dir: str | None
+    owner: ProcessIdentity
+    backend: StateBackend
+    uid: str
+    subtask: int
+    version: str
+    copies: tuple[StoredCopy, ...]
+    whole: bool
+    """Whether the one copy is taken over as it is."""
+    key_groups: range
+    operator_state: bytes | None
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What became of it."""
+
+    uid: str
+    subtask: int
+    version: str
+    downloaded: int
+    """Bytes fetched from storage; 0 if a local copy served."""
+
+
+def restore_one(restore: Restore, *, files: JobCheckpointFiles) -> Restored:
+    """Build one local store from what a checkpoint holds."""
+    where = {"uid": restore.uid, "subtask": restore.subtask}
+    faults.reach("before-restore", **where)
+    claim_job(restore.local_dir, restore.job_id, restore.owner)
+    target = store_directory(
+        restore.local_dir, restore.job_id, restore.incarnation, restore.uid, restore.subtask
+    )
+    make_private(target.parent)
+    job = job_directory(restore.local_dir, restore.job_id)
+    scratch = job / f"{restore.incarnation}.restoring-{uuid.uuid4().hex}"
+    make_private(scratch)
+    try:
+        sources, downloaded = [], 0
+        for number, copy in enumerate(restore.copies):
+            local = _local(copy, restore.backend)
+            if local is None:
+                local = scratch / str(number)
+                download_snapshot(copy.files, files, local)
+                downloaded += sum(handle.size for handle in copy.files.values())
+            sources.append(local)
+        faults.reach("during-restore", **where)
+        state = restore.operator_state
+        restore_store(
+            restore.backend,
+            sources,
+            target,
+            version=restore.version,
+            key_groups=restore.key_groups,
+            whole=restore.whole,
+            operator_state=None if state is None else OperatorStateSnapshot.decode(state),
+        )
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    faults.reach("after-restore", **where)
+    return Restored(restore.uid, restore.subtask, restore.version, downloaded)
+
+
+def _local(copy: StoredCopy, backend: StateBackend) -> Path | None:
+    """The local snapshot, if it is here and holds the version that is wanted."""
+    if copy.local is None:
+        return None
+    directory = Path(copy.local) / STORE
+    with suppress(HoldfastError, OSError), open_snapshot(backend, directory) as snapshot:
+        if snapshot.version == copy.version:
+            return directory
+    return None

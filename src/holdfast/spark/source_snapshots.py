@@ -1,0 +1,105 @@
+"""The position of a job's sources as part of a checkpoint.
+
+A file source's log names every file it has ever seen. So a checkpoint holds the end
+of it, and handles to parts that earlier checkpoints have written: what is uploaded
+follows what is new.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from holdfast.checkpoint.metadata import SourceSnapshot
+from holdfast.checkpoint.storage import shared_name
+from holdfast.spark.query_log import QueryPosition, join
+from holdfast.spark.source_log import SourcePosition
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.checkpoint.handles import Handle
+    from holdfast.checkpoint.metadata import CheckpointMetadata
+    from holdfast.checkpoint.storage import JobCheckpointFiles
+
+PARTS: Final = "parts"
+"""Name under which a source's snapshot lists the older parts of its logs."""
+MOST_PARTS: Final = 32
+"""Parts beyond which they are written anew as one."""
+
+
+def source_snapshots(
+    position: QueryPosition,
+    base: CheckpointMetadata | None,
+    files: JobCheckpointFiles,
+    checkpoint_id: int,
+    inline_below: int,
+) -> list[SourceSnapshot]:
+    """What a checkpoint holds of its sources, given the completed one before it.
+
+    `position` was captured since that one, whose parts are used again.
+    """
+    before = {} if base is None else {source.uid: source for source in base.sources}
+    snapshots = []
+    for uid, leaves in position.sources.items():
+        known = before.get(uid)
+        parts = list(known.logs.get(PARTS, [])) if known is not None else []
+        tail = leaves if known is None else _joined([_decoded(known.position), leaves])
+        if len(msgspec.json.encode(tail)) > inline_below and _has_log(tail):
+            if len(parts) >= MOST_PARTS:
+                tail = _joined([*_parts(parts, files), tail])
+                parts = []
+            data = msgspec.json.encode(tail)
+            parts.append(files.write_bytes(shared_name(checkpoint_id), data))
+            tail = tuple(map(_without_entries, tail))
+        snapshots.append(
+            SourceSnapshot(uid=uid, position=msgspec.to_builtins(tail), logs={PARTS: parts})
+        )
+    return snapshots
+
+
+def position_of(metadata: CheckpointMetadata, files: JobCheckpointFiles) -> QueryPosition:
+    """The whole position in a checkpoint, ready to be laid out."""
+    return QueryPosition(
+        metadata.batch_id,
+        metadata.spark["offset_metadata"],
+        {
+            source.uid: _joined(
+                [*_parts(source.logs.get(PARTS, []), files), _decoded(source.position)]
+            )
+            for source in metadata.sources
+        },
+    )
+
+
+def end_of(metadata: CheckpointMetadata) -> QueryPosition:
+    """Where the position in a checkpoint ends, without the older parts of its logs."""
+    sources = {source.uid: _decoded(source.position) for source in metadata.sources}
+    return QueryPosition(metadata.batch_id, metadata.spark["offset_metadata"], sources)
+
+
+def _parts(
+    handles: Sequence[Handle], files: JobCheckpointFiles
+) -> list[tuple[SourcePosition, ...]]:
+    return [_decoded(msgspec.json.decode(files.read_bytes(handle))) for handle in handles]
+
+
+def _decoded(data: Any) -> tuple[SourcePosition, ...]:
+    return msgspec.convert(data, tuple[SourcePosition, ...])
+
+
+def _joined(parts: list[tuple[SourcePosition, ...]]) -> tuple[SourcePosition, ...]:
+    whole = join([QueryPosition(0, "", {"source": part}) for part in parts])
+    return whole.sources["source"]
+
+
+def _has_log(leaves: tuple[SourcePosition, ...]) -> bool:
+    return any(leaf.log is not None and leaf.log.entries for leaf in leaves)
+
+
+def _without_entries(leaf: SourcePosition) -> SourcePosition:
+    if leaf.log is None:
+        return leaf
+    return replace(leaf, log=replace(leaf.log, after=leaf.log.upto, entries=()))

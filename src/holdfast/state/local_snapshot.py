@@ -1,0 +1,172 @@
+"""Copies of a store as one commit left it, each in a directory of its own.
+
+A snapshot's directory is flat and never changes once it is there:
+
+    state-<n>.mdb                               of an LMDB store: one compacted file
+    <n>.sst, MANIFEST-<n>, CURRENT, OPTIONS-<n> of a RocksDB store: its files, hard-linked
+
+It is written under another name and renamed when it is whole; what a process leaves
+that dies on the way, `<name>.partial-<random>`, is never read.
+
+Files `<n>.sst` are shared: while a store lives in one directory, a name stands for the
+same bytes in all of its snapshots. In another directory, as after a restore, the same
+name may stand for others.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import uuid
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol, Self, assert_never
+
+from holdfast.api.backends import EmbeddedRocksDBStateBackend, HashMapStateBackend, StateBackend
+from holdfast.errors import HoldfastError, StateError
+from holdfast.state.directories import make_private
+from holdfast.state.store_record import _decode as decode_record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+# Readers of a RocksDB snapshot leave logs and locks of their own beside these.
+_FILES: Final = re.compile(r"state-\d+\.mdb|\d+\.sst|(MANIFEST|OPTIONS)-\d+|CURRENT")
+
+
+class ReadOnlySnapshot(Protocol):
+    """An open snapshot; it can be read on any machine and after any restart of it."""
+
+    @property
+    def version(self) -> str:
+        """Version that the store stood at when the snapshot was made."""
+
+    def scan(
+        self, prefix: bytes, start: bytes = b"", stop: bytes | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Entries whose key starts with `prefix`, in key order.
+
+        Args:
+            prefix: Beginning of the keys.
+            start: Smallest key of interest.
+            stop: Smallest key no longer of interest; None if there is no end.
+        """
+
+    def close(self) -> None:
+        """Let go of the files. Idempotent."""
+
+    def __enter__(self) -> Self:
+        """Itself."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+
+
+def open_snapshot(backend: StateBackend, directory: Path) -> ReadOnlySnapshot:
+    """Open the snapshot in `directory`, which a store of the kind of `backend` made.
+
+    Raises:
+        StateError: There is no such snapshot, or it is damaged, or of another format.
+    """
+    # A fresh worker process loads only the library that its job uses.
+    match backend:
+        case HashMapStateBackend():
+            from holdfast.state.lmdb_store import LmdbSnapshot
+
+            return LmdbSnapshot(directory)
+        case EmbeddedRocksDBStateBackend():
+            from holdfast.state.rocksdb_store import RocksDBSnapshot
+
+            return RocksDBSnapshot(directory, backend)
+        case _:
+            assert_never(backend)
+
+
+def snapshot_files(directory: Path) -> list[Path]:
+    """Files that make up the snapshot, relative to its directory, in order of name.
+
+    Raises:
+        StateError: There is no snapshot in the directory.
+    """
+    try:
+        names = sorted(filter(_FILES.fullmatch, os.listdir(directory)))
+    except FileNotFoundError:
+        names = []
+    if not names:
+        raise missing_snapshot(directory)
+    return [Path(name) for name in names]
+
+
+def is_shareable(file: Path) -> bool:
+    """Whether later snapshots of the same store may hold the same file by that name."""
+    return file.suffix == ".sst"
+
+
+def recorded_version(record: bytes | None, directory: Path) -> str:
+    """Version in the record of a snapshot, whichever machine and boot it was written on.
+
+    Raises:
+        StateError: The record is missing, not one of Holdfast's, or of a later format.
+    """
+    if record is None:
+        raise missing_snapshot(directory)
+    version, _ = decode_record(record, directory)
+    return version
+
+
+def missing_snapshot(directory: Path) -> StateError:
+    """The error for a directory in which a snapshot was expected and none is."""
+    return StateError(
+        f"{directory}: there is no snapshot of this state backend here; it was never completed, "
+        "was removed, or was made by another backend. Restore from another checkpoint, or with "
+        "the backend that wrote it"
+    )
+
+
+@contextmanager
+def built_aside(directory: Path) -> Iterator[Path]:
+    """Path to build a directory at, which takes its place if the block ends well.
+
+    Raises:
+        StateError: The directory exists already.
+    """
+    if directory.exists():
+        raise StateError(
+            f"{directory}: was to be made, and exists already; give every attempt a directory "
+            "of its own"
+        )
+    make_private(directory.parent)
+    aside = directory.with_name(f"{directory.name}.partial-{uuid.uuid4().hex}")
+    try:
+        yield aside
+        aside.chmod(0o700)
+        aside.rename(directory)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+
+
+@contextmanager
+def new_snapshot(directory: Path, version: str) -> Iterator[Path]:
+    """Path to make a snapshot at, of a store that was just committed.
+
+    Raises:
+        StateError: The snapshot could not be made.
+    """
+    try:
+        with built_aside(directory) as aside:
+            yield aside
+    except Exception as error:
+        reason = error if isinstance(error, HoldfastError) else f"{directory}: {error}"
+        raise StateError(
+            f"no snapshot could be made of the store at {version!r}, which is committed and "
+            f"whole ({reason}); this checkpoint cannot complete. If the disk is full, free space "
+            "there, or set `state.local-dir` to a larger one"
+        ) from error

@@ -1,0 +1,142 @@
+"""Snapshots of a harness, and the stores that other harnesses start from."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from holdfast.api.parallelism import check_parallelism
+from holdfast.errors import ConfigurationError
+from holdfast.runtime.report import OPERATOR_STATE, STORE
+from holdfast.state.key_groups import key_groups
+from holdfast.state.local_snapshot import snapshot_files
+from holdfast.state.redistribution import OperatorStateSnapshot, redistribute
+from holdfast.state.restore_store import restore_store
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.api.backends import StateBackend
+    from holdfast.runtime.report import SnapshotReport
+
+
+@dataclass(frozen=True, slots=True)
+class HarnessSnapshot:
+    """What a checkpoint holds of one subtask; opaque, and picklable."""
+
+    checkpoint_id: int
+    subtask: int
+    parallelism: int
+    max_parallelism: int
+    backend: str
+    store: dict[str, bytes] | None = None
+    """Files of the store, by name; None if there is no state."""
+    operator_state: bytes | None = None
+
+
+def read_snapshot(report: SnapshotReport) -> tuple[dict[str, bytes], bytes | None]:
+    """The files and the operator state of a local snapshot, which is deleted."""
+    directory = Path(report.directory)
+    store = directory / STORE
+    files = {str(name): (store / name).read_bytes() for name in snapshot_files(store)}
+    path = directory / OPERATOR_STATE
+    operator_state = path.read_bytes() if path.exists() else None
+    shutil.rmtree(directory)
+    return files, operator_state
+
+
+class RestorePoint:
+    """The snapshots of all subtasks, from which one of any number of subtasks restores."""
+
+    def __init__(self, snapshots: Sequence[HarnessSnapshot]) -> None:
+        """Check that the snapshots are one for every subtask.
+
+        Raises:
+            ConfigurationError: They are not.
+        """
+        self._snapshots = sorted(snapshots, key=lambda snapshot: snapshot.subtask)
+        if not self._snapshots:
+            raise ConfigurationError("the harness: there is no snapshot to restore from")
+        for what in ("parallelism", "max_parallelism", "backend"):
+            found = {getattr(snapshot, what) for snapshot in snapshots}
+            if len(found) > 1:
+                raise ConfigurationError(
+                    f"the harness: the snapshots differ in their {what} "
+                    f"({', '.join(map(str, sorted(found)))}); give those of one operator"
+                )
+        first = self._snapshots[0]
+        subtasks = [snapshot.subtask for snapshot in self._snapshots]
+        if subtasks != list(range(first.parallelism)):
+            raise ConfigurationError(
+                f"the harness: the snapshots are of subtasks {subtasks} of {first.parallelism}; "
+                "a checkpoint has one of every subtask, so give each once"
+            )
+        self.max_parallelism = first.max_parallelism
+        self.checkpoint_id = max(snapshot.checkpoint_id for snapshot in snapshots)
+
+    def restore(
+        self, backend: StateBackend, directory: Path, subtask: int, parallelism: int, version: str
+    ) -> bool:
+        """Make the store of one new subtask, as a recovery does; whether there is one.
+
+        Raises:
+            ConfigurationError: The snapshots are of another backend, or do not allow that
+                many subtasks.
+        """
+        first = self._snapshots[0]
+        if first.backend != backend.name:
+            raise ConfigurationError(
+                f"the harness: the snapshots were made by the {first.backend} backend, and this "
+                f"harness uses {backend.name}; give it the same backend"
+            )
+        check_parallelism(parallelism, self.max_parallelism, "the harness")
+        groups = key_groups(subtask, parallelism, self.max_parallelism)
+        whole = parallelism == first.parallelism
+        chosen = [
+            snapshot
+            for snapshot in self._snapshots
+            if snapshot.store is not None and _holds(snapshot, subtask, groups, whole=whole)
+        ]
+        share = self._share(subtask, parallelism)
+        if not chosen and share is None:
+            return False
+        with TemporaryDirectory(prefix="holdfast-harness-") as scratch:
+            sources = [_written(snapshot, Path(scratch)) for snapshot in chosen]
+            restore_store(
+                backend,
+                sources,
+                directory,
+                version=version,
+                key_groups=groups,
+                whole=whole and bool(sources),
+                operator_state=share,
+            )
+        return True
+
+    def _share(self, subtask: int, parallelism: int) -> OperatorStateSnapshot | None:
+        old = [
+            None if data is None else OperatorStateSnapshot.decode(data)
+            for data in (snapshot.operator_state for snapshot in self._snapshots)
+        ]
+        if all(state is None for state in old):
+            return None
+        return redistribute(old, parallelism, self.max_parallelism)[subtask]
+
+
+def _holds(snapshot: HarnessSnapshot, subtask: int, groups: range, *, whole: bool) -> bool:
+    if whole:
+        return snapshot.subtask == subtask
+    theirs = key_groups(snapshot.subtask, snapshot.parallelism, snapshot.max_parallelism)
+    return theirs.start < groups.stop and groups.start < theirs.stop
+
+
+def _written(snapshot: HarnessSnapshot, scratch: Path) -> Path:
+    assert snapshot.store is not None
+    directory = scratch / str(snapshot.subtask)
+    directory.mkdir()
+    for name, data in snapshot.store.items():
+        (directory / name).write_bytes(data)
+    return directory

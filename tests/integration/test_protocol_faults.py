@@ -1,0 +1,126 @@
+"""Every point of the protocol at which a process may fail, on real Spark.
+
+Workers are killed or raise; uploads and restores run in the driver here, so they raise.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast import JobStatistics, faults
+from tests.integration.recovery_jobs import HASHMAP, ROCKSDB, RecoveryJob, event, expected
+from tests.integration.recovery_tools import Faults, figures, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+COUNT, PER_EPOCH = 200, 50
+IN_WORKERS = ("before-commit", "after-commit", "before-snapshot", "after-snapshot")
+RESTORING = ("before-restore", "during-restore", "after-restore")
+STORING = tuple(p for p in faults.POINTS if p not in IN_WORKERS + RESTORING)
+
+
+@pytest.fixture(scope="module")
+def injected(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faults]:
+    with Faults(spark, tmp_path_factory.mktemp("faults")) as prepared:
+        yield prepared
+
+
+def run(spark: SparkSession, directory: Path, backend: str = ROCKSDB) -> JobStatistics:
+    job = RecoveryJob(spark, directory, backend=backend, chain=True).settled()
+    job.env.set_max_events_per_epoch(PER_EPOCH)
+    statistics = job.run(job.env.from_generator(event, count=COUNT).uid("source"))
+    assert job.outcome() == expected(range(COUNT))
+    return statistics
+
+
+def run_with(
+    injected: Faults, spark: SparkSession, tmp_path: Path, backend: str, *planned: dict[str, Any]
+) -> None:
+    struck = injected.plan(tmp_path, *planned)
+    statistics = run(spark, tmp_path / "checkpoints", backend)
+    assert all(marker.exists() for marker in struck)
+    assert statistics.restarts == len(planned)
+    # What was lost is what came after the last checkpoint, not everything.
+    restored = statistics.checkpoints and statistics.checkpoints.latest_restored
+    assert restored
+    assert restored.checkpoint_id == 2
+
+
+def test_a_job_that_nothing_disturbs_comes_to_what_is_expected_of_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    statistics = run(spark, tmp_path)
+    assert statistics.restarts == 0
+    assert statistics.checkpoints
+    assert statistics.checkpoints.completed == COUNT / PER_EPOCH
+
+
+@pytest.mark.parametrize("backend", [HASHMAP, ROCKSDB])
+@pytest.mark.parametrize("point", IN_WORKERS)
+def test_a_worker_that_is_killed_costs_nothing_but_time(
+    spark: SparkSession, tmp_path: Path, injected: Faults, point: str, backend: str
+) -> None:
+    fault = {"point": point, "action": "kill", "epoch": 3}
+    run_with(injected, spark, tmp_path, backend, fault)
+
+
+@pytest.mark.parametrize("uid", ["numbers", "books", "sums"])
+def test_a_worker_that_fails_leaves_no_operator_ahead_of_the_others(
+    spark: SparkSession, tmp_path: Path, injected: Faults, uid: str
+) -> None:
+    # The operators before it have committed the epoch, those behind it have not.
+    fault = {"point": "after-commit", "action": "raise", "epoch": 3, "uid": uid, "subtask": 1}
+    run_with(injected, spark, tmp_path, HASHMAP, fault)
+
+
+@pytest.mark.parametrize("point", [p for p in IN_WORKERS if p != "after-commit"])
+def test_an_error_in_a_worker_costs_nothing_but_time(
+    spark: SparkSession, tmp_path: Path, injected: Faults, point: str
+) -> None:
+    run_with(injected, spark, tmp_path, ROCKSDB, {"point": point, "action": "raise", "epoch": 3})
+
+
+@pytest.mark.parametrize("point", STORING)
+def test_an_error_while_a_checkpoint_is_stored_costs_nothing_but_time(
+    spark: SparkSession, tmp_path: Path, injected: Faults, point: str
+) -> None:
+    run_with(
+        injected, spark, tmp_path, ROCKSDB, {"point": point, "action": "raise", "checkpoint": 3}
+    )
+
+
+@pytest.mark.parametrize("point", RESTORING)
+def test_an_error_in_a_recovery_leads_to_another_one(
+    spark: SparkSession, tmp_path: Path, injected: Faults, point: str
+) -> None:
+    broken = {"point": "before-commit", "action": "raise", "epoch": 3}
+    again = {"point": point, "action": "raise", "uid": "sums"}
+    run_with(injected, spark, tmp_path, ROCKSDB, broken, again)
+
+
+def test_an_upload_that_stalls_expires_and_the_job_goes_on(
+    spark: SparkSession, tmp_path: Path, injected: Faults
+) -> None:
+    stall = {"point": "during-upload", "action": "stall", "seconds": 3, "checkpoint": 1}
+    [struck] = injected.plan(tmp_path, stall)
+    settings = {"timeout": "2 s", "tolerable-failed-checkpoints": 100}
+    job = RecoveryJob(spark, tmp_path / "checkpoints", settings=settings)
+    job.env.set_max_events_per_epoch(PER_EPOCH)
+    client = job.start(job.env.from_generator(event, rate=100).uid("source"))
+    wait_for(lambda: figures(client).completed, "a checkpoint after the one that expired")
+    client.cancel()
+    statistics = client.statistics()
+    assert struck.exists()
+    assert statistics.restarts == 0
+    first = next(one for one in figures(client).history if one.id == 1)
+    assert "not complete within its time-out (the time-out is 2000 ms)" in str(
+        first.failure_message
+    )
+    assert figures(client).failed >= 1
+    assert job.outcome() == expected(range(len(job.books.rows)))

@@ -1,0 +1,378 @@
+"""Any order of events leaves the coordinator's promises standing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from holdfast.checkpoint.coordinator import Coordinator, CoordinatorPolicy
+from holdfast.checkpoint.failures import FailureReason
+from holdfast.checkpoint.instructions import (
+    Aborted,
+    Begin,
+    CancelUpload,
+    CheckpointKind,
+    Completed,
+    DiscardCheckpoint,
+    DiscardPayload,
+    FailJob,
+    Finalize,
+    Instruction,
+    Participant,
+    Retire,
+    Skipped,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+PARTICIPANTS: list[Participant] = [("count", 0), ("count", 1), (2, 0)]
+SAVEPOINT = CheckpointKind.SAVEPOINT
+START = 1_000
+# Spelled out, so that the test does not ask the code under test what counts.
+COUNTED = {
+    "IO_EXCEPTION",
+    "CHECKPOINT_ASYNC_EXCEPTION",
+    "CHECKPOINT_DECLINED",
+    "CHECKPOINT_EXPIRED",
+    "FINALIZE_CHECKPOINT_FAILURE",
+}
+POLICIES = st.builds(
+    CoordinatorPolicy,
+    interval_ms=st.none() | st.sampled_from([10, 30]),
+    min_pause_ms=st.sampled_from([0, 25]),
+    timeout_ms=st.sampled_from([30, 500]),
+    max_concurrent=st.integers(1, 3),
+    tolerable_failures=st.integers(0, 2),
+    num_retained=st.integers(1, 3),
+)
+# Which checkpoint an event is about: one in flight, or anything from never issued to long gone.
+AIMS = st.tuples(st.sampled_from(["pending", "pending", "any"]), st.integers(-1, 6))
+Aim = tuple[str, int]
+
+
+@dataclass
+class Record:
+    """What the instructions have said of one checkpoint."""
+
+    kind: CheckpointKind
+    triggered_at: int
+    participants: frozenset[Participant]
+    accepted: dict[Participant, Any] = field(default_factory=dict)
+    finalized: bool = False
+    answered: bool = False
+    outcome: Completed | Aborted | None = None
+    cancelled: int = 0
+    discarded: int = 0
+    retired: int = 0
+
+    @property
+    def being_written(self) -> bool:
+        return self.finalized and not self.answered
+
+
+class CoordinatorMachine(RuleBasedStateMachine):
+    """Drives a coordinator at random and keeps the plainest possible books."""
+
+    @initialize(policy=POLICIES, past=st.sets(st.integers(1, 9), max_size=3))
+    def start(self, policy: CoordinatorPolicy, past: set[int]) -> None:
+        self.policy = policy
+        self.now = START
+        self.records: dict[int, Record] = {}
+        self.past = sorted(past)[-policy.num_retained :]
+        self.next_id = max(self.past, default=0) + 1
+        self.completions = list(self.past)
+        self.log: list[tuple[str, int]] = []
+        self.job = Coordinator(
+            policy, now=self.now, next_id=self.next_id, completed=reversed(self.past)
+        )
+
+    # Events
+
+    @rule(by=st.sampled_from([1, 9, 10, 15, 30]))
+    def time_passes(self, by: int) -> None:
+        self.now += by
+
+    @rule(kind=st.sampled_from(CheckpointKind), who=st.sets(st.sampled_from(PARTICIPANTS)))
+    def trigger(self, kind: CheckpointKind, who: set[Participant]) -> None:
+        due = self.job.due(self.now)
+        first, *rest = self.job.trigger(self.now, who, kind=kind)
+        if isinstance(first, Skipped):
+            assert kind is CheckpointKind.PERIODIC
+            assert not due
+            assert not rest
+            return
+        assert due or kind is not CheckpointKind.PERIODIC
+        assert first == Begin(self.next_id, self.now)
+        self.records[self.next_id] = Record(kind, self.now, frozenset(who))
+        self.next_id += 1
+        self.observe(rest)
+
+    @rule(aim=AIMS, who=st.sampled_from(PARTICIPANTS), attempt=st.integers(0, 1))
+    def acknowledge(self, aim: Aim, who: Participant, attempt: int) -> None:
+        self.hand_in(self.chosen(aim), who, attempt)
+
+    @precondition(lambda self: self.collecting())
+    @rule(data=st.data(), attempt=st.integers(0, 1))
+    def all_acknowledge(self, data: st.DataObject, attempt: int) -> None:
+        checkpoint = data.draw(st.sampled_from(self.collecting()))
+        for who in sorted(self.records[checkpoint].participants, key=str):
+            self.hand_in(checkpoint, who, attempt)
+
+    @rule(aim=AIMS, who=st.sampled_from(PARTICIPANTS))
+    def decline(self, aim: Aim, who: Participant) -> None:
+        checkpoint = self.chosen(aim)
+        instructions = self.job.decline(checkpoint, who, "cannot", self.now)
+        self.observe(instructions, aborting={checkpoint} if self.awaits(checkpoint, who) else set())
+
+    @rule(aim=AIMS, reason=st.sampled_from(FailureReason))
+    def fail(self, aim: Aim, reason: FailureReason) -> None:
+        checkpoint = self.chosen(aim)
+        aborting = {checkpoint} & self.unended()
+        self.observe(self.job.fail(checkpoint, reason, self.now), aborting=aborting)
+
+    @rule()
+    def expire(self) -> None:
+        born = {one: self.records[one].triggered_at for one in self.unended()}
+        aborting = {one for one, at in born.items() if at + self.policy.timeout_ms <= self.now}
+        self.observe(self.job.expire(self.now), aborting=aborting)
+
+    @precondition(lambda self: self.unended())
+    @rule()
+    def one_reaches_its_timeout(self) -> None:
+        oldest = min(self.records[one].triggered_at for one in self.unended())
+        self.now = max(self.now, oldest + self.policy.timeout_ms)
+        self.expire()
+
+    @precondition(lambda self: self.being_written())
+    @rule(data=st.data(), written=st.sampled_from([True, True, False]))
+    def answer(self, data: st.DataObject, written: bool) -> None:
+        self.settle(data.draw(st.sampled_from(self.being_written())), written)
+
+    @rule(aim=AIMS, written=st.booleans())
+    def answer_again(self, aim: Aim, written: bool) -> None:
+        checkpoint = self.chosen(aim)
+        record = self.records.get(checkpoint)
+        if record is None or record.answered:
+            assert self.told(checkpoint, written) == []
+
+    @rule(kind=st.sampled_from([CheckpointKind.FORCED, SAVEPOINT]))
+    def one_runs_through(self, kind: CheckpointKind) -> None:
+        checkpoint = self.next_id
+        self.trigger(kind, set())
+        self.settle(checkpoint, written=True)
+
+    @precondition(lambda self: len(self.unended()) > 2)
+    @rule()
+    def abort_all(self) -> None:
+        instructions = self.job.abort_all(self.now, FailureReason.IO_EXCEPTION)
+        self.observe(instructions, aborting=self.unended(), counting=False)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "job"):
+            return
+        self.abort_all()
+        for checkpoint in self.being_written():
+            self.settle(checkpoint, written=True)
+        assert self.job.pending == ()
+        for record in self.records.values():
+            assert record.discarded == isinstance(record.outcome, Aborted)
+        assert self.job.in_doubt == ()
+
+    # Books
+
+    def told(self, checkpoint: int, written: bool) -> list[Instruction]:
+        if written:
+            return self.job.stored(checkpoint, self.now)
+        return self.job.store_failed(checkpoint, self.now, "refused")
+
+    def settle(self, checkpoint: int, written: bool) -> None:
+        record = self.records[checkpoint]
+        record.answered = True
+        aborting: set[int] = set()
+        if record.outcome is None and not written:
+            aborting = {checkpoint}
+        elif record.outcome is None and record.kind is not SAVEPOINT:
+            older = {one for one in self.unended() if one < checkpoint}
+            aborting = {one for one in older if self.records[one].kind is not SAVEPOINT}
+        self.observe(self.told(checkpoint, written), aborting=aborting)
+
+    def hand_in(self, checkpoint: int, who: Participant, attempt: int) -> None:
+        payload = (checkpoint, who, attempt)
+        wanted = self.awaits(checkpoint, who)
+        kept = wanted or self.holds(checkpoint, who, payload)
+        if wanted:
+            self.records[checkpoint].accepted[who] = payload
+        instructions = self.job.acknowledge(checkpoint, who, self.now, payload)
+        discards = [one for one in instructions if isinstance(one, DiscardPayload)]
+        assert discards == ([] if kept else [DiscardPayload(payload)])
+        self.observe([one for one in instructions if one not in discards])
+
+    def chosen(self, aim: Aim) -> int:
+        where, age = aim
+        unended = sorted(self.unended())
+        if where == "pending" and unended:
+            return unended[age % len(unended)]
+        return self.next_id - 1 - age
+
+    def awaits(self, checkpoint: int, who: Participant) -> bool:
+        if checkpoint not in self.unended():
+            return False
+        record = self.records[checkpoint]
+        return who in record.participants and who not in record.accepted
+
+    def unended(self) -> set[int]:
+        return {one for one, record in self.records.items() if record.outcome is None}
+
+    def collecting(self) -> list[int]:
+        return sorted(one for one in self.unended() if not self.records[one].finalized)
+
+    def holds(self, checkpoint: int, who: Participant, payload: Any) -> bool:
+        """Whether a checkpoint that may yet be restored from could own the payload."""
+        record = self.records.get(checkpoint)
+        if record is None:
+            return checkpoint in self.job.retained
+        if record.outcome is None:
+            return bool(record.accepted.get(who) == payload)
+        return isinstance(record.outcome, Completed) and not record.retired
+
+    def being_written(self) -> list[int]:
+        return [one for one, record in self.records.items() if record.being_written]
+
+    def observe(
+        self,
+        instructions: list[Instruction],
+        *,
+        aborting: Collection[int] = (),
+        counting: bool = True,
+    ) -> None:
+        aborted = [one.id for one in instructions if isinstance(one, Aborted)]
+        assert aborted == sorted(aborting)
+        verdicts = self.recount()[1]
+        for instruction in instructions:
+            self.note(instruction, counting)
+        synchronous = any(
+            isinstance(one, Aborted) and one.reason is FailureReason.SYNCHRONOUS_FAILURE
+            for one in instructions
+        )
+        failing = [one for one in instructions if isinstance(one, FailJob)]
+        assert len(failing) == (synchronous or self.recount()[1] > verdicts)
+
+    def note(self, instruction: Instruction, counting: bool) -> None:
+        match instruction:
+            case Finalize(checkpoint, payloads):
+                record = self.records[checkpoint]
+                assert not record.finalized
+                assert payloads == record.accepted
+                assert payloads.keys() == record.participants
+                record.finalized = True
+            case Completed(checkpoint):
+                self.end(checkpoint, instruction)
+                self.log.append(("success", checkpoint))
+            case Aborted(checkpoint, reason):
+                self.end(checkpoint, instruction)
+                savepoint = self.records[checkpoint].kind is SAVEPOINT
+                if counting and not savepoint and reason.name in COUNTED:
+                    self.log.append(("failure", checkpoint))
+            case CancelUpload(checkpoint):
+                self.records[checkpoint].cancelled += 1
+            case DiscardCheckpoint(checkpoint, payloads):
+                record = self.records[checkpoint]
+                assert isinstance(record.outcome, Aborted)
+                assert not record.being_written
+                assert payloads == record.accepted
+                record.discarded += 1
+            case Retire(checkpoint):
+                assert checkpoint in self.completions
+                assert checkpoint not in self.job.retained
+                record = self.records.setdefault(
+                    checkpoint, Record(CheckpointKind.PERIODIC, 0, frozenset(), answered=True)
+                )
+                record.outcome = record.outcome or Completed(checkpoint, 0)
+                record.retired += 1
+
+    def end(self, checkpoint: int, outcome: Completed | Aborted) -> None:
+        record = self.records[checkpoint]
+        assert record.outcome is None
+        assert outcome.timestamp == self.now
+        record.outcome = outcome
+        if isinstance(outcome, Aborted):
+            return
+        assert record.finalized
+        if record.kind is not SAVEPOINT:
+            assert checkpoint > max(self.completions, default=0)
+            self.completions.append(checkpoint)
+
+    def recount(self) -> tuple[int, int]:
+        """Failures in a row, and how often they were too many, from the log alone."""
+        newest, row, verdicts = max(self.past, default=0), 0, 0
+        for event, checkpoint in self.log:
+            if checkpoint <= newest:
+                continue
+            if event == "success":
+                newest, row = checkpoint, 0
+            elif row == self.policy.tolerable_failures:
+                row, verdicts = 0, verdicts + 1
+            else:
+                row += 1
+        return row, verdicts
+
+    # Promises
+
+    @invariant()
+    def every_checkpoint_is_pending_or_has_ended(self) -> None:
+        assert list(self.job.pending) == sorted(self.unended())
+        assert self.job.next_id == self.next_id
+
+    @invariant()
+    def nothing_older_than_the_newest_completed_is_pending(self) -> None:
+        newest = max(self.completions, default=0)
+        kinds = {one: self.records[one].kind for one in self.job.pending}
+        assert all(one > newest or kind is SAVEPOINT for one, kind in kinds.items())
+
+    @invariant()
+    def the_newest_completed_are_retained_and_all_others_retired_once(self) -> None:
+        kept = self.completions[-self.policy.num_retained :]
+        assert list(self.job.retained) == kept
+        for one in self.completions:
+            record = self.records.get(one)
+            assert (record.retired if record else 0) == (one not in kept)
+
+    @invariant()
+    def what_was_aborted_is_discarded_once_and_nothing_else_is(self) -> None:
+        for one, record in self.records.items():
+            aborted = isinstance(record.outcome, Aborted)
+            assert record.cancelled == aborted
+            assert record.discarded == (aborted and not record.being_written)
+            assert (one in self.job.in_doubt) == (aborted and record.being_written)
+
+    @invariant()
+    def no_more_periodic_ones_are_in_flight_than_allowed(self) -> None:
+        kinds = [self.records[one].kind for one in self.job.pending]
+        assert kinds.count(CheckpointKind.PERIODIC) <= self.policy.max_concurrent
+
+    @invariant()
+    def the_failures_equal_a_recount(self) -> None:
+        assert self.job.consecutive_failures == self.recount()[0]
+
+    @invariant()
+    def the_next_periodic_one_is_due_by_interval_pause_and_number(self) -> None:
+        begun = [it for it in self.records.values() if it.kind is CheckpointKind.PERIODIC]
+        started = max([START, *(it.triggered_at for it in begun)])
+        outcomes = [it.outcome for it in self.records.values()]
+        ended = [it.timestamp for it in outcomes if isinstance(it, Completed)]
+        rules = self.policy
+        due_at = None
+        if rules.interval_ms is not None and len(self.unended()) < rules.max_concurrent:
+            pauses = [at + rules.min_pause_ms for at in ended]
+            due_at = max([self.now, started + rules.interval_ms, *pauses])
+        assert self.job.next_due(self.now) == due_at
+        assert self.job.due(self.now) == (due_at == self.now)
+
+
+TestCoordinator = CoordinatorMachine.TestCase
+TestCoordinator.settings = settings(max_examples=200, stateful_step_count=40)

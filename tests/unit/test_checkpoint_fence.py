@@ -1,0 +1,81 @@
+"""Fences: of all drivers of a job, only the last may write."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from holdfast.checkpoint.fence import take_fence
+from holdfast.checkpoint.files import FileSystemFiles
+from holdfast.checkpoint.sweep import delete_job
+from holdfast.errors import FencedError
+
+RACER = """
+import sys
+from holdfast.checkpoint.fence import take_fence
+from holdfast.checkpoint.files import FileSystemFiles
+files = FileSystemFiles(sys.argv[1])
+sys.stdin.readline()
+print(*(take_fence(files).number for _ in range(20)))
+"""
+
+
+@pytest.fixture
+def files(tmp_path):
+    return FileSystemFiles(str(tmp_path / "job"))
+
+
+def test_fences_are_numbered_from_one(files):
+    assert [take_fence(files).number for _ in range(12)] == list(range(1, 13))
+
+
+def test_the_newest_fence_holds(files):
+    take_fence(files)
+    take_fence(files).check()
+
+
+def test_an_older_fence_says_who_took_over(files):
+    old = take_fence(files)
+    old.check()
+    for _ in range(2):
+        take_fence(files)
+    with pytest.raises(FencedError, match=r'fence 1, and another has taken fence 3 \(\{"host":'):
+        old.check()
+
+
+def test_a_driver_whose_job_was_deleted_is_fenced_even_if_the_job_starts_anew(files):
+    old = take_fence(files)
+    delete_job(files)
+    with pytest.raises(FencedError, match="fence 1 of this driver is gone"):
+        old.check()
+    new = take_fence(files)
+    assert new.number == old.number
+    with pytest.raises(FencedError, match="fence 1 of this driver is gone"):
+        old.check()
+    new.check()
+
+
+def test_other_files_beside_the_fences_are_no_fences(files):
+    files.create_exclusive("fence/notes.txt", b"")
+    assert take_fence(files).number == 1
+
+
+def test_processes_that_race_get_different_fences(tmp_path):
+    command = [sys.executable, "-c", RACER, str(tmp_path / "job")]
+    racers = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    taken = []
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.write("go\n")
+        racer.stdin.flush()
+    for racer in racers:
+        output, _ = racer.communicate(timeout=60)
+        numbers = list(map(int, output.split()))
+        assert numbers == sorted(numbers)
+        taken += numbers
+    assert sorted(taken) == list(range(1, 41))

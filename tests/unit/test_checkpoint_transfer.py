@@ -1,0 +1,230 @@
+"""Local snapshots on their way to checkpoint storage and back."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from holdfast.checkpoint.completed import load_newest
+from holdfast.checkpoint.driver_memory import InlineFiles, MemoryNames
+from holdfast.checkpoint.fence import take_fence
+from holdfast.checkpoint.files import FileSystemFiles
+from holdfast.checkpoint.handles import FileHandle, InlineHandle, inline
+from holdfast.checkpoint.storage import InlineLimits
+from holdfast.checkpoint.sweep import sweep
+from holdfast.checkpoint.transfer import download_snapshot, upload_bytes, upload_snapshot
+from holdfast.errors import CheckpointError, CheckpointStorageError, CorruptCheckpointError
+
+SNAPSHOT = {
+    "000007.sst": b"a" * 500,
+    "000009.sst": b"b" * 700,
+    "MANIFEST-000005": b"m" * 300,
+    "CURRENT": b"MANIFEST-000005\n",
+    "empty": b"",
+}
+
+
+@pytest.fixture
+def files(tmp_path):
+    return FileSystemFiles(str(tmp_path / "job"))
+
+
+@pytest.fixture
+def snapshot(tmp_path):
+    directory = tmp_path / "snapshot"
+    directory.mkdir()
+    for name, content in SNAPSHOT.items():
+        (directory / name).write_bytes(content)
+    return directory
+
+
+class Asked:
+    """Counts how often it is asked, and cancels at one of these times."""
+
+    def __init__(self, stop_at: int | None = None) -> None:
+        self.times = 0
+        self.stop_at = stop_at
+
+    def __call__(self) -> bool:
+        self.times += 1
+        return self.times - 1 == self.stop_at
+
+
+def contents(directory):
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def test_what_is_shared_goes_apart_from_what_is_not(files, snapshot):
+    handles, uploaded = upload_snapshot(snapshot, files, 3, inline_below=100, incremental=True)
+    assert uploaded == sum(map(len, SNAPSHOT.values()))
+    assert list(handles) == sorted(SNAPSHOT)
+    assert len(files.entries("shared")) == 2
+    assert all(name.startswith("3-") for name in files.entries("shared"))
+    assert list(files.entries("chk-3").values()) == [300]
+    assert handles["CURRENT"] == inline(b"MANIFEST-000005\n")
+    assert handles["empty"] == inline(b"")
+
+
+def test_a_full_checkpoint_shares_nothing(files, snapshot):
+    upload_snapshot(snapshot, files, 3, known={})
+    assert files.entries("shared") == {}
+    assert len(files.entries("chk-3")) == 4
+
+
+def test_a_known_file_of_the_same_size_is_not_uploaded_again(files, snapshot):
+    first, _ = upload_snapshot(snapshot, files, 1, inline_below=100, incremental=True)
+    known = {name: handle for name, handle in first.items() if isinstance(handle, FileHandle)}
+    (snapshot / "000009.sst").unlink()
+    (snapshot / "000012.sst").write_bytes(b"c" * 900)
+    (snapshot / "000007.sst").write_bytes(b"a" * 501)
+    second, uploaded = upload_snapshot(
+        snapshot, files, 2, known=known, inline_below=100, incremental=True
+    )
+    assert uploaded == 900 + 501 + 300 + 16
+    assert second["000007.sst"] != first["000007.sst"]
+    third, uploaded = upload_snapshot(
+        snapshot,
+        files,
+        3,
+        known={n: h for n, h in second.items() if isinstance(h, FileHandle)},
+        inline_below=100,
+        incremental=True,
+    )
+    assert uploaded == 300 + 16
+    assert third["000012.sst"] == second["000012.sst"]
+    assert third["MANIFEST-000005"] != second["MANIFEST-000005"]
+
+
+def test_known_files_are_ignored_by_a_full_checkpoint(files, snapshot):
+    first, _ = upload_snapshot(snapshot, files, 1, incremental=True)
+    known = {name: handle for name, handle in first.items() if isinstance(handle, FileHandle)}
+    second, uploaded = upload_snapshot(snapshot, files, 2, known=known)
+    assert uploaded == sum(map(len, SNAPSHOT.values()))
+    assert all(h.path.startswith("chk-2/") for h in second.values() if isinstance(h, FileHandle))
+
+
+def test_a_downloaded_snapshot_is_the_uploaded_one(files, snapshot, tmp_path):
+    handles, _ = upload_snapshot(snapshot, files, 1, inline_below=100, incremental=True)
+    download_snapshot(handles, files, tmp_path / "copy")
+    assert contents(tmp_path / "copy") == SNAPSHOT
+
+
+def test_an_empty_snapshot_is_a_directory_too(files, tmp_path):
+    (tmp_path / "none").mkdir()
+    assert upload_snapshot(tmp_path / "none", files, 1) == ({}, 0)
+    download_snapshot({}, files, tmp_path / "copy")
+    assert contents(tmp_path / "copy") == {}
+
+
+def test_a_file_that_changed_in_storage_stops_the_download(files, snapshot, tmp_path):
+    handles, _ = upload_snapshot(snapshot, files, 1, incremental=True)
+    shared = tmp_path / "job" / "shared"
+    next(shared.iterdir()).write_bytes(b"z")
+    with pytest.raises(CorruptCheckpointError, match="shared/1-"):
+        download_snapshot(handles, files, tmp_path / "copy")
+
+
+def test_a_name_that_leads_out_of_the_directory_is_refused(files, tmp_path):
+    with pytest.raises(CorruptCheckpointError, match="leads out"):
+        download_snapshot({"../x": inline(b"")}, files, tmp_path / "copy")
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_directory_that_cannot_be_made_is_named(files, tmp_path):
+    (tmp_path / "blocked").write_bytes(b"")
+    with pytest.raises(CheckpointStorageError, match="blocked/copy: writing the local copy"):
+        download_snapshot({}, files, tmp_path / "blocked" / "copy")
+
+
+def test_an_upload_interrupted_anywhere_leaves_nothing_to_restore_and_a_sweep_clears_it(
+    tmp_path, snapshot
+):
+    files = FileSystemFiles(str(tmp_path / "job"), chunk=100)
+    fence = take_fence(files)
+    whole, _ = upload_snapshot(snapshot, files, 1, incremental=True, cancelled=(asked := Asked()))
+    for moment in range(asked.times):
+        with pytest.raises(CheckpointError, match="cancelled"):
+            upload_snapshot(
+                snapshot, files, 2 + moment, incremental=True, cancelled=Asked(stop_at=moment)
+            )
+        assert load_newest(files) == (None, [])
+    assert asked.times > len(whole)
+    sweep(files, below=1000, fence=fence)
+    assert set(files.entries()) == {"fence", "shared"}
+    assert files.entries("shared") == {}
+
+
+@pytest.mark.parametrize("moment", [0, 7, 20])
+def test_a_process_killed_in_mid_upload_leaves_nothing_to_restore(tmp_path, snapshot, moment):
+    program = f"""
+import os
+from itertools import count
+from pathlib import Path
+from holdfast.checkpoint.files import FileSystemFiles
+from holdfast.checkpoint.transfer import upload_snapshot
+asked = count()
+upload_snapshot(
+    Path({str(snapshot)!r}), FileSystemFiles({str(tmp_path / "job")!r}, chunk=100), 1,
+    incremental=True, cancelled=lambda: next(asked) == {moment} and os.kill(os.getpid(), 9),
+)
+"""
+    assert subprocess.run([sys.executable, "-c", program]).returncode == -9
+    files = FileSystemFiles(str(tmp_path / "job"))
+    fence = take_fence(files)
+    assert load_newest(files) == (None, [])
+    swept = sweep(files, below=2, fence=fence)
+    assert bool(swept.removed) == (moment > 0)
+    assert files.entries("shared") == files.entries("chk-1") == {}
+
+
+def test_a_full_disk_in_the_middle_leaves_nothing_to_restore(tmp_path, snapshot):
+    files = FileSystemFiles(f"fulldisk://{tmp_path}/job")
+    fence = take_fence(files)
+    with pytest.raises(CheckpointStorageError, match="No space left"):
+        upload_snapshot(snapshot, files, 1, incremental=True)
+    assert load_newest(files) == (None, [])
+    sweep(files, below=2, fence=fence)
+    assert files.entries("shared") == {}
+
+
+def test_a_cancelled_download_stops(files, snapshot, tmp_path):
+    handles, _ = upload_snapshot(snapshot, files, 1)
+    with pytest.raises(CheckpointError, match="cancelled"):
+        download_snapshot(handles, files, tmp_path / "copy", cancelled=lambda: True)
+
+
+def test_too_large_a_state_for_the_driver_names_the_operator(snapshot):
+    limits = InlineLimits(per_state=600, per_message=1400)
+    files = InlineFiles(MemoryNames("transfer", limits.total), limits)
+    with pytest.raises(
+        CheckpointStorageError,
+        match=r"state of operator 'count', subtask 2 in '000009.sst' takes 700 bytes.*filesystem",
+    ):
+        upload_snapshot(snapshot, files, 1, owner="operator 'count', subtask 2")
+
+
+def test_too_large_a_message_for_the_driver_names_the_operator(snapshot):
+    limits = InlineLimits(per_state=700, per_message=1400)
+    files = InlineFiles(MemoryNames("transfer", limits.total), limits)
+    with pytest.raises(
+        CheckpointStorageError,
+        match=r"operator 'count' takes 1516 bytes.* all state of one subtask",
+    ):
+        upload_snapshot(snapshot, files, 1, owner="operator 'count'")
+
+
+def test_state_for_the_driver_travels_inline(snapshot):
+    limits = InlineLimits()
+    files = InlineFiles(MemoryNames("transfer", limits.total), limits)
+    handles, _ = upload_snapshot(snapshot, files, 1, incremental=True)
+    assert all(isinstance(handle, InlineHandle) for handle in handles.values())
+
+
+def test_bytes_travel_inline_if_they_are_small(files):
+    assert upload_bytes(b"abc", files, 1, inline_below=4) == inline(b"abc")
+    assert upload_bytes(b"", files, 1) == inline(b"")
+    handle = upload_bytes(b"abc", files, 1, inline_below=3)
+    assert isinstance(handle, FileHandle)
+    assert files.read_bytes(handle) == b"abc"
