@@ -53,6 +53,9 @@ from holdfast.state.machine import ProcessIdentity
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from holdfast.runtime.plan import CheckpointOrder
+    from holdfast.runtime.report import SnapshotReport
+
 SIZES = (10_000, 100_000, 1_000_000, 5_000_000)
 EVENTS = 100_000
 ROUNDS = 9
@@ -72,6 +75,8 @@ class Subtask:
         self._directory = directory
         self._version: str | None = None
         self._epoch = 0
+        self.snapshot: SnapshotReport | None = None
+        """Of the last epoch, if it ended in a checkpoint."""
         arriving, leaving = StreamType.of(ddl(W3.columns)), StreamType.of(ddl(W3.output))
         key = KeyPlan((W3.key_index,))
         by_key = Partitioning(Exchange.KEY, columns=(W3.key,))
@@ -100,7 +105,9 @@ class Subtask:
             backend=BACKENDS[backend],
         )
 
-    def run(self, keys: np.ndarray[Any, np.dtype[np.int64]]) -> float:
+    def run(
+        self, keys: np.ndarray[Any, np.dtype[np.int64]], checkpoint: CheckpointOrder | None = None
+    ) -> float:
         """Run one epoch over events of these keys; CPU seconds it took."""
         self._epoch += 1
         epoch = EpochPlan(
@@ -110,6 +117,7 @@ class Subtask:
             local_dir=self._directory,
             owner=ProcessIdentity.current(),
             expected={} if self._version is None else {("scale", 0): self._version},
+            checkpoint=checkpoint,
         )
         batches = list(self._batches(keys))
         task = LevelTask(self._level, epoch, TaskIdentity(0, 0, self._epoch), SystemClock())
@@ -117,7 +125,8 @@ class Subtask:
         for _ in task.run(iter(batches)):
             pass
         spent = time.process_time() - start
-        self._version = task.report.stores["scale"].version
+        store = task.report.stores["scale"]
+        self._version, self.snapshot = store.version, store.snapshot
         return spent
 
     def _batches(self, keys: np.ndarray[Any, np.dtype[np.int64]]) -> Iterator[pa.RecordBatch]:

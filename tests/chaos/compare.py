@@ -13,7 +13,7 @@ State = dict[str, Any]
 """All state of the job by a name, as JSON holds it."""
 
 
-def expected_state(indices: Iterable[int], data: int) -> State:
+def expected_state(numbers: Iterable[int], data: int) -> State:
     """The state after these events, each as often as it is listed, in any order."""
     ledger = NOTHING
     keys: dict[int, Tally] = {}
@@ -21,17 +21,17 @@ def expected_state(indices: Iterable[int], data: int) -> State:
     teams: dict[int, Tally] = {}
     ranks: dict[int, int] = {}
     samples: dict[int, list[int]] = {}
-    for index in indices:
-        key = event(index, data).key
+    for number in numbers:
+        key = event(number, data).key
         team = team_of(key)
-        ledger = ledger.plus(index)
-        keys[key] = keys.get(key, NOTHING).plus(index)
+        ledger = ledger.plus(number)
+        keys[key] = keys.get(key, NOTHING).plus(number)
         counts = buckets.setdefault(key, {})
-        counts[bucket_of(index)] = counts.get(bucket_of(index), 0) + 1
-        teams[team] = teams.get(team, NOTHING).plus(index)
-        ranks[team] = ranks.get(team, 0) + keys[key].count
-        if is_sampled(index):
-            samples.setdefault(team, []).append(index)
+        counts[bucket_of(number)] = counts.get(bucket_of(number), 0) + 1
+        teams[team] = teams.get(team, NOTHING).plus(number)
+        ranks[team] = ranks.get(team, 0) + keys[key].events
+        if is_sampled(number):
+            samples.setdefault(team, []).append(number)
     return {
         **{f"key {key}": [*tally, sorted(buckets[key].items())] for key, tally in keys.items()},
         **{

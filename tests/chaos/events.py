@@ -21,7 +21,7 @@ _MASK: Final = (1 << 62) - 1
 class Event(NamedTuple):
     """One element of the source."""
 
-    index: int
+    number: int
     key: int
     probe: bool
 
@@ -33,34 +33,34 @@ class Tally(NamedTuple):
     or in the exclusive or, since both are of different numbers.
     """
 
-    count: int
+    events: int
     total: int
     xor: int
 
-    def plus(self, index: int) -> Tally:
+    def plus(self, number: int) -> Tally:
         """The figures with one event more."""
-        return Tally(self.count + 1, self.total + index, self.xor ^ mixed(index))
+        return Tally(self.events + 1, self.total + number, self.xor ^ mixed(number))
 
     def joined(self, other: Tally) -> Tally:
         """The figures of both."""
-        return Tally(self.count + other.count, self.total + other.total, self.xor ^ other.xor)
+        return Tally(self.events + other.events, self.total + other.total, self.xor ^ other.xor)
 
 
 NOTHING: Final = Tally(0, 0, 0)
 
 
-def mixed(index: int) -> int:
+def mixed(number: int) -> int:
     """A number of 62 bits that looks random."""
-    z = (index + 1) * 0x9E3779B97F4A7C15 & _MASK
+    z = (number + 1) * 0x9E3779B97F4A7C15 & _MASK
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _MASK
     return z ^ z >> 27
 
 
-def event(index: int, data: int) -> Event:
+def event(number: int, data: int) -> Event:
     """The element with that number, of a source whose first `data` elements carry data."""
-    probe = index >= data
+    probe = number >= data
     # Probes visit all keys in turn: any KEYS of them in a row read the whole state.
-    return Event(index, index % KEYS if probe else mixed(index) % KEYS, probe)
+    return Event(number, number % KEYS if probe else mixed(number) % KEYS, probe)
 
 
 def team_of(key: int) -> int:
@@ -68,11 +68,11 @@ def team_of(key: int) -> int:
     return key % TEAMS
 
 
-def bucket_of(index: int) -> str:
+def bucket_of(number: int) -> str:
     """The map key under which an event is counted."""
-    return f"bucket {index % BUCKETS}"
+    return f"bucket {number % BUCKETS}"
 
 
-def is_sampled(index: int) -> bool:
+def is_sampled(number: int) -> bool:
     """Whether an event goes into the list state."""
-    return index % SAMPLED == 0
+    return number % SAMPLED == 0

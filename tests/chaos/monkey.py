@@ -180,20 +180,19 @@ class Monkey:
 
     def _end(self) -> None:
         """Let the job process all data and be cancelled; its newest checkpoint stays."""
-        before = set(local_leftovers(self._directory)) if self._plan.cluster else set()
         (self._directory / "finish").touch()
         ended = self._drivers[-1].wait(PATIENCE + self._plan.options.data / RATE)
         self._say(f"{time.monotonic() - self._started:7.1f} s  all data processed: {ended}")
         self._expect("status", ended["status"], "CANCELED")
         self._expect("orphans in checkpoint storage", orphans(self._directory), [])
         self._expect("files missing from checkpoints", missing(self._directory), [])
-        self._look_for_leftovers(before)
 
     def _close(self) -> None:
         """Start once more, from the checkpoint that stayed; read the state, and finish."""
         results = self._directory / "results.json"
         seen = json.loads(results.read_text())["seen"]
         results.unlink()
+        (self._directory / "finish").unlink()
         before = set(local_leftovers(self._directory)) if self._plan.cluster else set()
         options = self._plan.options
         restores = self._restores()
@@ -210,6 +209,7 @@ class Monkey:
         self._look_for_leftovers(before)
 
     def _look_for_leftovers(self, before: set[str]) -> None:
+        """Look for what outlives the job: directories that were not there `before`, processes."""
         left = sorted(set(local_leftovers(self._directory)) - before)
         self._expect("local directories left over", left, [])
         alive = [driver.processes for driver in self._drivers]

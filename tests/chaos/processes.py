@@ -34,8 +34,8 @@ class Process:
 
     @property
     def is_worker(self) -> bool:
-        """Whether it runs Python for Spark, be it a worker or the daemon that forks them."""
-        return "-m pyspark." in self.command
+        """Whether it runs the job's Python functions, be it a worker or what forks them."""
+        return "-m pyspark.daemon pyspark.worker" in self.command
 
     def kill(self) -> bool:
         """Kill it at once; whether it was still there."""

@@ -13,7 +13,7 @@ from holdfast.errors import StateError
 from holdfast.state import restore_store as restoring
 from holdfast.state import store_record
 from holdfast.state.local_snapshot import is_shareable, open_snapshot, snapshot_files
-from holdfast.state.operator_state import SUBTASK_PREFIX, layout
+from holdfast.state.operator_layout import SUBTASK_PREFIX, layout
 from holdfast.state.redistribution import NamedState, OperatorStateSnapshot
 from holdfast.state.restore_store import restore_store
 from tests.contract.store_children import child, heard, kill_after, run_child

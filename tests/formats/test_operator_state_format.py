@@ -11,11 +11,9 @@ from pathlib import Path
 
 from holdfast import HashMapStateBackend, ListStateDescriptor, MapStateDescriptor
 from holdfast.state.open_store import open_store
-from holdfast.state.operator_state import (
-    SUBTASK_PREFIX,
-    OperatorStateBackend,
-    OperatorStateSnapshot,
-)
+from holdfast.state.operator_layout import SUBTASK_PREFIX
+from holdfast.state.operator_state import OperatorStateBackend
+from holdfast.state.redistribution import OperatorStateSnapshot
 
 GOLDEN = json.loads((Path(__file__).parent / "operator_state_v1.json").read_text())
 

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from holdfast import JobClient, JobStatistics
     from holdfast.api.backends import StateBackend
 
-PREFIX = "execution.checkpointing."
 TIMEOUT = 120
 KEYS = 20
 BUCKETS = 3
@@ -208,6 +207,11 @@ def expected(elements: Iterable[int]) -> Outcome:
     return Outcome(Counter(elements), books, sums)
 
 
+def option(key: str) -> str:
+    """The whole key of an option of checkpoints, or of another."""
+    return key if key.startswith("execution.") else f"execution.checkpointing.{key}"
+
+
 class RecoveryJob:
     """Operator state, and two keyed operators one behind the other.
 
@@ -237,7 +241,7 @@ class RecoveryJob:
         given = {"dir": str(directory), "interval": "10 ms", **(settings or {})}
         self.env = StreamExecutionEnvironment.get_execution_environment(
             spark,
-            Configuration({k if "." in k else f"{PREFIX}{k}": v for k, v in given.items()}),
+            Configuration({option(key): value for key, value in given.items()}),
         )
         self.env.set_parallelism(parallelism).set_state_backend(BACKENDS[backend])
         strategy = RestartStrategies.fixed_delay_restart(restarts, 0)

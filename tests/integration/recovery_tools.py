@@ -50,9 +50,9 @@ class Feed:
             self.add(range(start, start + each))
         return self
 
-    def stream(self) -> DataFrame:
+    def stream(self, per_epoch: int = 1) -> DataFrame:
         reader = self._spark.readStream.schema("i bigint, k string")
-        return reader.option("maxFilesPerTrigger", 1).json(str(self._directory))
+        return reader.option("maxFilesPerTrigger", per_epoch).json(str(self._directory))
 
 
 def figures(client: JobClient) -> CheckpointingStatistics:

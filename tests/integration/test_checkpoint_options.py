@@ -49,7 +49,7 @@ def feed(spark: SparkSession, tmp_path: Path) -> Feed:
 # Storage that fails
 
 
-class FullFileSystem(MemoryFileSystem):
+class FullFileSystem(MemoryFileSystem):  # type: ignore[misc]
     """Storage in memory on which, at times, there is no room left."""
 
     protocol = "full"
@@ -221,15 +221,7 @@ def test_state_too_large_for_the_driver_fails_the_checkpoint_and_says_what_to_do
     spark: SparkSession, tmp_path: Path, feed: Feed
 ) -> None:
     settings = {"storage": "jobmanager", "dir": None, "jobmanager.max-state-size": "1 kb"}
-    job = RecoveryJob(
-        spark,
-        tmp_path,
-        restarts=0,
-        settings={
-            "execution.checkpointing.jobmanager.max-state-size": "1 kb",
-            **{k: v for k, v in settings.items() if "." not in k},
-        },
-    )
+    job = RecoveryJob(spark, tmp_path, restarts=0, settings=settings)
     job.env.set_available_now()
     client = job.settled().start(feed.fill(2).stream())
     with pytest.raises(JobExecutionError, match=r"takes at most 1024 .*to `filesystem`"):
@@ -244,7 +236,7 @@ def test_state_too_large_for_the_driver_fails_the_checkpoint_and_says_what_to_do
 def test_a_restart_downloads_nothing_that_a_local_backup_holds(
     spark: SparkSession, tmp_path: Path, feed: Feed, backend: str, local: bool
 ) -> None:
-    settings = {**IN_FILES, "execution.checkpointing.local-backup.enabled": local}
+    settings = {**IN_FILES, "local-backup.enabled": local}
     job = RecoveryJob(
         spark, tmp_path / "chk", backend=backend, chain=True, settings=settings
     ).settled()
@@ -301,7 +293,7 @@ def test_a_listener_that_raises_fails_the_job(
     job = RecoveryJob(spark, tmp_path / "chk", restarts=0)
     job.env.add_checkpoint_listener(Raising())
     client = job.start(feed.fill(1).stream())
-    with pytest.raises(JobExecutionError, match="listener raised .*LookupError: nobody home"):
+    with pytest.raises(JobExecutionError, match=r"listener raised .*LookupError: nobody home"):
         client.result(TIMEOUT)
 
 

@@ -107,20 +107,27 @@ def test_an_error_in_a_recovery_leads_to_another_one(
 def test_an_upload_that_stalls_expires_and_the_job_goes_on(
     spark: SparkSession, tmp_path: Path, injected: Faults
 ) -> None:
-    stall = {"point": "during-upload", "action": "stall", "seconds": 3, "checkpoint": 1}
-    [struck] = injected.plan(tmp_path, stall)
-    settings = {"timeout": "2 s", "tolerable-failed-checkpoints": 100}
+    injected.plan(tmp_path)
+    settings = {"timeout": "4 s", "tolerable-failed-checkpoints": 1000}
     job = RecoveryJob(spark, tmp_path / "checkpoints", settings=settings)
-    job.env.set_max_events_per_epoch(PER_EPOCH)
     client = job.start(job.env.from_generator(event, rate=100).uid("source"))
-    wait_for(lambda: figures(client).completed, "a checkpoint after the one that expired")
-    client.cancel()
-    statistics = client.statistics()
+    wait_for(lambda: figures(client).completed, "a first checkpoint")
+    [struck] = injected.plan(tmp_path, {"point": "during-upload", "action": "stall", "seconds": 5})
+    failures = figures(client).failed
+    wait_for(lambda: figures(client).failed > failures, "the checkpoint to expire")
     assert struck.exists()
-    assert statistics.restarts == 0
-    first = next(one for one in figures(client).history if one.id == 1)
-    assert "not complete within its time-out (the time-out is 2000 ms)" in str(
-        first.failure_message
+    failed = figures(client).latest_failed
+    assert failed
+    assert "not complete within its time-out (the time-out is 4000 ms)" in str(
+        failed.failure_message
     )
+
+    def another() -> bool:
+        newest = figures(client).latest_completed
+        return newest is not None and newest.id > failed.id
+
+    wait_for(another, "a checkpoint after the one that expired")
+    client.cancel()
+    assert client.statistics().restarts == 0
     assert figures(client).failed >= 1
     assert job.outcome() == expected(range(len(job.books.rows)))

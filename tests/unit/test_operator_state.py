@@ -17,14 +17,9 @@ from holdfast import (
 from holdfast.errors import StateDescriptorError, StateError, StateValueError
 from holdfast.state.keyed_backend import KeyedStateBackend
 from holdfast.state.open_store import open_store
-from holdfast.state.operator_state import (
-    SUBTASK_PREFIX,
-    OperatorStateBackend,
-    OperatorStateSnapshot,
-    layout,
-    read_layout,
-)
-from holdfast.state.redistribution import NamedState
+from holdfast.state.operator_layout import SUBTASK_PREFIX, layout, read_layout
+from holdfast.state.operator_state import OperatorStateBackend
+from holdfast.state.redistribution import NamedState, OperatorStateSnapshot
 from holdfast.state.restore_store import restore_store
 from holdfast.state.table import CurrentKey
 

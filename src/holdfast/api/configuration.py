@@ -114,6 +114,12 @@ AVAILABLE_NOW: ConfigOption[bool] = ConfigOption(
     False,
     "Process all there is when the job starts, then finish, though a source be unbounded.",
 )
+PROGRESS: ConfigOption[str] = ConfigOption(
+    "execution.progress",
+    choice("auto", "on", "off"),
+    "auto",
+    "Whether execute() shows a line of progress on standard error: auto does on a terminal.",
+)
 JOB_ID: ConfigOption[str | None] = ConfigOption(
     "pipeline.job-id",
     optional(_job_id),
@@ -134,6 +140,7 @@ _GENERAL_OPTIONS: Final[tuple[ConfigOption[Any], ...]] = (
     EPOCH_INTERVAL,
     MAX_EVENTS_PER_EPOCH,
     AVAILABLE_NOW,
+    PROGRESS,
 )
 
 OPTIONS: Final[dict[str, ConfigOption[Any]]] = {

@@ -194,15 +194,16 @@ class LevelTask:
         return plan.has_operator_state or (plan.listens and news)
 
     def _seat_idle_stores(self) -> None:
-        """Take a seat for every store that is to be snapshot and was not used."""
+        """Open every store that is to be snapshot and was not used, whether rows came or not."""
         epoch = self._epoch
         if epoch is None or epoch.checkpoint is None:
             return
         for index, plan in enumerate(self._level.operators):
-            stands = (plan.uid, self._task.subtask) in epoch.expected
-            if stands and index not in self._seats:
-                seat = Seat(plan, self._level, epoch, self._task, self._clock)
-                self._seats[index] = seat
+            if (plan.uid, self._task.subtask) in epoch.expected:
+                seat = self._seats.get(index)
+                if seat is None:
+                    seat = Seat(plan, self._level, epoch, self._task, self._clock)
+                    self._seats[index] = seat
                 seat.open_state()
 
     def _commit(self) -> TaskReport:

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.instructions import Instruction
     from holdfast.checkpoint.metadata import CheckpointMetadata
     from holdfast.checkpoint.storage import JobCheckpointFiles
+    from holdfast.clock import Clock
     from holdfast.spark.compiler import JobPlan
     from holdfast.spark.epochs import EpochResult, JobIdentity
     from holdfast.spark.pinned_calls import PinnedCalls
@@ -77,6 +78,8 @@ class Checkpointer:
         next_id: int,
         on_failure: Callable[[HoldfastError], None],
         listeners: Iterable[Any] = (),
+        *,
+        clock: Clock | None = None,
     ) -> None:
         """No checkpoint is under way.
 
@@ -90,6 +93,7 @@ class Checkpointer:
             next_id: Id of the first checkpoint.
             on_failure: Told, from any thread, when checkpoints can no longer be taken.
             listeners: Objects that are told on the driver how checkpoints end.
+            clock: Tells when they are due and when they expire; the system's if not given.
         """
         self._plan = plan
         self._settings = settings
@@ -99,7 +103,7 @@ class Checkpointer:
         self._on_failure = on_failure
         self._listeners = tuple(listeners)
         self._source_commits = SourceCommits(plan)
-        self._clock = SystemClock()
+        self._clock = clock or SystemClock()
         self._lock = threading.RLock()
         policy = CoordinatorPolicy(
             interval_ms=settings.interval_ms,
@@ -185,6 +189,9 @@ class Checkpointer:
             # An epoch carries the checkpoint that becomes due while it runs, so that one starts at
             # the first end of an epoch after it is due; how long it takes, the last one tells.
             due_by = now if idle else now + self._epoch_ms
+            due = self._coordinator.next_due(now)
+            # No later than it is due: the next interval begins there, however long epochs take.
+            start = due if due is not None and due <= due_by else now
             tasks = self._plan.level_parallelism
             participants = [
                 (level.index, subtask)
@@ -193,7 +200,7 @@ class Checkpointer:
             ]
             checkpoint = None
             next_id = self._coordinator.next_id
-            for instruction in self._coordinator.trigger(due_by, participants):
+            for instruction in self._coordinator.trigger(start, participants):
                 if isinstance(instruction, Begin):
                     checkpoint = CheckpointOrder(instruction.id, now)
                     self._cancelled[instruction.id] = threading.Event()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import uuid
 import warnings
 from functools import partial
@@ -35,6 +36,7 @@ from holdfast.spark.compiler import JobPlan, Settings, compile_job
 from holdfast.spark.incarnation import Pace
 from holdfast.spark.indexed_source import IndexedElements, data_source
 from holdfast.spark.job import JobClient, JobExecutionResult, JobOrder, new_job_id
+from holdfast.spark.progress import wait_watched
 from holdfast.spark.replayable_source import replayed
 from holdfast.spark.session import check_session, local_session
 from holdfast.spark.source import (
@@ -337,8 +339,10 @@ class StreamExecutionEnvironment:
         An interrupt from the keyboard cancels the job.
         """
         client = self.execute_async(job_name)
+        shown = self._configuration.get(conf.PROGRESS)
+        watched = shown == "on" or (shown == "auto" and sys.stderr.isatty())
         try:
-            return client.result()
+            return wait_watched(client) if watched else client.result()
         except KeyboardInterrupt:
             client.cancel()
             raise

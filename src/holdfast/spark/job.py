@@ -12,7 +12,6 @@ import tempfile
 import threading
 import uuid
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark import InheritableThread
@@ -37,9 +36,12 @@ from holdfast.spark.query_log import lay_out
 from holdfast.spark.session import QUERY_SETTINGS, is_alive, settings
 from holdfast.spark.statistics import EpochStatistics, JobStatistics, JobStatus, StatisticsKeeper
 from holdfast.spark.types import spark_schema
+from holdfast.state.directories import claim_job, sweep_dead_jobs
+from holdfast.state.machine import ProcessIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -96,9 +98,10 @@ class JobClient:
         self._calls = PinnedCalls(spark, self._pinning)
         self._statistics = StatisticsKeeper(order.plan)
         self._restarts = RestartTracker(order.restarts)
-        self._scratch = Path(tempfile.mkdtemp(prefix="holdfast-query-"))
+        self._scratch = _scratch_directory()
         self._incarnation: Incarnation | None = None
         self._begun = 0
+        self._ran = False
         self._status = JobStatus.RUNNING
         self._failure: BaseException | None = None
         self._cancelled = threading.Event()
@@ -174,6 +177,7 @@ class JobClient:
             self._frames = [self._frame(source) for source in self._plan.sources]
             self._watch = ExecutorWatch(self._spark, self._pinning, self._break_off)
             self._begin()
+            self._ran = True
         except BaseException as failure:
             self._failure, self._status = failure, JobStatus.FAILED
             self._clean_up()
@@ -289,9 +293,10 @@ class JobClient:
                 logger.warning("job %r left something behind: %s", self._name, error)
 
     def _close_checkpoints(self) -> None:
-        # One that another driver has taken over is no longer this one's to delete.
-        taken_over = isinstance(self._failure, FencedError)
-        self._checkpointing.close(None if taken_over else self._status)
+        # What another driver has taken over is no longer this one's to delete; and a program
+        # that does not fit its checkpoints, or did not start, is corrected and started again.
+        kept = not self._ran or isinstance(self._failure, FencedError | RestoreError)
+        self._checkpointing.close(None if kept else self._status)
 
     def _stop_watch(self) -> None:
         watch = getattr(self, "_watch", None)
@@ -321,6 +326,13 @@ def _static_frame(source: SourcePlan) -> DataFrame:
     assert static is not None, f"{source.node.function.description} has no end"
     frame: DataFrame = static()
     return frame
+
+
+def _scratch_directory() -> Path:
+    """A directory of the driver's own; what drivers that were killed have left is removed."""
+    temporary = tempfile.gettempdir()
+    sweep_dead_jobs(temporary)
+    return claim_job(temporary, f"query-{uuid.uuid4().hex}", ProcessIdentity.current())
 
 
 def new_job_id() -> str:

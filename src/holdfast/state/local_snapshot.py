@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self, assert_never
 from holdfast.api.backends import EmbeddedRocksDBStateBackend, HashMapStateBackend, StateBackend
 from holdfast.errors import HoldfastError, StateError
 from holdfast.state.directories import make_private
-from holdfast.state.store_record import _decode as decode_record
+from holdfast.state.store_record import decode_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

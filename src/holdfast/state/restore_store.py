@@ -21,7 +21,8 @@ from holdfast.state.keyed_backend import FORMAT, OPERATOR_KEY, STATE_PREFIX
 from holdfast.state.keys import KeyShape
 from holdfast.state.local_snapshot import built_aside, open_snapshot
 from holdfast.state.open_store import open_store
-from holdfast.state.operator_state import SUBTASK_PREFIX, OperatorStateSnapshot, layout
+from holdfast.state.operator_layout import SUBTASK_PREFIX, layout
+from holdfast.state.redistribution import OperatorStateSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

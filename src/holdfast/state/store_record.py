@@ -48,7 +48,7 @@ def checked_version(record: bytes | None, expected: str | None, directory: Path)
         if expected is not None:
             raise missing_store(expected, directory)
         return None
-    version, boot = _decode(record, directory)
+    version, boot = decode_record(record, directory)
     if version != expected:
         raise StoreVersionError(_mismatch(version, expected, directory))
     if boot != boot_id():
@@ -79,7 +79,8 @@ def _mismatch(version: str, expected: str | None, directory: Path) -> str:
     )
 
 
-def _decode(record: bytes, directory: Path) -> tuple[str, str]:
+def decode_record(record: bytes, directory: Path) -> tuple[str, str]:
+    """Version and boot id in `record`; raises StateError if it is no record of Holdfast."""
     if len(record) < _HEAD.size or not record.startswith(_MAGIC):
         raise StateError(
             f"{directory}: this is not a store of Holdfast, or it is damaged "

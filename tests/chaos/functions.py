@@ -1,0 +1,131 @@
+"""The operators of the chaos job, and the rows between them.
+
+Every operator passes on what the one before it gave, and adds all that it holds itself: so
+a row at the end tells the state of all three.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from holdfast import (
+    AggregateFunction,
+    AggregatingStateDescriptor,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ProcessFunction,
+    ValueStateDescriptor,
+)
+from holdfast.api.checkpointed import CheckpointedFunction
+from tests.chaos.events import NOTHING, Tally, bucket_of, is_sampled, team_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Ledgered(NamedTuple):
+    """An event, and all that the subtask holds which has let it pass."""
+
+    number: int
+    key: int
+    probe: bool
+    subtask: int
+    ledger: Tally
+
+
+class Folded(NamedTuple):
+    """The same, and all that the first keyed operator holds of the event's key."""
+
+    event: Ledgered
+    team: int
+    tally: Tally
+    buckets: list[tuple[str, int]]
+
+
+class Output(NamedTuple):
+    """The same, and all that the second keyed operator holds of the key's team."""
+
+    folded: Folded
+    tally: Tally
+    ranks: int
+    sample: list[int]
+
+
+class Ledger(ProcessFunction, CheckpointedFunction):
+    """Keeps figures of all events of its subtask in operator state."""
+
+    def initialize_state(self, ctx: Any) -> None:
+        store = ctx.get_operator_state_store()
+        self.state = store.get_list_state(ListStateDescriptor("tallies", Tally))
+        self.tally = NOTHING
+        for tally in self.state.get():
+            self.tally = self.tally.joined(tally)
+
+    def open(self, ctx: Any) -> None:
+        self.subtask = ctx.get_index_of_this_subtask()
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Ledgered]:
+        if not value.probe:
+            self.tally = self.tally.plus(value.number)
+        yield Ledgered(value.number, value.key, value.probe, self.subtask, self.tally)
+
+    def snapshot_state(self, ctx: Any) -> None:
+        self.state.update([self.tally])
+
+
+class FoldByKey(KeyedProcessFunction):
+    """Value and map state."""
+
+    def open(self, ctx: Any) -> None:
+        self.tally = ctx.get_state(ValueStateDescriptor("tally", Tally))
+        self.buckets = ctx.get_map_state(MapStateDescriptor("buckets", str, int))
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Folded]:
+        tally = self.tally.value() or NOTHING
+        if not value.probe:
+            tally = tally.plus(value.number)
+            self.tally.update(tally)
+            bucket = bucket_of(value.number)
+            self.buckets.put(bucket, (self.buckets.get(bucket) or 0) + 1)
+        yield Folded(value, team_of(value.key), tally, sorted(self.buckets.items()))
+
+
+class TeamSums(AggregateFunction):
+    """Adds up events, and the counts that the operator before had reached with them."""
+
+    def create_accumulator(self) -> tuple[int, int, int, int]:
+        return (*NOTHING, 0)
+
+    def add(self, value: Any, accumulator: Any) -> tuple[int, int, int, int]:
+        *tally, ranks = accumulator
+        return (*Tally(*tally).plus(value.event.number), ranks + value.tally.events)
+
+    def get_result(self, accumulator: Any) -> Any:
+        return accumulator
+
+    def merge(self, acc_a: Any, acc_b: Any) -> tuple[int, int, int, int]:
+        joined = Tally(*acc_a[:3]).joined(Tally(*acc_b[:3]))
+        return (*joined, acc_a[3] + acc_b[3])
+
+
+class FoldByTeam(KeyedProcessFunction):
+    """Aggregating and list state.
+
+    Its sum of counts is right only if both operators have seen the same events: a state
+    of one that is ahead of the other's shows.
+    """
+
+    def open(self, ctx: Any) -> None:
+        self.sums = ctx.get_aggregating_state(
+            AggregatingStateDescriptor("sums", TeamSums(), tuple[int, int, int, int])
+        )
+        self.sample = ctx.get_list_state(ListStateDescriptor("sample", int))
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Output]:
+        if not value.event.probe:
+            self.sums.add(value)
+            if is_sampled(value.event.number):
+                self.sample.add(value.event.number)
+        *tally, ranks = self.sums.get() or (*NOTHING, 0)
+        yield Output(value, Tally(*tally), ranks, sorted(self.sample.get()))

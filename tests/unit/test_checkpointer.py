@@ -1,0 +1,557 @@
+"""Taking checkpoints: real files and real local snapshots, no cluster."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast import Configuration, EmbeddedRocksDBStateBackend, HashMapStateBackend
+from holdfast.api.checkpoint_settings import checkpoint_settings
+from holdfast.api.checkpoint_storage import FileSystemCheckpointStorage
+from holdfast.checkpoint.completed import checkpoint_ids, completed_checkpoints, load
+from holdfast.checkpoint.fence import take_fence
+from holdfast.checkpoint.files import FileSystemFiles
+from holdfast.errors import CheckpointError, CheckpointStorageError, FencedError
+from holdfast.spark.checkpointer import FENCE_EVERY_MS, Checkpointer
+from holdfast.spark.epochs import EpochResult, JobIdentity
+from holdfast.spark.source import Source
+from holdfast.spark.statistics import EpochStatistics
+from holdfast.testing import ManualClock
+from tests.unit.barriers import ROWS, Tasks
+from tests.unit.functions import Count
+from tests.unit.programs import Program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from holdfast.errors import HoldfastError
+    from holdfast.spark.epochs import EpochOrder
+
+WAIT = 30
+INTERVAL = 1_000
+TIMEOUT = 5_000
+
+
+class Calls:
+    """Calls in this process; the uploads of a checkpoint can be held up, or fail."""
+
+    local = True
+
+    def __init__(self) -> None:
+        self.homes: dict[int, str] = {}
+        self.cancelled: list[str] = []
+        self.gates: dict[str, threading.Event] = {}
+        self.fails: dict[str, Exception] = {}
+
+    def cancel(self, group: str) -> None:
+        self.cancelled.append(group)
+
+    def learn(self, subtask: int, executor: str) -> None:
+        self.homes[subtask] = executor
+
+    def map(
+        self, function: Callable[[Any], Any], items: list[tuple[int, int, Any]], group: str
+    ) -> Iterator[Any]:
+        for number, (_, _, item) in enumerate(items):
+            if number and group in self.gates:
+                assert self.gates[group].wait(WAIT)
+            if number and group in self.fails:
+                raise self.fails[group]
+            yield function(item)
+
+    def hold(self, checkpoint_id: int) -> threading.Event:
+        """Hold a checkpoint up after its first upload, until the event is set."""
+        gate = self.gates[f"holdfast-upload-{checkpoint_id}"] = threading.Event()
+        return gate
+
+    def fail(self, checkpoint_id: int, error: Exception) -> None:
+        """Let a checkpoint fail after its first upload."""
+        self.fails[f"holdfast-upload-{checkpoint_id}"] = error
+
+
+class Listener:
+    """Notes how checkpoints end; raises for one of them."""
+
+    def __init__(self, raises_for: int | None = None) -> None:
+        self.heard: list[tuple[str, int]] = []
+        self.raises_for = raises_for
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        self.heard.append(("complete", checkpoint_id))
+        if checkpoint_id == self.raises_for:
+            raise LookupError("nobody there")
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        self.heard.append(("aborted", checkpoint_id))
+
+
+class Bench:
+    """A checkpointer over a program with two subtasks that count by key."""
+
+    def __init__(self, tmp_path: Path, *, backend: Any = None, **settings: Any) -> None:
+        self.query_dir = tmp_path / "query"
+        self.committed: list[str] = []
+        self.program = Program(backend=backend or HashMapStateBackend())
+        stream = self.program.source(ROWS).uid("events")
+        stream._edges[0].node.function = Source(
+            "events",
+            False,
+            lambda _: None,
+            None,
+            commit=self.committed.append,  # type: ignore[arg-type, return-value]
+        )
+        self.program.collect(stream.key_by("k").process(Count(), "k string, n bigint").uid("count"))
+        self.tasks = Tasks(self.program, tmp_path / "local")
+        self.files = FileSystemFiles(str(tmp_path / "checkpoints"))
+        configured = Configuration()
+        configured.set("execution.checkpointing.interval", f"{INTERVAL} ms")
+        configured.set("execution.checkpointing.timeout", f"{TIMEOUT} ms")
+        storage = FileSystemCheckpointStorage(str(tmp_path / "checkpoints"), 0)
+        self.settings = checkpoint_settings(configured, storage)
+        assert self.settings is not None
+        self.settings = replace(self.settings, **{"asynchronous": False} | settings)
+        self.calls = Calls()
+        self.clock = ManualClock(10_000)
+        self.listener = Listener()
+        self.failures: list[HoldfastError] = []
+        self.fence = take_fence(self.files)
+        self.batch = -1
+        self.epoch_ms = 0
+        self.checkpointer = self.make()
+        self.begin()
+
+    def make(self, **options: Any) -> Checkpointer:
+        return Checkpointer(
+            self.program.compile(),
+            self.settings,  # type: ignore[arg-type]
+            self.files,
+            self.fence,
+            self.calls,  # type: ignore[arg-type]
+            options.get("completed", []),
+            options.get("next_id", 1),
+            self.failures.append,
+            [self.listener],
+            clock=self.clock,
+        )
+
+    def begin(self, base: Any = None, inherited: frozenset[Any] = frozenset()) -> None:
+        job = JobIdentity("job", "Job", None, "1-1")
+        leaves = {"events": (0,)}
+        self.checkpointer.begin_incarnation(job, base, inherited, self.query_dir, leaves)
+
+    def order(self, *, due: bool = True) -> EpochOrder:
+        if due:
+            self.clock.advance(INTERVAL)
+        order = self.checkpointer.order(idle=False)
+        assert order is not None
+        return order
+
+    def run(self, order: EpochOrder) -> EpochResult:
+        """The epoch of an order, on both subtasks."""
+        self.batch += 1
+        offsets = self.query_dir / "offsets"
+        offsets.mkdir(parents=True, exist_ok=True)
+        (offsets / str(self.batch)).write_text(f"v1\n{{}}\n{self.batch * 10}")
+        number = None if order.checkpoint is None else order.checkpoint.id
+        reports = []
+        for subtask in range(2):
+            reports.append(self.tasks.run(("a", 1), subtask=subtask, checkpoint=number))
+            self.tasks.epoch -= 1
+        self.tasks.epoch += 1
+        return EpochResult(EpochStatistics(self.tasks.epoch, 2, self.epoch_ms), reports)
+
+    def taken(self, order: EpochOrder) -> EpochResult:
+        result = self.run(order)
+        self.checkpointer.taken(order, result, self.batch)
+        return result
+
+    def epoch(self, *, due: bool = True) -> EpochOrder:
+        order = self.order(due=due)
+        self.taken(order)
+        return order
+
+    def settle(self) -> None:
+        """Wait for all that is at work, as at the end of a job."""
+        self.checkpointer.close()
+
+    @property
+    def complete(self) -> list[int]:
+        return sorted(found for _, found in completed_checkpoints(self.files))
+
+    def snapshots(self) -> list[Path]:
+        return [path for path in (self.tasks.directory).rglob("store") if path.is_dir()]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+    """Makes a bench; all its threads end with the test."""
+    benches: list[Bench] = []
+
+    def made(**settings: Any) -> Bench:
+        benches.append(Bench(tmp_path, **settings))
+        return benches[-1]
+
+    yield made
+    for bench in benches:
+        for gate in bench.calls.gates.values():
+            gate.set()
+        bench.checkpointer.close()
+
+
+@pytest.fixture
+def bench(make: Callable[..., Bench]) -> Bench:
+    return make()
+
+
+# Completion
+
+
+def test_a_checkpoint_completes_and_holds_all_there_is_to_restore(bench: Bench) -> None:
+    order = bench.epoch()
+    assert order.checkpoint is not None
+    assert (order.checkpoint.id, order.checkpoint.timestamp) == (1, 11_000)
+    metadata = load(bench.files, 1)
+    assert (metadata.epoch, metadata.batch_id, metadata.incarnation) == (1, 0, "1-1")
+    assert (metadata.fence, metadata.job_id) == (bench.fence.number, "job")
+    [operator] = metadata.operators
+    assert (operator.uid, operator.parallelism, operator.key) == ("count", 2, "str")
+    assert [state["name"] for state in operator.states] == ["count"]
+    assert [store.key_groups for store in operator.subtasks] == [(0, 63), (64, 127)]
+    assert [store.version for store in operator.subtasks] == ["1-1", "1-2"]
+    assert [source.uid for source in metadata.sources] == ["events"]
+    assert bench.checkpointer.retained == (1,)
+    assert bench.failures == []
+    assert set(bench.calls.homes) == {0, 1}
+
+
+def test_those_who_wait_for_it_are_told(bench: Bench) -> None:
+    bench.epoch()
+    assert bench.listener.heard == [("complete", 1)]
+    assert bench.committed == ["0"]
+    later = bench.order(due=False)
+    assert (later.checkpoint, later.next_checkpoint) == (None, 2)
+    assert (later.completed, later.aborted) == ((1,), ())
+    assert bench.order(due=False).completed == ()
+
+
+def test_local_snapshots_go_when_they_are_uploaded(bench: Bench) -> None:
+    bench.epoch()
+    assert bench.snapshots() == []
+
+
+def test_local_snapshots_of_the_newest_checkpoint_stay_as_a_backup(
+    make: Callable[..., Bench],
+) -> None:
+    bench = make(local_backup=True)
+    bench.epoch()
+    first = dict(bench.checkpointer.local_copies)
+    assert set(first) == {("count", 0), ("count", 1)}
+    assert all((Path(directory) / "store").is_dir() for directory in first.values())
+    bench.epoch()
+    newest = dict(bench.checkpointer.local_copies)
+    bench.epoch()
+    assert not any(Path(directory).exists() for directory in first.values())
+    assert not newest.items() & bench.checkpointer.local_copies.items()
+    assert all(Path(path).exists() for path in bench.checkpointer.local_copies.values())
+
+
+def test_its_figures_are_kept(bench: Bench) -> None:
+    bench.clock.advance(INTERVAL)
+    order = bench.checkpointer.order(idle=False)
+    assert order is not None
+    bench.clock.advance(70)
+    bench.taken(order)
+    figures = bench.checkpointer.statistics.snapshot()
+    assert (figures.total, figures.completed, figures.failed) == (1, 1, 0)
+    newest = figures.latest_completed
+    assert newest is not None
+    assert (newest.num_subtasks, newest.num_acknowledged_subtasks) == (2, 2)
+    assert (newest.epoch, newest.epoch_duration_ms) == (1, 70)
+    assert newest.external_path == f"{bench.files.root}/chk-1"
+    assert newest.state_size == newest.checkpointed_size > 0
+    assert {(store.uid, store.subtask) for store in newest.subtasks} == {("count", 0), ("count", 1)}
+
+
+def test_the_oldest_is_retired(make: Callable[..., Bench]) -> None:
+    bench = make(num_retained=2)
+    for _ in range(4):
+        bench.epoch()
+    assert bench.complete == checkpoint_ids(bench.files) == [3, 4]
+    history = bench.checkpointer.statistics.snapshot().history
+    assert [one.discarded for one in history] == [True, True, False, False]
+
+
+def test_checkpoints_that_were_there_before_are_retired_in_their_turn(bench: Bench) -> None:
+    bench.epoch()
+    before = load(bench.files, 1)
+    bench.checkpointer.close()
+    bench.checkpointer = bench.make(completed=[before], next_id=5)
+    bench.begin(before)
+    bench.epoch()
+    assert bench.complete == [5]
+
+
+def test_an_increment_uploads_what_is_new_and_old_files_stay_as_long_as_they_are_used(
+    make: Callable[..., Bench],
+) -> None:
+    bench = make(backend=EmbeddedRocksDBStateBackend(), incremental=True)
+    bench.epoch()
+    first = load(bench.files, 1)
+    bench.epoch()
+    second = load(bench.files, 2)
+    for old, new in zip(first.operators[0].subtasks, second.operators[0].subtasks, strict=True):
+        kept = [name for name, handle in new.files.items() if old.files.get(name) == handle]
+        assert any(name.endswith(".sst") for name in kept)
+        assert new.uploaded_size < new.full_size
+    assert bench.complete == [2]
+    shared = {handle.path for s in second.operators[0].subtasks for handle in s.files.values()}  # type: ignore[union-attr]
+    assert {f"shared/{name}" for name in bench.files.entries("shared")} <= shared
+
+
+# When none is due
+
+
+def test_none_begins_before_the_interval_has_passed(bench: Bench) -> None:
+    bench.epoch()
+    bench.clock.advance(INTERVAL - 1)
+    assert bench.order(due=False).checkpoint is None
+    bench.clock.advance(1)
+    assert bench.order(due=False).checkpoint is not None
+
+
+def test_an_epoch_carries_the_checkpoint_that_becomes_due_while_it_runs(bench: Bench) -> None:
+    bench.epoch_ms = 300
+    bench.epoch()
+    bench.clock.advance(INTERVAL - 301)
+    assert bench.order(due=False).checkpoint is None
+    bench.clock.advance(1)
+    assert bench.order(due=False).checkpoint is not None
+
+
+def test_an_epoch_without_input_runs_only_for_a_checkpoint_of_something_new(bench: Bench) -> None:
+    bench.epoch(due=False)
+    assert bench.checkpointer.order(idle=True) is None
+    bench.clock.advance(INTERVAL)
+    order = bench.checkpointer.order(idle=True)
+    assert order is not None
+    assert order.checkpoint is not None
+    bench.taken(order)
+    bench.clock.advance(INTERVAL)
+    assert bench.checkpointer.order(idle=True) is None
+
+
+# Failure
+
+
+def test_a_failed_upload_is_borne_as_often_as_is_tolerated(make: Callable[..., Bench]) -> None:
+    bench = make(tolerable_failures=1)
+    for failing in (1, 3, 4):
+        bench.calls.fail(failing, CheckpointStorageError("bucket is full"))
+    bench.epoch()
+    assert (bench.complete, bench.failures) == ([], [])
+    assert bench.epoch().aborted == (1,)
+    assert bench.complete == [2]
+    bench.epoch()
+    with pytest.raises(CheckpointError, match=r"checkpoint 4 failed: .*bucket is full.* the 1 tol"):
+        bench.epoch()
+    assert [type(error) for error in bench.failures] == [CheckpointError]
+    assert bench.listener.heard == [
+        ("aborted", 1),
+        ("complete", 2),
+        ("aborted", 3),
+        ("aborted", 4),
+    ]
+    assert bench.complete == [2]
+
+
+def test_after_a_failure_no_epoch_begins_until_the_job_has_restarted(
+    make: Callable[..., Bench],
+) -> None:
+    bench = make(asynchronous=True)
+    bench.calls.fail(1, CheckpointStorageError("bucket is full"))
+    gate = bench.calls.hold(1)
+    bench.epoch()
+    gate.set()
+    wait_for(lambda: bool(bench.failures))
+    with pytest.raises(CheckpointError, match="bucket is full"):
+        bench.order()
+    bench.checkpointer.end_incarnation()
+    bench.begin()
+    assert bench.order().checkpoint is not None
+
+
+def test_an_epoch_that_fails_takes_its_checkpoint_with_it_and_counts_for_nothing(
+    bench: Bench,
+) -> None:
+    order = bench.order()
+    bench.checkpointer.missed(order)
+    assert bench.listener.heard == [("aborted", 1)]
+    assert bench.failures == []
+    figures = bench.checkpointer.statistics.snapshot().latest_failed
+    assert figures is not None
+    assert figures.failure_message == "the epoch that carried it failed"
+    assert bench.epoch().next_checkpoint == 2
+    assert bench.complete == [2]
+
+
+def test_one_that_is_not_complete_in_time_expires(make: Callable[..., Bench]) -> None:
+    bench = make(asynchronous=True, tolerable_failures=5)
+    gate = bench.calls.hold(1)
+    bench.epoch()
+    wait_for(lambda: len(bench.files.entries("chk-1")) > 0)
+    bench.clock.advance(TIMEOUT)
+    order = bench.checkpointer.order(idle=False)
+    assert order is not None
+    assert order.aborted == (1,)
+    assert order.checkpoint is not None
+    assert bench.calls.cancelled == ["holdfast-upload-1"]
+    gate.set()
+    bench.taken(order)
+    wait_for(lambda: ("complete", 2) in bench.listener.heard)
+    bench.settle()
+    assert bench.complete == checkpoint_ids(bench.files) == [2]
+    assert ("aborted", 1) in bench.listener.heard
+
+
+def test_one_that_is_overtaken_is_subsumed(make: Callable[..., Bench]) -> None:
+    bench = make(asynchronous=True, max_concurrent=2)
+    gate = bench.calls.hold(1)
+    bench.epoch()
+    bench.epoch()
+    wait_for(lambda: ("complete", 2) in bench.listener.heard)
+    assert bench.listener.heard[0] in [("complete", 2), ("aborted", 1)]
+    gate.set()
+    bench.settle()
+    assert bench.complete == checkpoint_ids(bench.files) == [2]
+    assert sorted(bench.listener.heard) == [("aborted", 1), ("complete", 2)]
+    assert bench.failures == []
+    assert bench.committed == ["10"]
+
+
+def test_what_a_failed_one_left_behind_is_swept_up_by_the_next(make: Callable[..., Bench]) -> None:
+    bench = make(backend=EmbeddedRocksDBStateBackend(), incremental=True, tolerable_failures=1)
+    bench.calls.fail(1, CheckpointStorageError("bucket is full"))
+    bench.epoch()
+    left = set(bench.files.entries("shared"))
+    assert left
+    bench.epoch()
+    assert not left & set(bench.files.entries("shared"))
+    assert bench.files.entries("shared")
+    assert checkpoint_ids(bench.files) == [2]
+
+
+def test_a_listener_that_raises_fails_the_job_and_not_the_checkpoint(bench: Bench) -> None:
+    bench.listener.raises_for = 1
+    said = r"notify_checkpoint_complete\(1\): LookupError: nobody there"
+    with pytest.raises(CheckpointError, match=said):
+        bench.epoch()
+    assert bench.complete == [1]
+
+
+def test_metadata_that_cannot_be_written_is_a_failure(bench: Bench) -> None:
+    order = bench.order()
+    bench.files.create_exclusive("chk-1/_metadata", b"another's")
+    with pytest.raises(CheckpointError, match=r"metadata could not be written .*complete already"):
+        bench.taken(order)
+    assert bench.listener.heard == [("aborted", 1)]
+
+
+# The end of an incarnation, of the job, and of the right to write
+
+
+def test_what_an_incarnation_has_begun_ends_with_it(make: Callable[..., Bench]) -> None:
+    bench = make(asynchronous=True)
+    gate = bench.calls.hold(1)
+    bench.epoch()
+    assert bench.checkpointer.end_incarnation() == frozenset()
+    assert bench.listener.heard == [("aborted", 1)]
+    gate.set()
+    bench.begin()
+    assert bench.order().aborted == (1,)
+    bench.settle()
+    assert bench.complete == []
+
+
+def test_one_whose_metadata_is_being_written_is_not_wanted_any_more(
+    make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    bench = make(asynchronous=True)
+    writing, go_on = threading.Event(), threading.Event()
+    create = FileSystemFiles.create_exclusive
+
+    def slowly(files: FileSystemFiles, name: str, data: bytes) -> bool:
+        writing.set()
+        assert go_on.wait(WAIT)
+        return create(files, name, data)
+
+    monkeypatch.setattr(FileSystemFiles, "create_exclusive", slowly)
+    bench.epoch()
+    assert writing.wait(WAIT)
+    with ThreadPoolExecutor(1) as pool:
+        unwanted = pool.submit(bench.checkpointer.end_incarnation)
+        try:
+            assert unwanted.result(WAIT) == {1}
+        finally:
+            go_on.set()
+    bench.settle()
+    assert checkpoint_ids(bench.files) == []
+    assert bench.listener.heard == [("aborted", 1)]
+
+
+def test_the_end_of_the_job_aborts_what_is_pending_and_sweeps(make: Callable[..., Bench]) -> None:
+    bench = make(asynchronous=True)
+    gate = bench.calls.hold(1)
+    bench.epoch()
+    wait_for(lambda: len(bench.files.entries("chk-1")) > 0)
+    closing = threading.Thread(target=bench.checkpointer.close)
+    closing.start()
+    wait_for(lambda: bool(bench.listener.heard))
+    gate.set()
+    closing.join(WAIT)
+    assert not closing.is_alive()
+    assert checkpoint_ids(bench.files) == []
+    assert bench.failures == []
+
+
+def test_a_driver_that_was_replaced_completes_nothing_and_deletes_nothing(bench: Bench) -> None:
+    bench.epoch()
+    order = bench.order()
+    take_fence(bench.files)
+    with pytest.raises(FencedError, match="taken fence 2"):
+        bench.taken(order)
+    assert [type(error) for error in bench.failures] == [FencedError]
+    assert bench.complete == [1]
+    bench.settle()
+    assert bench.complete == [1]
+
+
+def test_a_driver_that_was_replaced_notices_before_its_next_epoch(bench: Bench) -> None:
+    bench.epoch()
+    take_fence(bench.files)
+    bench.clock.advance(FENCE_EVERY_MS)
+    with pytest.raises(FencedError):
+        bench.order(due=False)
+
+
+def test_a_job_whose_checkpoints_were_deleted_is_fenced(bench: Bench) -> None:
+    bench.epoch()
+    shutil.rmtree(bench.files.root)
+    bench.clock.advance(FENCE_EVERY_MS)
+    with pytest.raises(FencedError, match="deleted while it ran"):
+        bench.order(due=False)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait until another thread has made the condition true."""
+    pause = threading.Event()
+    for _ in range(WAIT * 100):
+        if condition():
+            return
+        pause.wait(0.01)
+    raise AssertionError("it never came true")
