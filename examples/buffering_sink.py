@@ -22,15 +22,22 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast import ListStateDescriptor, SinkFunction, StreamExecutionEnvironment
-from holdfast.api.checkpointed import CheckpointedFunction
+from holdfast import (
+    CheckpointedFunction,
+    ListStateDescriptor,
+    SinkFunction,
+    StreamExecutionEnvironment,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from holdfast import JobExecutionResult
-    from holdfast.api.checkpointed import FunctionInitializationContext, FunctionSnapshotContext
+    from holdfast import (
+        FunctionInitializationContext,
+        FunctionSnapshotContext,
+        JobExecutionResult,
+    )
 
 JOB_ID = "buffering-sink"
 WORDS = ("anchor", "buoy", "cleat")

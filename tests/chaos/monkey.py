@@ -142,12 +142,18 @@ class Monkey:
             driver.kill()
             self._start(self._plan.options)
             return
-        victim = wait_for(lambda: self._kill_one(driver, kind), PATIENCE, f"a {kind} to kill")
+        # An idle worker is replaced without anyone noticing; one at work takes its epoch along.
+        at_work = kind == "worker" and self._random.random() < 0.8
+        victim = wait_for(
+            lambda: self._kill_one(driver, kind, at_work=at_work), PATIENCE, f"a {kind} to kill"
+        )
         self._note(kind, str(victim))
 
-    def _kill_one(self, driver: Driver, kind: str) -> Process | None:
+    def _kill_one(self, driver: Driver, kind: str, *, at_work: bool) -> Process | None:
         self._check_alive(driver)
         victims = [p for p in driver.processes() if getattr(p, f"is_{kind}")]
+        if at_work:
+            victims = [p for p in victims if p.holds_state()]
         if not victims:
             return None
         victim = self._random.choice(victims)

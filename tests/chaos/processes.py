@@ -37,6 +37,15 @@ class Process:
         """Whether it runs the job's Python functions, be it a worker or what forks them."""
         return "-m pyspark.daemon pyspark.worker" in self.command
 
+    def holds_state(self) -> bool:
+        """Whether it has a file of a local store open: it is in the middle of an epoch."""
+        with suppress(OSError):
+            for descriptor in Path(f"/proc/{self.pid}/fd").iterdir():
+                with suppress(OSError):
+                    if "/holdfast-" in os.readlink(descriptor):
+                        return True
+        return False
+
     def kill(self) -> bool:
         """Kill it at once; whether it was still there."""
         with suppress(ProcessLookupError):

@@ -270,6 +270,7 @@ class RecoveryJob:
         source: DataStream | DataFrame,
         mishap: Mishap | None = None,
         job_id: str | None = None,
+        name: str = "recovers",
     ) -> JobClient:
         """Run the operators on `source`, which has the columns of `Event`."""
         if not isinstance(source, DataStream):
@@ -284,7 +285,7 @@ class RecoveryJob:
         if self.chain:
             sums = books.key_by(bucket).process(Sums(), SUMMED).uid("sums")
             sums.foreach_batch(self.sums)
-        self.client = self.env.execute_async("recovers")
+        self.client = self.env.execute_async(name)
         return self.client
 
     def run(self, source: DataStream | DataFrame, mishap: Mishap | None = None) -> JobStatistics:

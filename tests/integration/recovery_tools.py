@@ -38,6 +38,9 @@ class Feed:
         rows = [json.dumps({"i": i, "k": f"k{i % 20}"}) for i in added]
         hidden = self._directory / f".{self._files:05d}"
         hidden.write_text("\n".join(rows), encoding="utf-8")
+        # Spark reads files in the order of their times, which may be the same otherwise.
+        written = time.time() - 1000 + self._files
+        os.utime(hidden, (written, written))
         hidden.rename(self._directory / f"{self._files:05d}.json")
         self._files += 1
         self.elements += added

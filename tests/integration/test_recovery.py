@@ -141,9 +141,14 @@ def left(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Left:
 
 
 def go_on(
-    spark: SparkSession, left: Left, directory: Path, job_id: str = JOB, recovery: str | None = None
+    spark: SparkSession,
+    left: Left,
+    directory: Path,
+    job_id: str = JOB,
+    recovery: str | None = None,
+    retention: str = "RETAIN_ON_CANCELLATION",
 ) -> RecoveryJob:
-    settings = dict(IN_FILES)
+    settings = {**IN_FILES, "externalized-checkpoint-retention": retention}
     if recovery is not None:
         settings["execution.state-recovery.path"] = recovery
     job = RecoveryJob(spark, directory, settings=settings, chain=True, like=left.job)
@@ -247,7 +252,8 @@ def test_a_job_whose_checkpoints_are_all_damaged_does_not_start_from_nothing(
         harm(file)
     there = stored(directory / JOB)
     with pytest.raises(RestoreError, match="start the job under another job id"):
-        go_on(spark, left, directory)
+        go_on(spark, left, directory, retention="NO_EXTERNALIZED_CHECKPOINTS")
+    # Whoever can repair them finds them as they were.
     assert stored(directory / JOB) == there
 
 
@@ -263,7 +269,7 @@ def test_the_first_driver_of_a_job_stops_when_a_second_takes_over(
     one = first.start(feed.stream(), job_id=JOB)
     first.wait_for_checkpoint(len(feed.elements))
     second = RecoveryJob(spark, tmp_path / "chk", settings=RETAIN, like=first)
-    other = second.start(feed.stream(), job_id=JOB)
+    other = second.start(feed.stream(), job_id=JOB, name="takes over")
     if busy:
         feed.fill(1)
         second.wait_for_checkpoint(len(feed.elements))

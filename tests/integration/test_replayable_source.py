@@ -193,10 +193,10 @@ def test_an_unbounded_source_is_drained_where_that_is_asked_for_and_else_runs_on
     env.set_available_now()
     assert sorted(numbers.execute_and_collect()) == list(range(ELEMENTS))
     env.set_available_now(False)
-    with numbers.execute_and_collect() as results:  # type: ignore[union-attr]
+    with numbers.execute_and_collect() as results:
         found = sorted(element for _, element in zip(range(ELEMENTS), results, strict=False))
         assert found == list(range(ELEMENTS))
-        assert results.client.status() is JobStatus.RUNNING  # type: ignore[union-attr]
+        assert results.client.status() is JobStatus.RUNNING
 
 
 class Broken(Segments):
@@ -227,7 +227,10 @@ class Broken(Segments):
         ("latest", r"source 'broken', in latest_offset\(\): TimeoutError: no answer"),
         ("offset", r"source 'broken', in latest_offset\(\): .*the key 5, .*use strings as keys"),
         ("partitions", r"source 'broken', in partitions\(\): TypeError: 'int' object"),
-        ("read", r"source 'broken', in read\(\) from \{'number': \d+\} to .*: LookupError: deleted"),
+        (
+            "read",
+            r"source 'broken', in read\(\) from \{'number': \d+\} to .*: LookupError: deleted",
+        ),
         ("type", r"source 'broken', read from .* the field number is declared bigint"),
     ],
 )

@@ -91,6 +91,10 @@ class Listener:
         self.heard.append(("aborted", checkpoint_id))
 
 
+def unread(_: str) -> Any:
+    raise AssertionError("nothing is read here")
+
+
 class Bench:
     """A checkpointer over a program with two subtasks that count by key."""
 
@@ -100,11 +104,7 @@ class Bench:
         self.program = Program(backend=backend or HashMapStateBackend())
         stream = self.program.source(ROWS).uid("events")
         stream._edges[0].node.function = Source(
-            "events",
-            False,
-            lambda _: None,
-            None,
-            commit=self.committed.append,  # type: ignore[arg-type, return-value]
+            "events", False, unread, None, commit=self.committed.append
         )
         self.program.collect(stream.key_by("k").process(Count(), "k string, n bigint").uid("count"))
         self.tasks = Tasks(self.program, tmp_path / "local")

@@ -88,6 +88,22 @@ class Sum(MapFunction, ListCheckpointed):
         self.sum = sum(state)
 
 
+class Ids(MapFunction, ListCheckpointed):
+    """Notes the checkpoint that each epoch will be part of, and the time of its end."""
+
+    def __init__(self) -> None:
+        self.ids: list[Any] = []
+
+    def map(self, value: Any) -> Any:
+        return value
+
+    def snapshot_state(self, checkpoint_id: int, timestamp: int) -> list[Any]:
+        return [*self.ids, (checkpoint_id, timestamp)]
+
+    def restore_state(self, state: list[Any]) -> None:
+        self.ids = state
+
+
 class Listening(KeyedProcessFunction, CheckpointListener):
     """Counts keys, and notes what it hears."""
 
@@ -222,6 +238,19 @@ def test_a_list_checkpointed_function_gets_its_share() -> None:
     one.push(1)
     assert one.outputs == [114]
     one.close()
+
+
+def test_every_epoch_is_told_the_checkpoint_that_will_contain_it() -> None:
+    with OperatorHarness(Ids()) as harness:
+        harness.end_epoch()
+        harness.clock.advance(5)
+        harness.snapshot()
+        harness.end_epoch()
+        taken = harness.snapshot()
+        assert harness.function.ids == [(1, 0), (1, 5), (2, 5), (2, 5)]
+    with OperatorHarness(Ids(), restore_from=taken) as harness:
+        harness.end_epoch()
+        assert harness.function.ids[4:] == [(3, 0)]
 
 
 def test_a_share_may_be_empty_and_is_restored_all_the_same() -> None:

@@ -200,6 +200,7 @@ class JobClient:
         job = replace(self._job, incarnation=self._checkpointing.incarnation(self._begun))
         query_dir = self._scratch / f"query-{self._begun}"
         restored = self._checkpointing.restore(job)
+        job = restored.job or job
         leaves = self._checkpointing.leaves(self._plan, self._frames)
         if restored.position is not None:
             with settings(self._spark, QUERY_SETTINGS):

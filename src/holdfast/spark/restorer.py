@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from holdfast.checkpoint.completed import (
     verify_handles,
 )
 from holdfast.checkpoint.statistics import RestoreStatistics
-from holdfast.checkpoint.storage import checkpoint_directory
+from holdfast.checkpoint.storage import checkpoint_directory, metadata_name
 from holdfast.clock import SystemClock, monotonic
 from holdfast.errors import CorruptCheckpointError, RestoreError
 from holdfast.spark.epochs import StartingPoint
@@ -45,6 +45,8 @@ class RestoredJob:
     """What an incarnation starts from."""
 
     start: StartingPoint
+    job: JobIdentity | None = None
+    """The incarnation whose stores were built; another than asked for after a fallback."""
     position: QueryPosition | None = None
     base: CheckpointMetadata | None = None
     """The checkpoint, if later ones may build upon its files."""
@@ -116,11 +118,13 @@ class Restorer:
         Raises:
             RestoreError: The checkpoint does not fit the program, or none can be used.
         """
-        ground = Ground(job, ProcessIdentity.current(), backend, local_copies)
         passed_over = False
-        for files, metadata in self._candidates():
+        for attempt, (files, metadata) in enumerate(self._candidates()):
             if metadata.checkpoint_id in unwanted:
                 continue
+            # The attempt before may have left stores behind.
+            tried = replace(job, incarnation=f"{job.incarnation}-{attempt}") if attempt else job
+            ground = Ground(tried, ProcessIdentity.current(), backend, local_copies)
             try:
                 verify_handles(metadata, files)
                 restored = self._restore(metadata, files, plan, ground, calls)
@@ -133,7 +137,7 @@ class Restorer:
                     metadata.checkpoint_id,
                     error,
                 )
-        if passed_over:
+        if passed_over or self._written() - unwanted:
             raise RestoreError(
                 f"{self._files.root}: none of the job's checkpoints can be restored; the log says "
                 "why. Restore them from a backup, or start the job under another job id"
@@ -143,14 +147,14 @@ class Restorer:
 
     def _candidates(self) -> Iterator[tuple[JobCheckpointFiles, CheckpointMetadata]]:
         """Checkpoints to try, the best first."""
-        own = False
-        for _, checkpoint_id in completed_checkpoints(self._files):
-            own = True
+        ordered = [checkpoint_id for _, checkpoint_id in completed_checkpoints(self._files)]
+        unreadable = self._written().difference(ordered)
+        for checkpoint_id in [*sorted(unreadable, reverse=True), *ordered]:
             try:
                 yield self._files, load(self._files, checkpoint_id)
             except CorruptCheckpointError as error:
                 logger.warning("checkpoint %d cannot be used: %s", checkpoint_id, error)
-        if not own and self._pointer is not None:
+        if not ordered and not unreadable and self._pointer is not None:
             files, chosen = resolve_pointer(self._pointer)
             if chosen is not None:
                 yield files, load(files, chosen)
@@ -161,6 +165,11 @@ class Restorer:
             if metadata is None:
                 raise RestoreError(f"{self._pointer}: no checkpoint there can be restored")
             yield files, metadata
+
+    def _written(self) -> set[int]:
+        """Checkpoints of the job that have metadata, be it readable or not."""
+        ids = checkpoint_ids(self._files)
+        return {one for one in ids if self._files.exists(metadata_name(one))}
 
     def _ids_at_pointer(self) -> list[int]:
         return [metadata.checkpoint_id for _, metadata in list(self._candidates())[:1]]
@@ -201,6 +210,7 @@ class Restorer:
                 {(one.uid, one.subtask): one.version for one in done},
                 metadata.checkpoint_id,
             ),
+            job=ground.job,
             position=position,
             # The files of another job may go at any time: nothing may build upon them.
             base=metadata if files is self._files else None,

@@ -98,7 +98,7 @@ class RestorePoint:
         chosen = [
             snapshot
             for snapshot in self._snapshots
-            if snapshot.store is not None and _holds(snapshot, subtask, groups, whole=whole)
+            if snapshot.store is not None and (snapshot.subtask == subtask or not whole)
         ]
         share = self._share(subtask, parallelism)
         if not chosen and share is None:
@@ -124,13 +124,6 @@ class RestorePoint:
         if all(state is None for state in old):
             return None
         return redistribute(old, parallelism, self.max_parallelism)[subtask]
-
-
-def _holds(snapshot: HarnessSnapshot, subtask: int, groups: range, *, whole: bool) -> bool:
-    if whole:
-        return snapshot.subtask == subtask
-    theirs = key_groups(snapshot.subtask, snapshot.parallelism, snapshot.max_parallelism)
-    return theirs.start < groups.stop and groups.start < theirs.stop
 
 
 def _written(snapshot: HarnessSnapshot, scratch: Path) -> Path:

@@ -1,0 +1,112 @@
+"""Figures about checkpoints, event by event."""
+
+from __future__ import annotations
+
+from holdfast.checkpoint.statistics import (
+    HISTORY,
+    CheckpointingStatistics,
+    CheckpointStatisticsKeeper,
+    CheckpointStatus,
+    RestoreStatistics,
+    SubtaskCheckpoint,
+)
+
+
+def part(subtask: int, *, sync: int = 1, size: int = 100, uploaded: int = 10) -> SubtaskCheckpoint:
+    return SubtaskCheckpoint("count", subtask, 0, sync, 5, size, uploaded)
+
+
+def test_there_are_no_figures_before_the_first_checkpoint() -> None:
+    assert CheckpointStatisticsKeeper().snapshot() == CheckpointingStatistics()
+
+
+def test_a_checkpoint_is_followed_from_its_trigger_to_its_completion() -> None:
+    keeper = CheckpointStatisticsKeeper()
+    keeper.begun(7, 1_000, 3)
+    keeper.epoch_ended(7, 1_400, 12)
+    keeper.acknowledged(7, 1_500, [])
+    keeper.acknowledged(7, 1_600, [part(0, sync=8), part(1, sync=3)])
+    running = keeper.snapshot()
+    assert (running.total, running.in_progress, running.completed) == (1, 1, 0)
+    assert running.history[0].status is CheckpointStatus.IN_PROGRESS
+    keeper.acknowledged(7, 1_700, [part(2)])
+    keeper.completed(7, 1_750, "/chk-7")
+    figures = keeper.snapshot()
+    assert (figures.in_progress, figures.completed, figures.failed) == (0, 1, 0)
+    [one] = figures.history
+    assert figures.latest_completed == one
+    assert (one.status, one.epoch, one.external_path) == (CheckpointStatus.COMPLETED, 12, "/chk-7")
+    assert (one.num_subtasks, one.num_acknowledged_subtasks) == (3, 3)
+    assert (one.state_size, one.checkpointed_size) == (300, 30)
+    assert (one.epoch_duration_ms, one.sync_duration_ms, one.async_duration_ms) == (400, 8, 300)
+    assert (one.latest_ack_timestamp, one.finalize_duration_ms) == (1_700, 50)
+    assert one.end_to_end_duration_ms == 750
+    assert [store.subtask for store in one.subtasks] == [0, 1, 2]
+
+
+def test_a_failed_checkpoint_says_when_and_why() -> None:
+    keeper = CheckpointStatisticsKeeper()
+    keeper.begun(1, 1_000, 1)
+    keeper.failed(1, 1_200, "it expired")
+    figures = keeper.snapshot()
+    assert (figures.in_progress, figures.failed, figures.latest_completed) == (0, 1, None)
+    failed = figures.latest_failed
+    assert failed is not None
+    assert (failed.status, failed.failure_message) == (CheckpointStatus.FAILED, "it expired")
+    assert (failed.failure_timestamp, failed.end_to_end_duration_ms) == (1_200, 200)
+
+
+def test_what_comes_after_the_end_changes_nothing() -> None:
+    keeper = CheckpointStatisticsKeeper()
+    keeper.begun(1, 1_000, 1)
+    keeper.failed(1, 1_200, "it expired")
+    before = keeper.snapshot()
+    keeper.epoch_ended(1, 1_300, 5)
+    keeper.acknowledged(1, 1_300, [part(0)])
+    assert keeper.snapshot() == before
+
+
+def test_the_latest_of_each_kind_outlives_the_history() -> None:
+    keeper = CheckpointStatisticsKeeper()
+    keeper.begun(1, 0, 1)
+    keeper.completed(1, 5, "/chk-1")
+    for number in range(2, HISTORY + 5):
+        keeper.begun(number, number, 1)
+        keeper.failed(number, number, "no")
+    figures = keeper.snapshot()
+    assert [one.id for one in figures.history] == list(range(5, HISTORY + 5))
+    assert figures.latest_completed is not None
+    assert figures.latest_completed.id == 1
+    assert (figures.total, figures.completed, figures.failed) == (HISTORY + 4, 1, HISTORY + 3)
+
+
+def test_a_retired_checkpoint_is_marked() -> None:
+    keeper = CheckpointStatisticsKeeper()
+    for number in (1, 2):
+        keeper.begun(number, 0, 1)
+        keeper.completed(number, 5, f"/chk-{number}")
+    keeper.discarded(1)
+    keeper.discarded(99)
+    assert [one.discarded for one in keeper.snapshot().history] == [True, False]
+
+
+def test_restores_are_counted_and_the_last_is_kept() -> None:
+    keeper = CheckpointStatisticsKeeper()
+    for number in (3, 4):
+        keeper.restored(RestoreStatistics(number, 9_000, 80, f"/chk-{number}", 1_000, 1, 2))
+    figures = keeper.snapshot()
+    assert figures.restored == 2
+    assert figures.latest_restored is not None
+    assert figures.latest_restored.checkpoint_id == 4
+
+
+def test_figures_taken_do_not_change_afterwards() -> None:
+    keeper = CheckpointStatisticsKeeper()
+    keeper.begun(1, 0, 2)
+    early = keeper.snapshot()
+    keeper.acknowledged(1, 5, [part(0)])
+    keeper.completed(1, 9, "/chk-1")
+    assert early.history[0].status is CheckpointStatus.IN_PROGRESS
+    assert early.history[0].subtasks == []
+    early.history[0].state_size = 12345
+    assert keeper.snapshot().history[0].state_size == 100
