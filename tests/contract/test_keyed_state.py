@@ -595,6 +595,18 @@ def test_the_same_name_gives_the_same_handle_and_another_kind_is_refused(subtask
         subtask.get(MapStateDescriptor("value", str, int))
 
 
+def test_a_state_written_under_another_type_is_refused(subtask: Subtask) -> None:
+    state = subtask.get(VALUE)
+    subtask.key("a")
+    state.update(5)
+    subtask.next_epoch()
+    with pytest.raises(StateDescriptorError, match='type .*"int".* declared with .*"str"'):
+        subtask.get(ValueStateDescriptor("value", str))
+    state = subtask.get(VALUE)
+    subtask.key("a")
+    assert state.value() == 5
+
+
 def test_a_state_that_an_epoch_does_not_ask_for_is_kept(subtask: Subtask) -> None:
     state = subtask.get(VALUE)
     subtask.key("a")

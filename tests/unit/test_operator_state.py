@@ -332,6 +332,13 @@ def test_a_name_in_another_mode_is_refused(subtask: Subtask, later: bool) -> Non
             refused()
 
 
+def test_state_written_under_another_type_is_refused(subtask: Subtask) -> None:
+    subtask.state.get_list_state(NUMBERS).add(1)
+    subtask.next_epoch()
+    with pytest.raises(StateDescriptorError, match='type .*"int".* declared with .*"str"'):
+        subtask.state.get_list_state(ListStateDescriptor("numbers", str))
+
+
 def test_descriptors_of_other_kinds_are_refused(subtask: Subtask) -> None:
     value: Any = ValueStateDescriptor("v", int)
     for method in ("get_list_state", "get_union_list_state", "get_broadcast_state"):

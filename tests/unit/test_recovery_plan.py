@@ -57,13 +57,13 @@ class Keeping(SinkFunction, CheckpointedFunction):
 
 def counting(parallelism: int, max_parallelism: int | None = None) -> JobPlan:
     program = Program(parallelism=parallelism, max_parallelism=max_parallelism)
-    program.source(ROWS).key_by("k").process(Count(), ROWS).uid("count").name("Count")
+    program.source(ROWS).uid("events").key_by("k").process(Count(), ROWS).uid("count").name("Count")
     return program.compile()
 
 
 def keeping(parallelism: int) -> JobPlan:
     program = Program(parallelism=parallelism)
-    program.source(ROWS).rebalance().add_sink(Keeping()).uid("keep")
+    program.source(ROWS).uid("events").rebalance().add_sink(Keeping()).uid("keep")
     return program.compile()
 
 
@@ -223,3 +223,12 @@ def test_another_backend_is_refused(tmp_path: Path) -> None:
     ground = replace(GROUND, backend=EmbeddedRocksDBStateBackend())
     with pytest.raises(RestoreError, match="by the hashmap backend, and the job uses rocksdb"):
         plan_of(metadata(), counting(2), tmp_path, ground)
+
+
+def test_a_source_whose_position_nobody_claims_is_refused(tmp_path: Path) -> None:
+    program = Program(parallelism=2)
+    program.source(ROWS).uid("renamed").key_by("k").process(Count(), ROWS).uid("count")
+    plan = program.compile()
+    with pytest.raises(RestoreError, match="'events'.*old uids back"):
+        plan_of(metadata(), plan, tmp_path)
+    assert plan_of(metadata(), plan, tmp_path, ignore_unclaimed=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from holdfast.api.checkpointed import CheckpointedFunction, ListCheckpointed
 from holdfast.errors import DuplicateUidError, JobGraphError
 
 if TYPE_CHECKING:
@@ -125,6 +126,13 @@ class Node:
         """Whether its input is spread by key."""
         return any(edge.partitioning.exchange is Exchange.KEY for edge in self.inputs)
 
+    @property
+    def may_have_state(self) -> bool:
+        """Whether it can have keyed state, or has operator state."""
+        if isinstance(self.function, CheckpointedFunction | ListCheckpointed):
+            return True
+        return self.keyed and self.kind is not Kind.OUTPUT
+
     def __str__(self) -> str:
         """Name, uid and where it was made, for messages."""
         uid = f" (uid {self.uid!r})" if self.uid else ""
@@ -181,12 +189,8 @@ class JobGraph:
         self._executed.update(node.id for node in part.nodes)
 
     def without_uid(self) -> list[Node]:
-        """Nodes that may have keyed state, and were given no uid."""
-        return [
-            node
-            for node in self.nodes
-            if node.keyed and node.uid is None and node.kind is not Kind.OUTPUT
-        ]
+        """Nodes that may have state, and were given no uid."""
+        return [node for node in self.nodes if node.may_have_state and node.uid is None]
 
     def check_uids(self, *, generate: bool) -> None:
         """Refuse a uid given twice, and, unless they are generated, one not given."""

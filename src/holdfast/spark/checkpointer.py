@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from holdfast.checkpoint.instructions import (
     Aborted,
     Begin,
     CancelUpload,
+    CheckpointKind,
     Completed,
     DiscardCheckpoint,
     FailJob,
@@ -128,7 +129,10 @@ class Checkpointer:
         self._notices: tuple[list[int], list[int]] = ([], [])
         self._failure: HoldfastError | None = None
         self._fence_checked = 0
-        self._last_epoch = self._epoch_in_checkpoint = self._epoch_ms = 0
+        self._epoch_ms = 0
+        self._changed = False
+        """Whether there is an epoch that no checkpoint contains."""
+        self._uploading: Future[None] | None = None
         self._obsolete: dict[tuple[str, int], str] = {}
         self._litter = False
         """Whether a checkpoint has failed that may have left files behind."""
@@ -173,18 +177,22 @@ class Checkpointer:
             self._query_dir = query_dir
             self._leaves = leaves
             self._failure = None
-            self._epoch_in_checkpoint = self._last_epoch
+            self._changed = False
 
-    def order(self, *, idle: bool) -> EpochOrder | None:
-        """What the next epoch is told; for one without input, None if it need not run."""
+    def order(self, *, idle: bool, last: bool = False) -> EpochOrder | None:
+        """What the next epoch is told; for one without input, None if it need not run.
+
+        Args:
+            idle: Whether the epoch has no input, and would run for the checkpoint alone.
+            last: Whether all input is processed, so that it need not be due.
+        """
         with self._lock:
             now = self._clock.now_ms()
             self._carry_out(self._coordinator.expire(now))
             self._check_fence(now)
             if self._failure is not None:
                 raise self._failure
-            changed = self._last_epoch != self._epoch_in_checkpoint
-            if idle and not (changed and self._coordinator.due(now)):
+            if idle and not (self._changed and (last or self._coordinator.due(now))):
                 return None
             # An epoch carries the checkpoint that becomes due while it runs, so that one starts at
             # the first end of an epoch after it is due; how long it takes, the last one tells.
@@ -200,7 +208,8 @@ class Checkpointer:
             ]
             checkpoint = None
             next_id = self._coordinator.next_id
-            for instruction in self._coordinator.trigger(start, participants):
+            kind = CheckpointKind.FORCED if last else CheckpointKind.PERIODIC
+            for instruction in self._coordinator.trigger(start, participants, kind=kind):
                 if isinstance(instruction, Begin):
                     checkpoint = CheckpointOrder(instruction.id, now)
                     self._cancelled[instruction.id] = threading.Event()
@@ -216,14 +225,14 @@ class Checkpointer:
 
     def taken(self, order: EpochOrder, result: EpochResult, batch_id: int) -> None:
         """An epoch has ended well; if it carried a checkpoint, upload that."""
-        self._last_epoch = result.statistics.epoch
+        self._changed = True
         self._epoch_ms = result.statistics.duration_ms
         for report in result.reports:
             self._calls.learn(report.subtask, report.executor)
         if order.checkpoint is None:
             return
         checkpoint_id = order.checkpoint.id
-        self._epoch_in_checkpoint = self._last_epoch
+        self._changed = False
         with self._lock:
             base = self._base
             position = capture(
@@ -239,11 +248,17 @@ class Checkpointer:
                 checkpoint_id, self._clock.now_ms(), result.statistics.epoch
             )
         if self._settings.asynchronous:
-            self._pool.submit(self._upload, checkpoint_id, uploads)
+            self._uploading = self._pool.submit(self._upload, checkpoint_id, uploads)
         else:
             self._upload(checkpoint_id, uploads)
             if self._failure is not None:
                 raise self._failure
+
+    def settle(self) -> bool:
+        """Wait for the end of the checkpoint taken last; whether it contains everything."""
+        if self._uploading is not None:
+            self._uploading.result()
+        return not self._changed
 
     def missed(self, order: EpochOrder) -> None:
         """An epoch has failed, and with it the checkpoint it carried."""
@@ -411,6 +426,7 @@ class Checkpointer:
         why = reason.value + (f" ({detail})" if detail else "")
         with self._lock:
             self._litter = True
+            self._changed = True
             self._notices[1].append(checkpoint_id)
             self.statistics.failed(checkpoint_id, timestamp, why)
         logger.warning("checkpoint %d failed: %s", checkpoint_id, why)

@@ -146,11 +146,18 @@ class Checkpointing:
                 job, restored.base, restored.inherited, query_dir, leaves
             )
 
-    def order(self, *, idle: bool) -> EpochOrder | None:
+    def order(self, *, idle: bool, last: bool = False) -> EpochOrder | None:
         """See `Barriers.order`."""
         if self._checkpointer is None:
             return None if idle else _NOTHING_SPECIAL
-        return self._checkpointer.order(idle=idle)
+        assert self._settings is not None
+        if last and not self._settings.after_tasks_finish:
+            return None
+        return self._checkpointer.order(idle=idle, last=last)
+
+    def settle(self) -> bool:
+        """See `Barriers.settle`."""
+        return self._checkpointer is None or self._checkpointer.settle()
 
     def taken(self, order: EpochOrder, result: EpochResult, batch_id: int) -> None:
         """See `Barriers.taken`."""

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 LOOK_AROUND = 0.05
 """Seconds between two looks at whether a checkpoint is due though no data comes."""
+TRY_AGAIN = 0.5
+"""Seconds before a last checkpoint that has failed is tried again."""
 CANCEL_AGAIN = 0.1
 """Seconds between two tries to cancel a job that runs in one pass."""
 
@@ -46,8 +48,14 @@ class Pace:
 class Barriers(Protocol):
     """Who decides which epochs end in a checkpoint, and takes it from there."""
 
-    def order(self, *, idle: bool) -> EpochOrder | None:
-        """What the next epoch is told; for one without input, None if it need not run."""
+    def order(self, *, idle: bool, last: bool = False) -> EpochOrder | None:
+        """What the next epoch is told; for one without input, None if it need not run.
+
+        The `last` one is for a checkpoint of all that was processed before the job ends.
+        """
+
+    def settle(self) -> bool:
+        """Wait for the end of the checkpoint taken last; whether it contains everything."""
 
     def taken(self, order: EpochOrder, result: EpochResult, batch_id: int) -> None:
         """The epoch has ended well."""
@@ -115,6 +123,7 @@ class Incarnation:
                 self._run_one_pass()
             else:
                 self.query.awaitTermination()
+                self._finish()
         except BaseException as failure:
             if self._failure is None and not self._stopping.is_set():
                 self._failure = failure
@@ -195,11 +204,24 @@ class Incarnation:
             finally:
                 self._lock.release()
 
-    def _run_idle_epoch(self) -> None:
-        order = None if self._stopping.is_set() else self._barriers.order(idle=True)
-        if order is not None:
-            with settings(self._spark, QUERY_SETTINGS):
-                self._run_epoch(None, order)
+    def _run_idle_epoch(self, *, last: bool = False) -> bool:
+        """Run an epoch for a checkpoint alone, if there is a reason to; whether it ran."""
+        order = None if self._stopping.is_set() else self._barriers.order(idle=True, last=last)
+        if order is None:
+            return False
+        with settings(self._spark, QUERY_SETTINGS):
+            self._run_epoch(None, order)
+        return True
+
+    def _finish(self) -> None:
+        """Take the last checkpoint: with it, all that was processed is safe."""
+        with self._lock:
+            pause = 0.0
+            while self._last_batch is not None and not self._barriers.settle():
+                self._stopping.wait(pause)
+                pause = TRY_AGAIN
+                if not self._run_idle_epoch(last=True):
+                    return
 
     def _keep_interval(self) -> None:
         """Space epochs out where the trigger does not."""

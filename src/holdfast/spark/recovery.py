@@ -47,7 +47,9 @@ def restores(
         RestoreError: The checkpoint does not fit the program.
     """
     operators = {op.uid: op for level in plan.levels for op in level.operators}
-    _check_claimed(metadata, operators, ignore_unclaimed=ignore_unclaimed)
+    if not ignore_unclaimed:
+        _check_claimed(metadata, operators)
+        _check_sources(metadata, plan)
     for snapshot in metadata.operators:
         operator = operators.get(snapshot.uid)
         if operator is not None:
@@ -118,19 +120,26 @@ def _operator_state(
     return [state.encode() for state in new]
 
 
-def _check_claimed(
-    metadata: CheckpointMetadata,
-    operators: Mapping[str, OperatorPlan],
-    *,
-    ignore_unclaimed: bool,
-) -> None:
+def _check_claimed(metadata: CheckpointMetadata, operators: Mapping[str, OperatorPlan]) -> None:
     unclaimed = [op for op in metadata.operators if op.uid not in operators and op.subtasks]
-    if unclaimed and not ignore_unclaimed:
+    if unclaimed:
         named = "; ".join(f"{op.name!r} (uid {op.uid!r})" for op in unclaimed)
         raise RestoreError(
             f"cannot map the state in checkpoint {metadata.checkpoint_id} to the program: it has "
             f"no operator for that of {named}. Give the operators their old uids back, or set "
             "execution.state-recovery.ignore-unclaimed-state to true to drop that state"
+        )
+
+
+def _check_sources(metadata: CheckpointMetadata, plan: JobPlan) -> None:
+    uids = {source.uid for source in plan.sources}
+    unclaimed = [source.uid for source in metadata.sources if source.uid not in uids]
+    if unclaimed:
+        raise RestoreError(
+            f"checkpoint {metadata.checkpoint_id} has the positions of sources that the program "
+            f"does not have: {', '.join(map(repr, unclaimed))}. A source under another uid starts "
+            "from its beginning, upon state that has seen its elements already. Give the sources "
+            "their old uids back, or set execution.state-recovery.ignore-unclaimed-state to true"
         )
 
 

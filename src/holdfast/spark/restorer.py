@@ -118,13 +118,14 @@ class Restorer:
         Raises:
             RestoreError: The checkpoint does not fit the program, or none can be used.
         """
+        ground = Ground(job, ProcessIdentity.current(), backend, local_copies)
         passed_over = False
         for attempt, (files, metadata) in enumerate(self._candidates()):
             if metadata.checkpoint_id in unwanted:
                 continue
             # The attempt before may have left stores behind.
-            tried = replace(job, incarnation=f"{job.incarnation}-{attempt}") if attempt else job
-            ground = Ground(tried, ProcessIdentity.current(), backend, local_copies)
+            if attempt:
+                ground = replace(ground, job=_next_try(job, attempt))
             try:
                 verify_handles(metadata, files)
                 restored = self._restore(metadata, files, plan, ground, calls)
@@ -142,7 +143,7 @@ class Restorer:
                 f"{self._files.root}: none of the job's checkpoints can be restored; the log says "
                 "why. Restore them from a backup, or start the job under another job id"
             )
-        _tidy(plan, ground, calls)
+        _tidy(plan, Ground(job, ProcessIdentity.current(), backend, local_copies), calls)
         return FRESH
 
     def _candidates(self) -> Iterator[tuple[JobCheckpointFiles, CheckpointMetadata]]:
@@ -225,6 +226,10 @@ class Restorer:
                 stores=len(done),
             ),
         )
+
+
+def _next_try(job: JobIdentity, attempt: int) -> JobIdentity:
+    return replace(job, incarnation=f"{job.incarnation}-{attempt}")
 
 
 def _tidy(plan: JobPlan, ground: Ground, calls: PinnedCalls) -> None:

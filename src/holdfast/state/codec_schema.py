@@ -17,8 +17,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import msgspec.inspect as mi
 
+from holdfast.errors import StateDescriptorError
 from holdfast.state.codec_checks import children, class_of, walk
 
 FORMAT = 1
@@ -163,3 +165,21 @@ def _wire(node: Any) -> str:
 def _full_name(cls: Any) -> str:
     # A parametrised class is described by its parameters too: `module.Box[int]`.
     return f"{cls.__module__}.{cls.__qualname__}" if isinstance(cls, type) else str(cls)
+
+
+def check_same_schema(name: str, stored: list[Any], declared: list[Any]) -> None:
+    """Refuse a state that was written under another type: its bytes would be misread.
+
+    Raises:
+        StateDescriptorError: The schemas differ.
+    """
+    if msgspec.json.encode(stored) != msgspec.json.encode(declared):
+        raise StateDescriptorError(
+            f"state {name!r} was written with the type {_as_text(stored)} and is now declared "
+            f"with {_as_text(declared)}; give it its old type back, or another name to start it "
+            "empty"
+        )
+
+
+def _as_text(schemas: list[Any]) -> str:
+    return " and ".join(msgspec.json.encode(schema).decode() for schema in schemas)

@@ -27,6 +27,7 @@ from holdfast.api.functions import ReduceFunction
 from holdfast.errors import StateDescriptorError, StateError
 from holdfast.state.chunks import ChunkNumbers
 from holdfast.state.codec import Codec, codec_for
+from holdfast.state.codec_schema import check_same_schema
 from holdfast.state.keys import KeyEncoder, KeyShape
 from holdfast.state.list_table import ListTable
 from holdfast.state.map_table import MapTable
@@ -219,6 +220,7 @@ class KeyedStateBackend:
         if known is not None:
             if known["kind"] != descriptor.kind:
                 raise self._other_kind(descriptor, known["kind"])
+            check_same_schema(descriptor.name, known["schema"], schemas)
             return int(known["id"])
         state_id = 1 + max((int(entry["id"]) for entry in self._stored.values()), default=0)
         entry = {"id": state_id, "kind": descriptor.kind, "schema": schemas}

@@ -13,6 +13,7 @@ import msgspec
 from holdfast.api.descriptors import ListStateDescriptor, MapStateDescriptor
 from holdfast.errors import StateDescriptorError, StateValueError
 from holdfast.state.codec import Codec, codec_for
+from holdfast.state.codec_schema import check_same_schema
 from holdfast.state.operator_handles import BroadcastMap, ElementList
 from holdfast.state.operator_layout import (
     MOST_KEY_GROUPS,
@@ -179,6 +180,7 @@ class OperatorStateBackend:
         self, found: object, name: str, mode: Mode, schema: list[dict[str, Any]]
     ) -> NamedState:
         if isinstance(found, NamedState):
+            check_same_schema(name, found.schema, schema)
             return found
         # As it will be read again: subtasks are compared by it, however long they have had it.
         state = NamedState(name, mode, msgspec.json.decode(msgspec.json.encode(schema)))
