@@ -45,10 +45,14 @@ class Plan:
     kills: int
     backend: str = "hashmap"
     cluster: bool = False
+    only: str | None = None
+    """What is killed; all that there is, in turn, if not given."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """What is killed, in turn."""
+        if self.only is not None:
+            return (self.only,)
         return ("driver", "worker", "executor") if self.cluster else ("driver", "worker")
 
     @property
@@ -65,6 +69,7 @@ class Plan:
     def command(self) -> str:
         """How to do the same again."""
         cluster = " --cluster" if self.cluster else ""
+        cluster += "" if self.only is None else f" --only {self.only}"
         return (
             f'make chaos ARGS="--seed {self.seed} --kills {self.kills} '
             f'--backend {self.backend}{cluster}"'

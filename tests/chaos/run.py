@@ -45,9 +45,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--kills", type=int, default=25)
     parser.add_argument("--backend", choices=["hashmap", "rocksdb"], default="hashmap")
     parser.add_argument("--cluster", action="store_true", help="on two executors")
+    parser.add_argument("--only", choices=["driver", "worker", "executor"], help="what to kill")
     parser.add_argument("--keep", action="store_true", help="keep the directory in any case")
     given = parser.parse_args(arguments)
-    plan = Plan(given.seed, given.kills, given.backend, given.cluster)
+    plan = Plan(given.seed, given.kills, given.backend, given.cluster, given.only)
     directory = Path(tempfile.mkdtemp(prefix="chaos-"))
     outcome = chaos(plan, directory, lambda text: print(text, flush=True))
     if outcome.faults:

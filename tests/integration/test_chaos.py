@@ -33,6 +33,15 @@ def test_a_few_kills_of_driver_and_workers_change_nothing(tmp_path: Path) -> Non
     assert outcome.restores >= 3
 
 
+@pytest.mark.spark
+def test_a_lost_executor_changes_nothing(tmp_path: Path) -> None:
+    plan = Plan(seed=1, kills=1, cluster=True, only="executor")
+    outcome = Monkey(plan, tmp_path, print).run()
+    assert not outcome.faults, said(outcome, plan, tmp_path)
+    assert [kill.kind for kill in outcome.kills] == ["executor"]
+    assert outcome.restarts >= 1
+
+
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(1800)

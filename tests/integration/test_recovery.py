@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from holdfast import JobStatus
+from holdfast import JobStatus, RestartStrategies
 from holdfast.checkpoint.completed import load
 from holdfast.checkpoint.files import FileSystemFiles
 from holdfast.checkpoint.metadata import paths_of
 from holdfast.errors import FencedError, JobExecutionError, RestoreError, UserFunctionError
+from holdfast.spark import incarnation
 from tests.integration.recovery_jobs import TIMEOUT, Mishap, RecoveryJob, expected
 from tests.integration.recovery_tools import Feed, figures, stored, wait_for
 
@@ -90,6 +91,24 @@ def test_a_job_recovers_as_often_as_it_fails(
     assert job.outcome() == expected(feed.elements)
     assert failures == [2, 2]
     assert statistics.restarts == 2
+
+
+def test_what_a_failed_epoch_would_have_held_is_in_no_checkpoint(
+    spark: SparkSession, tmp_path: Path, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It is looked often whether a checkpoint is due: also right after the failure.
+    monkeypatch.setattr(incarnation, "LOOK_AROUND", 0.001)
+    # One subtask, which fails before it has changed anything: its store still is as the epoch
+    # before has left it, and would pass for one that contains the failed epoch's input.
+    job = RecoveryJob(spark, tmp_path / "chk", parallelism=1).settled()
+    job.env.set_restart_strategy(RestartStrategies.fixed_delay_restart(1, 500))
+    statistics = job.run(feed.stream(), Mishap(40, str(tmp_path / "once")))
+    assert job.outcome() == expected(feed.elements)
+    assert statistics.restarts == 1
+    assert statistics.checkpoints
+    assert statistics.checkpoints.failed == 1
+    assert statistics.checkpoints.latest_restored
+    assert statistics.checkpoints.latest_restored.checkpoint_id == 1
 
 
 class Refusing:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast import faults
 from holdfast.clock import monotonic
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, StateError
 from holdfast.runtime.context import ElementContext, SubtaskContext
 from holdfast.runtime.copies import copier
 from holdfast.runtime.function_state import FunctionState
@@ -25,6 +25,7 @@ from holdfast.runtime.write_columns import Writer
 from holdfast.state.directories import (
     claim_job,
     file_name,
+    job_directory,
     make_private,
     snapshot_directory,
     store_directory,
@@ -219,12 +220,20 @@ class Seat:
             statistics = self.state.commit(version)
             faults.reach("after-commit", **where)
             return statistics, 0
-        make_private(directory)
+        self._make_snapshot_directory(directory)
         faults.reach("before-snapshot", **where)
         start = monotonic()
         statistics = self.state.commit(version, directory / STORE)
         faults.reach("after-commit", **where)
         return statistics, int((monotonic() - start) * 1000)
+
+    def _make_snapshot_directory(self, directory: Path) -> None:
+        epoch = self._epoch
+        assert epoch is not None
+        if not job_directory(epoch.local_dir, epoch.job_id).exists():
+            # The job has ended meanwhile; made again, its directory would belong to nobody.
+            raise StateError(f"{directory}: the job's local state was removed while it was used")
+        make_private(directory)
 
     def _exported_operator_state(self) -> OperatorStateSnapshot | None:
         if self._operator_state is not None:

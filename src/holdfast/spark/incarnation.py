@@ -167,21 +167,21 @@ class Incarnation:
     def _run_batch(self, batch: DataFrame, batch_id: int) -> None:
         self._keep_interval()
         with self._lock:
-            self._last_batch = batch_id
             order = self._barriers.order(idle=False)
             assert order is not None
-            self._run_epoch(batch, order)
+            self._run_epoch(batch, order, batch_id)
+            # Not before: a checkpoint of a later epoch says that it contains this batch.
+            self._last_batch = batch_id
             # The epoch took longer than was foreseen, and a checkpoint has become due.
             self._run_idle_epoch()
 
-    def _run_epoch(self, batch: DataFrame | None, order: EpochOrder) -> None:
+    def _run_epoch(self, batch: DataFrame | None, order: EpochOrder, batch_id: int) -> None:
         self.epoch_thread = threading.get_ident()
-        assert self._last_batch is not None
         try:
             if self._stopping.is_set():
                 raise JobExecutionError(f"job {self._name!r} was stopped")
             result = self._runner.run(batch, order)
-            self._barriers.taken(order, result, self._last_batch)
+            self._barriers.taken(order, result, batch_id)
             self._on_epoch(result)
         except BaseException as failure:
             self._barriers.missed(order)
@@ -206,11 +206,13 @@ class Incarnation:
 
     def _run_idle_epoch(self, *, last: bool = False) -> bool:
         """Run an epoch for a checkpoint alone, if there is a reason to; whether it ran."""
-        order = None if self._stopping.is_set() else self._barriers.order(idle=True, last=last)
+        if self._stopping.is_set() or self._failure is not None or self._last_batch is None:
+            return False
+        order = self._barriers.order(idle=True, last=last)
         if order is None:
             return False
         with settings(self._spark, QUERY_SETTINGS):
-            self._run_epoch(None, order)
+            self._run_epoch(None, order, self._last_batch)
         return True
 
     def _finish(self) -> None:
