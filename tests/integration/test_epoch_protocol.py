@@ -24,10 +24,10 @@ from holdfast import (
 from holdfast.api.graph import Kind
 from holdfast.errors import JobExecutionError, NotSerializableError, StoreVersionError
 from holdfast.spark.epochs import EpochRunner, JobIdentity
-from holdfast.spark.pinning import Pinning
-from holdfast.spark.statistics import StatisticsKeeper
 from holdfast.spark.failures import original_error
+from holdfast.spark.pinning import Pinning
 from holdfast.spark.session import QUERY_SETTINGS
+from holdfast.spark.statistics import StatisticsKeeper
 from tests.integration.conftest import CountByKey, final_counts
 
 if TYPE_CHECKING:

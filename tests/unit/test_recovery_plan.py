@@ -229,6 +229,6 @@ def test_a_source_whose_position_nobody_claims_is_refused(tmp_path: Path) -> Non
     program = Program(parallelism=2)
     program.source(ROWS).uid("renamed").key_by("k").process(Count(), ROWS).uid("count")
     plan = program.compile()
-    with pytest.raises(RestoreError, match="'events'.*old uids back"):
+    with pytest.raises(RestoreError, match=r"'events'.*old uids back"):
         plan_of(metadata(), plan, tmp_path)
     assert plan_of(metadata(), plan, tmp_path, ignore_unclaimed=True)

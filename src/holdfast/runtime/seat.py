@@ -221,7 +221,6 @@ class Seat:
             faults.reach("after-commit", **where)
             return statistics, 0
         self._make_snapshot_directory(directory)
-        faults.reach("before-snapshot", **where)
         start = monotonic()
         statistics = self.state.commit(version, directory / STORE)
         faults.reach("after-commit", **where)

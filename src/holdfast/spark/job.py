@@ -213,7 +213,7 @@ class JobClient:
         self._watch.note()
         self._incarnation = Incarnation(
             self._spark,
-            f"{self._name}-{self.job_id[:8]}",
+            f"{self._name}-{self.job_id[:8]}-{job.incarnation}",
             self._order.pace,
             runner,
             self._checkpointing,

@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, Self, assert_never
 
+from holdfast import faults
 from holdfast.api.backends import EmbeddedRocksDBStateBackend, HashMapStateBackend, StateBackend
 from holdfast.errors import HoldfastError, StateError
 from holdfast.state.directories import make_private
@@ -160,6 +161,8 @@ def new_snapshot(directory: Path, version: str) -> Iterator[Path]:
     Raises:
         StateError: The snapshot could not be made.
     """
+    epoch = version.partition("-")[0]
+    faults.reach("before-snapshot", epoch=int(epoch) if epoch.isdecimal() else None)
     try:
         with built_aside(directory) as aside:
             yield aside
