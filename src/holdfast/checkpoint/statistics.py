@@ -85,6 +85,24 @@ class RestoreStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class Spread:
+    """Least, greatest and average of a figure."""
+
+    min: int = 0
+    max: int = 0
+    avg: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSummary:
+    """Figures over all completed checkpoints of a job."""
+
+    state_size: Spread = Spread()
+    checkpointed_size: Spread = Spread()
+    end_to_end_duration_ms: Spread = Spread()
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointingStatistics:
     """All checkpoints of a job, at one moment."""
 
@@ -96,6 +114,7 @@ class CheckpointingStatistics:
     latest_completed: CheckpointStatistics | None = None
     latest_failed: CheckpointStatistics | None = None
     latest_restored: RestoreStatistics | None = None
+    summary: CheckpointSummary = CheckpointSummary()
     history: tuple[CheckpointStatistics, ...] = ()
     """The newest checkpoints, oldest first."""
 
@@ -112,6 +131,7 @@ class CheckpointStatisticsKeeper:
         self._latest_completed: CheckpointStatistics | None = None
         self._latest_failed: CheckpointStatistics | None = None
         self._latest_restored: RestoreStatistics | None = None
+        self._tallies = {name: _Tally() for name in _SUMMARISED}
 
     def begun(self, checkpoint_id: int, now: int, subtasks: int) -> None:
         """A checkpoint was triggered."""
@@ -156,6 +176,8 @@ class CheckpointStatisticsKeeper:
                 one.finalize_duration_ms = now - (one.latest_ack_timestamp or now)
                 one.end_to_end_duration_ms = now - one.trigger_timestamp
                 self._latest_completed = one
+                for name, tally in self._tallies.items():
+                    tally.add(getattr(one, name))
 
     def failed(self, checkpoint_id: int, now: int, message: str) -> None:
         """It has failed."""
@@ -194,5 +216,28 @@ class CheckpointStatisticsKeeper:
                 latest_completed=copy.deepcopy(self._latest_completed),
                 latest_failed=copy.deepcopy(self._latest_failed),
                 latest_restored=self._latest_restored,
+                summary=CheckpointSummary(
+                    **{name: tally.spread(self._completed) for name, tally in self._tallies.items()}
+                ),
                 history=tuple(copy.deepcopy(list(self._history))),
             )
+
+
+@dataclass(slots=True)
+class _Tally:
+    """A figure over many checkpoints, in constant space."""
+
+    least: int | None = None
+    greatest: int = 0
+    total: int = 0
+
+    def add(self, value: int) -> None:
+        self.least = value if self.least is None else min(self.least, value)
+        self.greatest = max(self.greatest, value)
+        self.total += value
+
+    def spread(self, count: int) -> Spread:
+        return Spread(self.least or 0, self.greatest, self.total // count if count else 0)
+
+
+_SUMMARISED: Final = ("state_size", "checkpointed_size", "end_to_end_duration_ms")
