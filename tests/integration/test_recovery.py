@@ -203,6 +203,21 @@ def test_a_job_starts_from_the_checkpoint_of_another(
     assert stored(left.directory / JOB) == before
 
 
+@pytest.mark.parametrize("retention", ["NO_EXTERNALIZED_CHECKPOINTS", "RETAIN_ON_CANCELLATION"])
+def test_a_program_that_does_not_fit_is_refused_and_the_checkpoints_stay(
+    spark: SparkSession, tmp_path: Path, left: Left, retention: str
+) -> None:
+    directory = left.copied_to(tmp_path / "chk")
+    settings = {**IN_FILES, "externalized-checkpoint-retention": retention}
+    other = RecoveryJob(spark, directory, settings=settings).env.set_job_id(JOB)
+    events = other.from_dataframe(left.feed.stream()).uid("source")
+    events.key_by("k").max("i").uid("another-operator").foreach_batch(lambda df, epoch: None)
+    with pytest.raises(RestoreError, match=r"no operator for that of .*'books'.*old uids back"):
+        other.execute("other")
+    job = go_on(spark, left, directory)
+    assert job.outcome() == expected(left.feed.elements)
+
+
 # Damaged checkpoints
 
 

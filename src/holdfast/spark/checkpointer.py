@@ -14,7 +14,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast import faults
-from holdfast.checkpoint.completed import store_metadata
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.failures import FailureReason
 from holdfast.checkpoint.instructions import (
@@ -28,12 +27,9 @@ from holdfast.checkpoint.instructions import (
     Finalize,
     Retire,
 )
-from holdfast.checkpoint.metadata import paths_of
+from holdfast.checkpoint.job_storage import JobStorage
 from holdfast.checkpoint.policy import CoordinatorPolicy
-from holdfast.checkpoint.registry import SharedFiles
 from holdfast.checkpoint.statistics import CheckpointStatisticsKeeper, SubtaskCheckpoint
-from holdfast.checkpoint.storage import SHARED, checkpoint_directory
-from holdfast.checkpoint.sweep import delete_checkpoint, sweep
 from holdfast.clock import SystemClock
 from holdfast.errors import CheckpointError, FencedError, HoldfastError
 from holdfast.runtime.plan import CheckpointOrder
@@ -98,8 +94,7 @@ class Checkpointer:
         """
         self._plan = plan
         self._settings = settings
-        self._files = files
-        self._fence = fence
+        self._storage = JobStorage(files, fence, completed)
         self._calls = calls
         self._on_failure = on_failure
         self._listeners = tuple(listeners)
@@ -120,9 +115,6 @@ class Checkpointer:
             next_id=next_id,
             completed=[metadata.checkpoint_id for metadata in completed],
         )
-        self._shared = SharedFiles()
-        for metadata in completed:
-            self._shared.register(metadata.checkpoint_id, _shared_paths(metadata))
         self._pool = ThreadPoolExecutor(settings.max_concurrent + 1, "holdfast-checkpoint")
         self._drafts: dict[int, CheckpointDraft] = {}
         self._cancelled: dict[int, threading.Event] = {}
@@ -221,7 +213,7 @@ class Checkpointer:
     def _check_fence(self, now: int) -> None:
         if now - self._fence_checked >= FENCE_EVERY_MS:
             self._fence_checked = now
-            self._fence.check()
+            self._storage.check_fence()
 
     def taken(self, order: EpochOrder, result: EpochResult, batch_id: int) -> None:
         """An epoch has ended well; if it carried a checkpoint, upload that."""
@@ -243,7 +235,7 @@ class Checkpointer:
             )
             self._drafts[checkpoint_id] = draft
             uploads = self._uploads(draft)
-            self._shared.register(checkpoint_id, [] if base is None else _shared_paths(base))
+            self._storage.build_upon(checkpoint_id, base)
             self.statistics.epoch_ended(
                 checkpoint_id, self._clock.now_ms(), result.statistics.epoch
             )
@@ -277,9 +269,8 @@ class Checkpointer:
         with self._lock:
             self._litter = False
             below = min([*self._coordinator.pending, self._coordinator.next_id])
-            in_use = self._shared.in_use
         try:
-            sweep(self._files, below=below, fence=self._fence, in_use=in_use)
+            self._storage.sweep(below)
         except HoldfastError as error:
             logger.warning("checkpoint storage was not swept: %s", error)
 
@@ -303,7 +294,7 @@ class Checkpointer:
     def _upload(self, checkpoint_id: int, uploads: list[tuple[int, int, Upload]]) -> None:
         try:
             cancelled = self._cancelled[checkpoint_id]
-            upload = partial(upload_one, files=self._files)
+            upload = partial(upload_one, files=self._storage.files)
             if self._calls.local:
                 # Elsewhere the tasks are cancelled, by the name of their group.
                 upload = partial(upload, cancelled=cancelled.is_set)
@@ -369,12 +360,12 @@ class Checkpointer:
             sources = source_snapshots(
                 draft.position,
                 draft.base,
-                self._files,
+                self._storage.files,
                 checkpoint_id,
                 draft.inline_below,
             )
-            metadata = draft.metadata(sources, self._fence.number, now)
-            store_metadata(self._files, metadata, self._fence)
+            metadata = draft.metadata(sources, self._storage.fence_number, now)
+            self._storage.complete(metadata)
             faults.reach("after-metadata", checkpoint=checkpoint_id)
         except FencedError as error:
             self._fail_job(error)
@@ -395,11 +386,10 @@ class Checkpointer:
 
     def _completed(self, checkpoint_id: int) -> None:
         now = self._clock.now_ms()
-        path = f"{self._files.root}/{checkpoint_directory(checkpoint_id)}"
+        path = self._storage.path_of(checkpoint_id)
         with self._lock:
             draft = self._drafts.pop(checkpoint_id)
             assert draft.stored is not None
-            self._shared.register(checkpoint_id, _shared_paths(draft.stored))
             if draft.stored.incarnation == self._job.incarnation:
                 self._base = draft.stored
                 self._inherited = frozenset(draft.local_copies)
@@ -435,9 +425,8 @@ class Checkpointer:
     def _delete(self, checkpoint_id: int) -> None:
         with self._lock:
             self._drafts.pop(checkpoint_id, None)
-            unused = self._shared.unregister(checkpoint_id)
         try:
-            delete_checkpoint(self._files, checkpoint_id, unused, fence=self._fence)
+            self._storage.delete(checkpoint_id)
             self.statistics.discarded(checkpoint_id)
         except FencedError as error:
             self._fail_job(error)
@@ -463,10 +452,6 @@ class Checkpointer:
                 return
             self._failure = error
         self._on_failure(error)
-
-
-def _shared_paths(metadata: CheckpointMetadata) -> list[str]:
-    return [path for path in paths_of(metadata) if path.startswith(f"{SHARED}/")]
 
 
 def _group(checkpoint_id: int) -> str:
