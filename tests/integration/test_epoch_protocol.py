@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import subprocess
@@ -113,9 +114,11 @@ from pyspark.sql import SparkSession
 from holdfast import *
 
 class Fragile(KeyedProcessFunction):
+    def __init__(self, fault):
+        self.fault = fault
     def open(self, ctx):
         self.fate = random.Random()
-        self.first = ctx.get_attempt_number() == 0 and FAULT != "none"
+        self.first = ctx.get_attempt_number() == 0 and self.fault != "none"
         self.seen = ctx.get_map_state(MapStateDescriptor("seen", int, int))
         self.sums = ctx.get_list_state(ListStateDescriptor("sums", int))
         self.count = ctx.get_state(ValueStateDescriptor("count", int))
@@ -124,21 +127,25 @@ class Fragile(KeyedProcessFunction):
         self.seen.put(value % 10, self.count.value())
         self.sums.add(value)
         if self.first and self.fate.random() < 0.01:
-            if FAULT == "kill":
+            if self.fault == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             raise RuntimeError("first attempts fail")
         yield ctx.get_current_key(), self.count.value(), sum(self.sums.get()), len(list(self.seen))
 
-FAULT, BACKEND = sys.argv[1:3]
 spark = (SparkSession.builder.master("local[2,8]").config("spark.ui.enabled", "false")
          .config("spark.driver.bindAddress", "127.0.0.1").getOrCreate())
 spark.sparkContext.setLogLevel("OFF")
-env = StreamExecutionEnvironment.get_execution_environment(
-    spark, Configuration({"state.backend.type": BACKEND, "execution.epoch.max-events": 1000}))
-numbers = env.from_generator(lambda i: i, count=4000, type_info=int).set_parallelism(1)
-results = numbers.key_by(lambda n: n % 7).process(Fragile()).uid("fragile").set_parallelism(2)
-again = results.key_by(lambda r: r[1] % 5).map(lambda r: r).uid("again")
-print(json.dumps(sorted(again.execute_and_collect())))
+def outcome(fault):
+    env = StreamExecutionEnvironment.get_execution_environment(
+        spark,
+        Configuration({"state.backend.type": sys.argv[1], "execution.epoch.max-events": 1000}))
+    numbers = env.from_generator(lambda i: i, count=4000, type_info=int).set_parallelism(1)
+    keyed = numbers.key_by(lambda n: n % 7)
+    results = keyed.process(Fragile(fault)).uid("fragile").set_parallelism(2)
+    again = results.key_by(lambda r: r[1] % 5).map(lambda r: r).uid("again")
+    return sorted(again.execute_and_collect())
+
+print(json.dumps({fault: outcome(fault) for fault in ("none", "raise", "kill")}))
 """
 
 
@@ -147,17 +154,16 @@ print(json.dumps(sorted(again.execute_and_collect())))
 def test_attempts_that_fail_or_are_killed_change_nothing(tmp_path: Path, backend: str) -> None:
     program = tmp_path / "program.py"
     program.write_text(RETRIES)
-    outcomes = {}
-    for fault in ("none", "raise", "kill"):
-        run = subprocess.run(
-            [sys.executable, str(program), fault, backend],
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
-        )
-        assert run.returncode == 0, run.stderr[-3000:]
-        outcomes[fault] = run.stdout.splitlines()[-1]
+    run = subprocess.run(
+        [sys.executable, str(program), backend],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    outcomes = json.loads(run.stdout.splitlines()[-1])
+    assert len(outcomes["none"]) == 4000
     assert outcomes["raise"] == outcomes["none"]
     assert outcomes["kill"] == outcomes["none"]
 

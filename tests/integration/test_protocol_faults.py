@@ -14,7 +14,7 @@ from tests.integration.recovery_jobs import HASHMAP, ROCKSDB, RecoveryJob, event
 from tests.integration.recovery_tools import Faults, figures, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -23,6 +23,11 @@ COUNT, PER_EPOCH = 200, 50
 IN_WORKERS = ("before-commit", "after-commit", "before-snapshot", "after-snapshot")
 RESTORING = ("before-restore", "during-restore", "after-restore")
 STORING = tuple(p for p in faults.POINTS if p not in IN_WORKERS + RESTORING)
+
+
+def mostly_slow(points: Iterable[str], *quick: str) -> list[Any]:
+    """All points; those that are not named run with the slow tests."""
+    return [p if p in quick else pytest.param(p, marks=pytest.mark.slow) for p in points]
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +67,7 @@ def test_a_job_that_nothing_disturbs_comes_to_what_is_expected_of_it(
 
 
 @pytest.mark.parametrize("backend", [HASHMAP, ROCKSDB])
-@pytest.mark.parametrize("point", IN_WORKERS)
+@pytest.mark.parametrize("point", mostly_slow(IN_WORKERS, "after-commit", "before-snapshot"))
 def test_a_worker_that_is_killed_costs_nothing_but_time(
     spark: SparkSession, tmp_path: Path, injected: Faults, point: str, backend: str
 ) -> None:
@@ -79,14 +84,16 @@ def test_a_worker_that_fails_leaves_no_operator_ahead_of_the_others(
     run_with(injected, spark, tmp_path, HASHMAP, fault)
 
 
-@pytest.mark.parametrize("point", [p for p in IN_WORKERS if p != "after-commit"])
+@pytest.mark.parametrize(
+    "point", mostly_slow([p for p in IN_WORKERS if p != "after-commit"], "after-snapshot")
+)
 def test_an_error_in_a_worker_costs_nothing_but_time(
     spark: SparkSession, tmp_path: Path, injected: Faults, point: str
 ) -> None:
     run_with(injected, spark, tmp_path, ROCKSDB, {"point": point, "action": "raise", "epoch": 3})
 
 
-@pytest.mark.parametrize("point", STORING)
+@pytest.mark.parametrize("point", mostly_slow(STORING, "during-upload", "after-metadata"))
 def test_an_error_while_a_checkpoint_is_stored_costs_nothing_but_time(
     spark: SparkSession, tmp_path: Path, injected: Faults, point: str
 ) -> None:
@@ -95,7 +102,7 @@ def test_an_error_while_a_checkpoint_is_stored_costs_nothing_but_time(
     )
 
 
-@pytest.mark.parametrize("point", RESTORING)
+@pytest.mark.parametrize("point", mostly_slow(RESTORING, "during-restore"))
 def test_an_error_in_a_recovery_leads_to_another_one(
     spark: SparkSession, tmp_path: Path, injected: Faults, point: str
 ) -> None:
