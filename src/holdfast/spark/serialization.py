@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import typing
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pyspark import cloudpickle
@@ -9,11 +12,14 @@ from pyspark import cloudpickle
 from holdfast.errors import NotSerializableError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from holdfast.runtime.plan import LevelPlan
 
 
 def dump_level(level: LevelPlan) -> bytes:
     """A level, pickled for its tasks; functions of `__main__` and notebooks by value."""
+    resolve_annotations(vars(sys.modules["__main__"]).values())
     try:
         return _dumps(level)
     except Exception as error:
@@ -26,6 +32,24 @@ def dump_level(level: LevelPlan) -> bytes:
         raise NotSerializableError(
             f"level {level.index} of the job cannot be pickled: {error}"
         ) from error
+
+
+def resolve_annotations(objects: Iterable[object]) -> None:
+    """Replace postponed annotations, which are texts, in the classes among `objects`.
+
+    Classes of `__main__` go to workers by value, and there is no `__main__` there in
+    which the names in such a text could be looked up.
+    """
+    for cls in list(objects):
+        own = vars(cls).get("__annotations__") if isinstance(cls, type) else None
+        if not own or cls.__module__ != "__main__":
+            continue
+        # A NamedTuple and a TypedDict have made references of the texts.
+        if any(isinstance(hint, str | typing.ForwardRef) for hint in own.values()):
+            # What cannot be found here is reported when it is needed, if it is.
+            with suppress(Exception):
+                hints = typing.get_type_hints(cls, include_extras=True)
+                own.update({name: hints[name] for name in own})
 
 
 def _check(part: object, what: str, operator: str) -> None:
