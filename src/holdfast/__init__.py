@@ -4,6 +4,7 @@ The layers, each importing only those below it:
 
     spark | testing     the Spark side; harnesses for users' own tests
     runtime             one subtask's work on record batches; knows no Spark
+    checkpoint          how state survives: coordinator, metadata, storage
     state               where values live: stores, codecs, key groups
     api                 what users write: streams, functions, descriptors
     errors | clock
