@@ -419,6 +419,22 @@ def test_one_that_is_not_complete_in_time_expires(make: Callable[..., Bench]) ->
     assert ("aborted", 1) in bench.listener.heard
 
 
+def test_an_epoch_that_ends_after_its_incarnation_leaves_nothing(
+    make: Callable[..., Bench],
+) -> None:
+    bench = make()
+    bench.epoch()
+    order = bench.order()
+    result = bench.run(order)
+    bench.checkpointer.end_incarnation()
+    bench.checkpointer.taken(order, result, bench.batch)
+    assert bench.complete == checkpoint_ids(bench.files) == [1]
+    # The incarnation that follows has not changed anything yet.
+    bench.begin()
+    bench.clock.advance(INTERVAL)
+    assert bench.checkpointer.order(idle=True) is None
+
+
 def test_one_that_is_overtaken_is_subsumed(make: Callable[..., Bench]) -> None:
     bench = make(asynchronous=True, max_concurrent=2)
     gate = bench.calls.hold(1)

@@ -217,6 +217,9 @@ class Checkpointer:
 
     def taken(self, order: EpochOrder, result: EpochResult, batch_id: int) -> None:
         """An epoch has ended well; if it carried a checkpoint, upload that."""
+        if order.checkpoint is not None and order.checkpoint.id not in self._coordinator.pending:
+            # It was given up while the epoch ran, with the incarnation that the epoch belongs to.
+            return
         self._changed = True
         self._epoch_ms = result.statistics.duration_ms
         for report in result.reports:
@@ -312,6 +315,8 @@ class Checkpointer:
                 FailureReason.CHECKPOINT_ASYNC_EXCEPTION,
                 f"{type(error).__name__}: {error}",
             )
+        finally:
+            self._cancelled.pop(checkpoint_id, None)
 
     def _acknowledge(
         self, checkpoint_id: int, task: tuple[int, int], stores: list[Uploaded]
@@ -343,7 +348,8 @@ class Checkpointer:
                 case Aborted(checkpoint_id, reason, timestamp, detail):
                     self._aborted(checkpoint_id, reason, timestamp, detail)
                 case CancelUpload(checkpoint_id):
-                    self._cancelled[checkpoint_id].set()
+                    if checkpoint_id in self._cancelled:
+                        self._cancelled[checkpoint_id].set()
                     self._calls.cancel(_group(checkpoint_id))
                 case DiscardCheckpoint(checkpoint_id, _) | Retire(checkpoint_id):
                     self._delete(checkpoint_id)

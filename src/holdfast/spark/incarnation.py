@@ -99,6 +99,7 @@ class Incarnation:
         self._query_dir = query_dir
         self._on_epoch = on_epoch
         self.query: StreamingQuery | None = None
+        self._idle_group = f"{name}-idle"
         self._failure: BaseException | None = None
         self._stopping = threading.Event()
         self._ended = threading.Event()
@@ -129,12 +130,16 @@ class Incarnation:
                 self._failure = failure
         finally:
             self._ended.set()
+            # An epoch without input may still run; it must not reach into what comes next.
+            with self._lock:
+                pass
         return None if self._failure is None else original_error(self._failure)
 
     def stop(self) -> None:
         """End it early; returns when the query has stopped."""
         self._stopping.set()
         if self.query is not None:
+            self._spark.sparkContext.cancelJobGroup(self._idle_group)
             self.query.stop()
             return
         # Between two Spark jobs there is nothing to cancel: try until the end has come.
@@ -193,6 +198,7 @@ class Incarnation:
 
     def _look_around(self) -> None:
         """Take checkpoints that are due while no data comes."""
+        self._join_idle_group()
         while not self._ended.wait(LOOK_AROUND):
             if self._last_batch is None or not self._lock.acquire(blocking=False):
                 continue
@@ -215,8 +221,15 @@ class Incarnation:
             self._run_epoch(None, order, self._last_batch)
         return True
 
+    def _join_idle_group(self) -> None:
+        """Let `stop` reach the Spark jobs of this thread, which are not the query's."""
+        self._spark.sparkContext.setJobGroup(
+            self._idle_group, f"{self._name}: checkpoint", interruptOnCancel=True
+        )
+
     def _finish(self) -> None:
         """Take the last checkpoint: with it, all that was processed is safe."""
+        self._join_idle_group()
         with self._lock:
             pause = 0.0
             while self._last_batch is not None and not self._barriers.settle():
