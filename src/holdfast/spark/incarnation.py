@@ -7,6 +7,7 @@ another directory, and other local stores. Nothing of an older one is written ag
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -139,7 +140,9 @@ class Incarnation:
         """End it early; returns when the query has stopped."""
         self._stopping.set()
         if self.query is not None:
-            self._spark.sparkContext.cancelJobGroup(self._idle_group)
+            with suppress(Exception):
+                # A session that was stopped has no jobs left to cancel.
+                self._spark.sparkContext.cancelJobGroup(self._idle_group)
             self.query.stop()
             return
         # Between two Spark jobs there is nothing to cancel: try until the end has come.
