@@ -7,7 +7,7 @@ The layers, each importing only those below it:
     checkpoint          how state survives: coordinator, metadata, storage
     state               where values live: stores, codecs, key groups
     api                 what users write: streams, functions, descriptors
-    errors | clock
+    errors | clock | faults
 """
 
 from __future__ import annotations
