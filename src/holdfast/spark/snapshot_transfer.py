@@ -20,6 +20,7 @@ from holdfast.errors import HoldfastError
 from holdfast.runtime.report import OPERATOR_STATE, STORE
 from holdfast.state.directories import claim_job, job_directory, make_private, store_directory
 from holdfast.state.local_snapshot import open_snapshot
+from holdfast.state.open_store import open_store
 from holdfast.state.redistribution import OperatorStateSnapshot
 from holdfast.state.restore_store import restore_store
 
@@ -152,6 +153,11 @@ def restore_one(restore: Restore, *, files: JobCheckpointFiles) -> Restored:
     target = store_directory(
         restore.local_dir, restore.job_id, restore.incarnation, restore.uid, restore.subtask
     )
+    if target.exists():
+        # A task that Spark tries again finds what its first attempt has finished. It is as
+        # good: nothing but restores of this incarnation has been here yet.
+        open_store(restore.backend, target, restore.version).abort()
+        return Restored(restore.uid, restore.subtask, restore.version, 0)
     make_private(target.parent)
     job = job_directory(restore.local_dir, restore.job_id)
     scratch = job / f"{restore.incarnation}.restoring-{uuid.uuid4().hex}"
