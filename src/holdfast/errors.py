@@ -25,6 +25,7 @@ constructor's arguments are exactly ``args``.
     │   ├── CorruptCheckpointError  a checkpoint is damaged, cut off, foreign or too new
     │   ├── FencedError             another driver has taken over the job
     │   └── RestoreError            there is nothing to restore from, or it does not fit
+    ├── SinkError                   a sink could not write or publish
     ├── UserFunctionError           user code raised; carries operator, subtask, key and row
     ├── OutputTypeError             an output does not fit the declared type
     └── JobExecutionError           the job failed; the cause is attached
@@ -115,6 +116,10 @@ class FencedError(CheckpointError):
 
 class RestoreError(CheckpointError):
     """There is nothing to restore from, or it does not fit the job."""
+
+
+class SinkError(HoldfastError):
+    """A sink could not write or publish."""
 
 
 class UserFunctionError(HoldfastError):

@@ -1,25 +1,36 @@
 """The form of `_metadata`, byte for byte.
 
-`checkpoint_metadata_v1.txt` is the file of a checkpoint that uses every field. It never
-changes: a new format gets a new number and a file of its own, and this one stays, to
-show that checkpoints of format 1 are still read.
+`checkpoint_metadata_v2.txt` is the file of a checkpoint that uses every field. It never
+changes: a new format gets a new number and a file of its own, and this one stays, as
+that of format 1 has, to show that checkpoints of older formats are still read.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
 from holdfast.checkpoint.handles import FileHandle, inline
 from holdfast.checkpoint.metadata import (
+    ChannelState,
     CheckpointMetadata,
+    Committable,
     OperatorSnapshot,
     SourceSnapshot,
+    StagedHandle,
     StoreSnapshot,
     decode_metadata,
     encode_metadata,
 )
 
-GOLDEN = Path(__file__).parent / "checkpoint_metadata_v1.txt"
+GOLDEN_1 = Path(__file__).parent / "checkpoint_metadata_v1.txt"
+GOLDEN = Path(__file__).parent / "checkpoint_metadata_v2.txt"
+STAGED = FileHandle(
+    path="staged/1f2e3d-1234-0-17-rows~0a1b2c3d4e5f",
+    size=70_000,
+    checksum="0123456789abcdef0123456789abcdef",
+)
 SST = FileHandle(path="shared/41-5f0c", size=1_048_576, checksum="00112233445566778899aabbccddeeff")
 LOG = FileHandle(path="chk-42/77aa", size=99_000, checksum="ffeeddccbbaa99887766554433221100")
 METADATA = CheckpointMetadata(
@@ -27,6 +38,7 @@ METADATA = CheckpointMetadata(
     checkpoint_id=42,
     job_id="orders-2026",
     job_name="Orders, täglich",
+    lineage="c0ffee",
     fence=3,
     incarnation="1f2e3d",
     epoch=1_234,
@@ -68,14 +80,44 @@ METADATA = CheckpointMetadata(
     sources=[
         SourceSnapshot(uid="orders", position={"offset": '{"logOffset":7}'}, logs={"files": [LOG]})
     ],
+    committables=[
+        Committable(
+            uid="files", checkpoint_id=41, epoch=1_230, subtask=0, data=b'{"path":"part-1"}'
+        ),
+        Committable(
+            uid="orders-table",
+            checkpoint_id=42,
+            epoch=1_234,
+            subtask=1,
+            attempt=18,
+            rows=StagedHandle(handle=STAGED, rows=1_000),
+        ),
+    ],
+    channel_state=[
+        ChannelState(
+            uid="count-by-user",
+            input=0,
+            subtask=1,
+            parallelism=2,
+            max_parallelism=128,
+            rows=StagedHandle(handle=inline(b"\x01\x02\x03"), rows=3),
+        )
+    ],
     spark={"offsets": ["v1", None, 1.5, True]},
     properties={"region": "eu"},
 )
 
 
-def test_the_bytes_of_a_checkpoint_are_those_of_format_1():
+def test_the_bytes_of_a_checkpoint_are_those_of_format_2():
     assert encode_metadata(METADATA) == GOLDEN.read_bytes()
 
 
-def test_a_checkpoint_of_format_1_can_be_read():
+def test_a_checkpoint_of_format_2_can_be_read():
     assert decode_metadata(GOLDEN.read_bytes(), GOLDEN.name) == METADATA
+
+
+def test_a_checkpoint_of_format_1_can_be_read():
+    older = msgspec.structs.replace(
+        METADATA, format=1, lineage="", committables=[], channel_state=[]
+    )
+    assert decode_metadata(GOLDEN_1.read_bytes(), GOLDEN_1.name) == older

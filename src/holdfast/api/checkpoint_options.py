@@ -84,7 +84,7 @@ CHECKPOINTING_MODE: ConfigOption[CheckpointingMode] = ConfigOption(
     f"{_PREFIX}mode",
     member(CheckpointingMode),
     CheckpointingMode.EXACTLY_ONCE,
-    "EXACTLY_ONCE or AT_LEAST_ONCE.",
+    "EXACTLY_ONCE publishes output with its checkpoint, AT_LEAST_ONCE at the end of its epoch.",
 )
 CHECKPOINT_TIMEOUT: ConfigOption[int] = ConfigOption(
     f"{_PREFIX}timeout",
@@ -143,7 +143,8 @@ AFTER_TASKS_FINISH: ConfigOption[bool] = ConfigOption(
     f"{_PREFIX}checkpoints-after-tasks-finish",
     boolean,
     True,
-    "Whether checkpoints go on when some sources have ended, with a last one at the end.",
+    "Whether checkpoints go on when some sources have ended, with a last one at the end; without "
+    "it output that waits for a checkpoint then is not published.",
     aliases=(f"{_PREFIX}checkpoints-after-tasks-finish.enabled",),
 )
 CHECKPOINT_STORAGE: ConfigOption[str | None] = ConfigOption(
@@ -228,7 +229,7 @@ ACCEPT_DUPLICATES: ConfigOption[bool] = ConfigOption(
     boolean,
     False,
     "Whether a recovery may go back beyond a checkpoint whose output is published already, "
-    "which repeats that output.",
+    "which repeats that output; refused otherwise.",
 )
 RECOVERY_PATH: ConfigOption[str | None] = ConfigOption(
     "execution.state-recovery.path",

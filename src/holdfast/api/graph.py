@@ -14,6 +14,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from holdfast.api.checkpointed import CheckpointedFunction, ListCheckpointed
+from holdfast.api.sink import Sink
 from holdfast.errors import DuplicateUidError, JobGraphError
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Kind(Enum):
     KEYED_PROCESS = "KeyedProcess"
     REDUCE = "Reduce"
     SINK_FUNCTION = "Sink"
+    WRITER = "Writer"
     OUTPUT = "Output"
 
 
@@ -129,7 +131,8 @@ class Node:
     @property
     def may_have_state(self) -> bool:
         """Whether it can have keyed state, or has operator state."""
-        if isinstance(self.function, CheckpointedFunction | ListCheckpointed):
+        if isinstance(self.function, CheckpointedFunction | ListCheckpointed | Sink):
+            # Of a sink, output that waits to be published is found by its uid.
             return True
         return self.keyed and self.kind is not Kind.OUTPUT
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import pyarrow as pa
 
 from holdfast.api.aggregations import field_aggregate
+from holdfast.api.driver_sinks import ForeachBatchSink, PrintSink, SparkSink
 from holdfast.api.functions import (
     FilterFunction,
     FlatMapFunction,
@@ -33,7 +34,8 @@ from holdfast.api.graph import (
     Partitioning,
 )
 from holdfast.api.parallelism import check_max_parallelism
-from holdfast.api.sinks import ForeachBatchSink, PrintSink, SparkSink
+from holdfast.api.sink import Sink
+from holdfast.api.two_phase_commit import TwoPhaseCommitSink, TwoPhaseCommitSinkFunction
 from holdfast.api.types import StreamType, declared_output
 from holdfast.errors import JobGraphError, KeyTypeError, TypeDeclarationError
 
@@ -93,7 +95,9 @@ class _Operator:
     def on_error(self: S, policy: ErrorPolicy) -> S:
         """Say what happens to a row on which the operator's function raises."""
         node = self._operator("on_error")
-        if node.kind in (Kind.SOURCE, Kind.OUTPUT):
+        if node.kind in (Kind.SOURCE, Kind.OUTPUT) or (
+            isinstance(node.function, Sink) and node.function.takes_rows
+        ):
             raise JobGraphError(
                 f"on_error() speaks of a function that runs on rows in tasks, and {node.name!r} "
                 "has none; call it on the result of map, process, add_sink and the like"
@@ -211,24 +215,36 @@ class DataStream(_Operator):
             self._env, (Edge(node, tag, StreamType.of(Any if tag.type is None else tag.type)),)
         )
 
-    def add_sink(self, sink: SinkFunction) -> DataStreamSink:
+    def add_sink(self, sink: SinkFunction | TwoPhaseCommitSinkFunction) -> DataStreamSink:
         """Hand every element to a function, in the tasks."""
+        if isinstance(sink, TwoPhaseCommitSinkFunction):
+            return self.sink_to(TwoPhaseCommitSink(sink))
         if not isinstance(sink, SinkFunction):
             raise JobGraphError(_wrong_function("add_sink", sink, "SinkFunction"))
         return self._sink(Kind.SINK_FUNCTION, sink, "Sink")
 
-    def sink_to(self, sink: SparkSink) -> DataStreamSink:
-        """Write every epoch with one of Spark's writers."""
-        if not isinstance(sink, SparkSink):
+    def sink_to(self, sink: Sink | SparkSink) -> DataStreamSink:
+        """Write with a sink that publishes in a second step, or with one of Spark's writers."""
+        if isinstance(sink, SparkSink):
+            self._check_typed(f"a {sink.format} sink")
+            return self._sink(Kind.OUTPUT, sink, f"Sink: {sink.format}")
+        if not isinstance(sink, Sink):
             raise JobGraphError(
-                f"sink_to takes a SparkSink, not {type(sink).__name__}; "
+                f"sink_to takes a Sink or a SparkSink, not {type(sink).__name__}; "
                 "add_sink takes a SinkFunction, foreach_batch a function of a DataFrame"
             )
-        self._check_typed(f"a {sink.format} sink")
-        return self._sink(Kind.OUTPUT, sink, f"Sink: {sink.format}")
+        if sink.takes_rows:
+            self._check_typed(f"a {sink.name}")
+            sink.check(self.type.schema)
+        return self._sink(Kind.WRITER, sink, f"Sink: {sink.name}")
 
     def foreach_batch(self, function: Callable[[Any, int], object]) -> DataStreamSink:
-        """Hand every epoch's DataFrame and number to `function`, on the driver."""
+        """Hand a DataFrame and its number to `function`, on the driver.
+
+        With exactly once it is called when a checkpoint is complete, with the rows and the
+        id of that checkpoint: once, or after a recovery again with the same id. Otherwise
+        it is called at the end of every epoch, with the epoch's number.
+        """
         if not callable(function):
             raise JobGraphError(
                 _wrong_function("foreach_batch", function, "function of (df, epoch)")

@@ -105,6 +105,16 @@ class Coordinator:
         """The id that the next checkpoint will have."""
         return self._next_id
 
+    def resume_after(self, checkpoint_id: int) -> None:
+        """Go on from a complete checkpoint, which may be one that turned up in storage.
+
+        A driver that was replaced may have completed it meanwhile. Its id is used then, and
+        it is kept like any other.
+        """
+        if checkpoint_id >= self._next_id:
+            self._next_id = checkpoint_id + 1
+            self._retained.append(checkpoint_id)
+
     @property
     def consecutive_failures(self) -> int:
         """Counted failures since the last success, or since they last failed the job."""

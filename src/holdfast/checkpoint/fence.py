@@ -3,15 +3,20 @@
 Every driver that starts a job takes the next number by creating `fence/<number>`, and
 looks for a higher one before it completes or deletes anything. Fences are never
 removed while the job's directory exists: a gap would hide the ones behind it.
+
+A driver that goes back to a checkpoint says so, in `fence/<number>.from-<fence>-<id>`,
+before it publishes what that lists. A driver that was replaced may complete another one
+later, of the same input; whoever comes then must not go back to that.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import socket
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -20,6 +25,8 @@ from holdfast.errors import FencedError
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.storage import NamedFiles
+
+_NOTE: Final = re.compile(r"(\d+)\.from-(\d+)-(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +52,10 @@ class Fence:
         if self.files.exists(_name(self.number + 1)):
             raise self._taken_over()
 
+    def going_back(self, fence: int, checkpoint_id: int) -> None:
+        """Note that this driver goes on from the checkpoint written under `fence`."""
+        self.files.create_exclusive(f"{_name(self.number)}.from-{fence}-{checkpoint_id}", b"")
+
     def _taken_over(self) -> FencedError:
         highest = max(_taken(self.files))
         holder = self.files.read(_name(highest)) or b"?"
@@ -64,6 +75,20 @@ def take_fence(files: NamedFiles) -> Fence:
     while not files.create_exclusive(_name(number), holder):
         number += 1
     return Fence(files, number, holder)
+
+
+def still_valid(files: NamedFiles, checkpoints: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Those of `checkpoints`, each a fence and an id, that a driver may go back to.
+
+    Left out are those that a driver which was replaced has completed too late: another one
+    had gone back to an earlier one by then.
+    """
+    notes = (_NOTE.fullmatch(name) for name in files.entries(FENCES))
+    noted = [(int(note[1]), (int(note[2]), int(note[3]))) for note in notes if note]
+    if not noted:
+        return checkpoints
+    by, chosen = max(noted)
+    return [one for one in checkpoints if one[0] >= by or one <= chosen]
 
 
 def _name(number: int) -> str:

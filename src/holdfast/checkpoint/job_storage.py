@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from holdfast.api.sink import OPENED
 from holdfast.checkpoint.completed import store_metadata
 from holdfast.checkpoint.metadata import paths_of
 from holdfast.checkpoint.registry import SharedFiles
-from holdfast.checkpoint.storage import SHARED, checkpoint_directory
+from holdfast.checkpoint.storage import SHARED, STAGED, checkpoint_directory, metadata_name
 from holdfast.checkpoint.sweep import delete_checkpoint, sweep
+from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,8 +37,10 @@ class JobStorage:
         self._fence = fence
         self._lock = threading.Lock()
         self._shared = SharedFiles()
+        self._staged = SharedFiles()
         for metadata in completed:
-            self._shared.register(metadata.checkpoint_id, _shared_paths(metadata))
+            self._shared.register(metadata.checkpoint_id, _paths(metadata, SHARED))
+            self._staged.register(metadata.checkpoint_id, _paths(metadata, STAGED))
 
     @property
     def fence_number(self) -> int:
@@ -55,18 +59,53 @@ class JobStorage:
         """Keep the files of `base` for a checkpoint that is about to be uploaded."""
         if base is not None:
             with self._lock:
-                self._shared.register(checkpoint_id, _shared_paths(base))
+                self._shared.register(checkpoint_id, _paths(base, SHARED))
+
+    def keep_staged(self, metadata: CheckpointMetadata) -> None:
+        """Note which staged rows a checkpoint needs that has been completed for good."""
+        with self._lock:
+            self._staged.register(metadata.checkpoint_id, _paths(metadata, STAGED))
+
+    def release_staged(self, paths: Iterable[str]) -> None:
+        """Remove staged rows, but for those that a checkpoint needs."""
+        with self._lock:
+            unused = set(paths) - self._staged.in_use
+        for path in unused:
+            self.files.delete(path)
+
+    def sweep_staged(self, incarnation: str | None) -> None:
+        """Remove what incarnations other than this one have staged and no checkpoint needs."""
+        self._fence.check()
+        with self._lock:
+            in_use = self._staged.in_use
+        # Notes go when what they speak of is published, or aborted.
+        kept = (OPENED,) if incarnation is None else (OPENED, f"{incarnation}-")
+        for name in self.files.entries(STAGED):
+            path = f"{STAGED}/{name}"
+            if not name.startswith(kept) and path not in in_use:
+                self.files.delete(path)
 
     def complete(self, metadata: CheckpointMetadata) -> None:
         """Write the metadata, last of all; raises as `store_metadata` does."""
         store_metadata(self.files, metadata, self._fence)
         with self._lock:
-            self._shared.register(metadata.checkpoint_id, _shared_paths(metadata))
+            self._shared.register(metadata.checkpoint_id, _paths(metadata, SHARED))
+
+    def is_gone(self, checkpoint_id: int) -> bool:
+        """Whether it is certain that nobody can find a checkpoint complete."""
+        try:
+            return not self.files.exists(metadata_name(checkpoint_id))
+        except HoldfastError:
+            return False
 
     def delete(self, checkpoint_id: int) -> None:
-        """Remove a checkpoint, complete or not, and what no other one uses of its files."""
+        """Remove a checkpoint, complete or not, and what no other one uses of its files.
+
+        What one has staged that was never completed for good is the next one's to list.
+        """
         with self._lock:
             unused = self._shared.unregister(checkpoint_id)
+            unused |= self._staged.unregister(checkpoint_id)
         delete_checkpoint(self.files, checkpoint_id, unused, fence=self._fence)
 
     def sweep(self, below: int) -> None:
@@ -76,5 +115,5 @@ class JobStorage:
         sweep(self.files, below=below, fence=self._fence, in_use=in_use)
 
 
-def _shared_paths(metadata: CheckpointMetadata) -> list[str]:
-    return [path for path in paths_of(metadata) if path.startswith(f"{SHARED}/")]
+def _paths(metadata: CheckpointMetadata, directory: str) -> list[str]:
+    return [path for path in paths_of(metadata) if path.startswith(f"{directory}/")]

@@ -28,8 +28,13 @@ from holdfast.errors import CorruptCheckpointError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FORMAT: Final = 1
-"""Number of the format written; the newest of those that can be read."""
+FORMAT: Final = 2
+"""Number of the format written; the newest of those that can be read.
+
+1: state and sources. 2: output to be published and input to be processed, which a
+reader of 1 would lose without a word.
+"""
+READABLE: Final = frozenset({1, 2})
 
 LONGEST_HEADER: Final = 1024
 """Bytes from the beginning of the file that always contain the header."""
@@ -80,6 +85,45 @@ class SourceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     logs: dict[str, list[Handle]] = {}
 
 
+class StagedHandle(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows in checkpoint storage, as an Arrow IPC stream."""
+
+    handle: Handle
+    rows: int
+
+
+class Committable(msgspec.Struct, frozen=True, kw_only=True):
+    """Output of one subtask's epoch that is staged and not published yet."""
+
+    uid: str
+    """Of the sink."""
+    checkpoint_id: int
+    """The checkpoint it is published with."""
+    epoch: int
+    subtask: int
+    attempt: int = 0
+    """Tells the attempt that was acknowledged from others at the same subtask and epoch."""
+    data: bytes = b""
+    """Anything; the sink's committer knows what it means."""
+    rows: StagedHandle | None = None
+    """Rows in checkpoint storage, if that is what it is."""
+
+
+class ChannelState(msgspec.Struct, frozen=True, kw_only=True):
+    """Input of one subtask that an epoch had no time for."""
+
+    uid: str
+    """Operator that it is for."""
+    input: int
+    """Which of the channels into that operator it is on."""
+    subtask: int
+    parallelism: int
+    """Subtasks that the operator had."""
+    max_parallelism: int
+    """Key groups that it had."""
+    rows: StagedHandle
+
+
 class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """All there is to know about one complete checkpoint."""
 
@@ -89,6 +133,8 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_id: int
     job_id: str
     job_name: str
+    lineage: str = ""
+    """Names the row of checkpoints it belongs to, from a start with nothing on."""
     fence: int
     """Number of the fence under which it was written."""
     incarnation: str
@@ -101,6 +147,10 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
     is_savepoint: bool = False
     operators: list[OperatorSnapshot] = []
     sources: list[SourceSnapshot] = []
+    committables: list[Committable] = []
+    """Output to be published, in the order of epochs."""
+    channel_state: list[ChannelState] = []
+    """Input to be processed before any other, in the order it came."""
     spark: dict[str, Any] = {}
     """Anything the Spark side needs again, as JSON."""
     properties: dict[str, str] = {}
@@ -198,6 +248,11 @@ def handles_of(metadata: CheckpointMetadata) -> Iterator[tuple[str, Handle]]:
         for name, handles in source.logs.items():
             for handle in handles:
                 yield f"log {name!r} of source {source.uid!r}", handle
+    for staged in metadata.committables:
+        if staged.rows is not None:
+            yield f"output of sink {staged.uid!r}, subtask {staged.subtask}", staged.rows.handle
+    for left in metadata.channel_state:
+        yield f"input of operator {left.uid!r}, subtask {left.subtask}", left.rows.handle
 
 
 def paths_of(metadata: CheckpointMetadata) -> set[str]:
@@ -220,10 +275,10 @@ def _check_format(line: bytes, where: str) -> None:
         found = msgspec.json.decode(line, type=_Format)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _damaged(where, f"its first line cannot be read ({error})") from error
-    if found.format != FORMAT:
+    if found.format not in READABLE:
         raise CorruptCheckpointError(
-            f"{where}: the checkpoint has format {found.format}, and this release reads format "
-            f"{FORMAT} only; Holdfast {found.version}, which wrote it, reads it"
+            f"{where}: the checkpoint has format {found.format}, and this release reads formats "
+            f"up to {FORMAT} only; Holdfast {found.version}, which wrote it, reads it"
         )
 
 

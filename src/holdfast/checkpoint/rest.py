@@ -53,10 +53,10 @@ def checkpoint_as_rest(one: CheckpointStatistics) -> dict[str, Any]:
         "checkpointed_size": one.checkpointed_size,
         "state_size": one.state_size,
         "end_to_end_duration": one.end_to_end_duration_ms,
-        # The end of an epoch is the barrier: nothing is in flight, nothing is buffered.
+        # The end of an epoch is the barrier: only what a cut has left over is in flight.
         "alignment_buffered": 0,
         "processed_data": 0,
-        "persisted_data": 0,
+        "persisted_data": one.persisted_size,
         "num_subtasks": one.num_subtasks,
         "num_acknowledged_subtasks": one.num_acknowledged_subtasks,
         "tasks": _tasks(one),
@@ -89,7 +89,7 @@ def _subtask(one: CheckpointStatistics, store: SubtaskCheckpoint) -> dict[str, A
         "checkpoint": {"sync": store.sync_duration_ms, "async": store.async_duration_ms},
         "alignment": {"buffered": 0, "processed": 0, "persisted": 0, "duration": 0},
         "start_delay": max(0, one.epoch_duration_ms - store.sync_duration_ms),
-        "unaligned_checkpoint": False,
+        "unaligned_checkpoint": one.persisted_size > 0,
         "aborted": False,
     }
 

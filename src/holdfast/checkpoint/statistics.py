@@ -54,6 +54,8 @@ class CheckpointStatistics:
     """Bytes of the whole state."""
     checkpointed_size: int = 0
     """Bytes that were uploaded for this checkpoint."""
+    persisted_size: int = 0
+    """Bytes of input that it holds because there was no time to process it."""
     epoch_duration_ms: int = 0
     """From the trigger to the end of the epoch: what alignment is in a pipeline."""
     sync_duration_ms: int = 0
@@ -63,6 +65,8 @@ class CheckpointStatistics:
     finalize_duration_ms: int = 0
     """Writing the metadata."""
     end_to_end_duration_ms: int = 0
+    publish_duration_ms: int | None = None
+    """Publishing its output, after it was complete; None before that has succeeded."""
     external_path: str | None = None
     discarded: bool = False
     failure_timestamp: int | None = None
@@ -141,13 +145,16 @@ class CheckpointStatisticsKeeper:
             self._history.append(one)
             self._total += 1
 
-    def epoch_ended(self, checkpoint_id: int, now: int, epoch: int) -> None:
-        """The epoch that carried it has ended."""
+    def epoch_ended(
+        self, checkpoint_id: int, now: int, epoch: int, persisted_size: int = 0
+    ) -> None:
+        """The epoch that carried it has ended, and left so many bytes of input over."""
         with self._lock:
             one = self._open.get(checkpoint_id)
             if one is not None:
                 one.epoch = epoch
                 one.epoch_duration_ms = now - one.trigger_timestamp
+                one.persisted_size = persisted_size
 
     def acknowledged(self, checkpoint_id: int, now: int, stores: list[SubtaskCheckpoint]) -> None:
         """One task has handed in its part."""
@@ -190,6 +197,13 @@ class CheckpointStatisticsKeeper:
                 one.failure_message = message
                 one.end_to_end_duration_ms = now - one.trigger_timestamp
                 self._latest_failed = one
+
+    def published(self, checkpoint_id: int, duration_ms: int) -> None:
+        """The output of a complete checkpoint is out."""
+        with self._lock:
+            for one in self._history:
+                if one.id == checkpoint_id:
+                    one.publish_duration_ms = duration_ms
 
     def discarded(self, checkpoint_id: int) -> None:
         """A complete checkpoint was deleted in its turn."""

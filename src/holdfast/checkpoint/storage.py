@@ -3,6 +3,7 @@
     <job directory>/chk-<id>/_metadata       written last: with it the checkpoint is complete
     <job directory>/chk-<id>/<unique name>   what belongs to one checkpoint
     <job directory>/shared/<id>-<unique>     what several may use; `id` is the first of them
+    <job directory>/staged/<incarnation>-... rows that wait to be published, or processed
     <job directory>/taskowned/
     <job directory>/fence/<number>           one per driver that ever wrote here
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 METADATA: Final = "_metadata"
 SHARED: Final = "shared"
 TASK_OWNED: Final = "taskowned"
+STAGED: Final = "staged"
 FENCES: Final = "fence"
 
 _MIB: Final = 1024 * 1024

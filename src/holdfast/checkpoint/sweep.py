@@ -11,6 +11,7 @@ from holdfast.checkpoint.metadata import paths_of
 from holdfast.checkpoint.storage import (
     FENCES,
     SHARED,
+    STAGED,
     TASK_OWNED,
     checkpoint_directory,
     metadata_name,
@@ -84,7 +85,7 @@ def delete_job(files: NamedFiles) -> None:
     for checkpoint_id in checkpoint_ids(files):
         delete_checkpoint(files, checkpoint_id)
     # The fence last: until then a driver that was replaced can still tell.
-    for directory in (SHARED, TASK_OWNED, FENCES):
+    for directory in (SHARED, STAGED, TASK_OWNED, FENCES):
         files.delete_tree(directory)
     files.delete_empty_root()
 

@@ -17,6 +17,7 @@ from holdfast.api.checkpointed import (
 from holdfast.api.descriptors import ListStateDescriptor
 from holdfast.errors import StateAccessError
 from holdfast.runtime.operators import Reported
+from holdfast.runtime.writer_operator import WriterOperator
 from holdfast.state.key_groups import key_groups
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 ELEMENTS: Final = ListStateDescriptor("list-checkpointed")
 """The state of a `ListCheckpointed` function; its elements are pickled, as it has no types."""
+WRITER_STATE: Final = "writer-state"
+"""Name of the state that the writers of a sink have."""
 
 
 class FunctionState:
@@ -59,6 +62,9 @@ class FunctionState:
             )
             with Reported(self._operator, "in initialize_state()"):
                 function.initialize_state(context)
+        elif isinstance(self._operator, WriterOperator):
+            if self._operator.plan.has_operator_state:
+                self._operator.restored_state = tuple(self._writer_state().get())
         elif isinstance(function, ListCheckpointed):
             elements = list(self._backend().get_list_state(ELEMENTS).get())
             if self._restored:
@@ -90,10 +96,17 @@ class FunctionState:
             backend = self._backend()
             backend.set_raw_partitions(outputs.partitions)
             backend.set_raw_key_groups(outputs.key_groups)
+        elif isinstance(self._operator, WriterOperator):
+            if self._operator.plan.has_operator_state:
+                self._writer_state().update(self._operator.snapshot_state())
         elif isinstance(function, ListCheckpointed):
             with Reported(self._operator, "in snapshot_state()"):
                 elements = list(function.snapshot_state(epoch.next_checkpoint, timestamp) or ())
                 self._backend().get_list_state(ELEMENTS).update(elements)
+
+    def _writer_state(self) -> ListState[Any]:
+        sink = self._function
+        return self._backend().get_list_state(ListStateDescriptor(WRITER_STATE, sink.state_type))
 
 
 class _InitializationContext(FunctionInitializationContext, OperatorStateStore):

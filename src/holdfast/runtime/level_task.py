@@ -18,11 +18,13 @@ import pyarrow as pa
 from holdfast.api.output import OutputTag
 from holdfast.errors import OutputTypeError
 from holdfast.runtime.copies import copier, shared
+from holdfast.runtime.input_cut import InputCut
 from holdfast.runtime.partition import partitioner
 from holdfast.runtime.read_columns import Reader
 from holdfast.runtime.report import StoreReport, TaskReport
 from holdfast.runtime.seat import Seat, TaskIdentity
 from holdfast.runtime.wire import Packer, Unpacker
+from holdfast.runtime.writer_operator import WriterOperator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,6 +55,10 @@ class LevelTask:
             for copies in level.copies.values()
             for c in copies
         }
+        self._cut: InputCut | None = None
+        if epoch is not None and (epoch.cut_at is not None or epoch.channel_rows):
+            unique = f"{epoch.incarnation}-{epoch.epoch}-{task.subtask}-{task.attempt_id}"
+            self._cut = InputCut(level, epoch, task.subtask, unique, clock)
         self._copiers = {c.id: copier(c.type) for c in level.reads.channels}
         self._readers = {c.id: Reader(c.type) for c in level.reads.channels}
 
@@ -73,14 +79,27 @@ class LevelTask:
 
     def _process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         unpacker = Unpacker(self._level.reads)
+        if self._cut is not None:
+            for channel, rows in self._cut.left_before():
+                yield from self._enter_until_cut(self._cut, channel, rows, left_before=True)
         for count, batch in enumerate(batches, 1):
             if batch.num_rows == 0:
                 continue
             for channel, rows in unpacker.unpack(batch):
-                self._enter(channel, rows)
+                if self._cut is None or channel.id not in self._level.entries:
+                    self._enter(channel, rows)
+                else:
+                    yield from self._enter_until_cut(self._cut, channel, rows)
             yield from self._sent()
             if count % COLLECT_EVERY == 0:
                 gc.collect(1)
+
+    def _enter_until_cut(
+        self, cut: InputCut, channel: Channel, rows: pa.RecordBatch, *, left_before: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        for part in cut.slices(channel, rows, left_before=left_before):
+            self._enter(channel, part)
+            yield from self._sent()
 
     def _enter(self, channel: Channel, rows: pa.RecordBatch) -> None:
         entries = self._level.entries.get(channel.id)
@@ -88,17 +107,26 @@ class LevelTask:
             self._pass_on(channel, rows)
             return
         copies = self._level.copies.get(channel.id, ())
-        needed = bool(entries) or any(self._copy_routes[c.id].needs_elements for c in copies)
+        by_element = [i for i in entries if not self._level.operators[i].takes_rows]
+        needed = bool(by_element) or any(self._copy_routes[c.id].needs_elements for c in copies)
         elements = self._readers[channel.id].elements(rows) if needed else []
         for copy in copies:
             subtasks = self._copy_routes[copy.id].subtasks(elements, rows)
             self._outbox.append(self._packer.pack(copy, rows, subtasks))
-        for position, index in enumerate(entries):
+        for index in entries:
+            if self._level.operators[index].takes_rows:
+                self._feed_rows(self._seat(index), rows)
+        for position, index in enumerate(by_element):
             if position and self._copiers[channel.id] is not shared:
                 elements = self._readers[channel.id].elements(rows)
             seat = self._seat(index)
             keys = seat.keys_of(elements, rows)
             self._feed(seat, elements, keys)
+
+    def _feed_rows(self, seat: Seat, rows: pa.RecordBatch) -> None:
+        assert isinstance(seat.operator, WriterOperator)
+        seat.report.records_in += rows.num_rows
+        seat.operator.process_rows(rows)
 
     def _feed(self, seat: Seat, elements: list[Any], keys: list[Any] | None) -> None:
         report = seat.report
@@ -141,9 +169,11 @@ class LevelTask:
             return
         seat.report.records_out += len(out)
         writer = seat.writers[outlet.tag]
+        by_element = [i for i in outlet.operators if not self._level.operators[i].takes_rows]
+        by_row = [i for i in outlet.operators if self._level.operators[i].takes_rows]
         try:
-            chained = writer.normalise(out) if outlet.operators else []
-            rows = writer.batch(out) if outlet.channels else None
+            chained = writer.normalise(out) if by_element else []
+            rows = writer.batch(out) if outlet.channels or by_row else None
         except OutputTypeError as error:
             raise OutputTypeError(
                 f"{seat.operator.describe()}: {error}", error.row_index
@@ -153,8 +183,10 @@ class LevelTask:
             route = seat.partitioners.get(channel.id)
             subtasks = None if route is None else route.subtasks(out, rows)
             self._outbox.append(self._packer.pack(channel, rows, subtasks))
-        last = len(outlet.operators) - 1
-        for position, index in enumerate(outlet.operators):
+        for index in by_row:
+            self._feed_rows(self._seat(index), rows)
+        last = len(by_element) - 1
+        for position, index in enumerate(by_element):
             mine = chained if position == last else seat.copiers[outlet.tag](chained)
             self._feed(self._seat(index), mine, None)
 
@@ -177,6 +209,7 @@ class LevelTask:
             if seat is not None:
                 self._emit(seat, seat.operator.finish())
         yield from self._sent()
+        self._left_over = () if self._cut is None else self._cut.close()
         for seat in self._seats.values():
             seat.snapshot_function()
         for seat in self._seats.values():
@@ -227,10 +260,16 @@ class LevelTask:
             operators={seat.plan.uid: seat.report for seat in self._seats.values()},
             stores=stores,
             warnings=tuple(warnings),
+            prepared=tuple(one for seat in self._seats.values() for one in seat.prepared),
+            left_over=self._left_over,
         )
 
     def _abort(self) -> None:
+        if self._cut is not None:
+            self._cut.abort()
         for seat in self._seats.values():
+            with contextlib.suppress(Exception):
+                seat.operator.abort()
             with contextlib.suppress(Exception):
                 seat.operator.close()
             seat.abort()

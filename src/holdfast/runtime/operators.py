@@ -93,6 +93,10 @@ class Operator(ABC):
             with Reported(self, "in close()"):
                 self._function.close()
 
+    def abort(self) -> None:
+        """The epoch has failed: drop what was done outside of state; before `close`."""
+        return
+
     def process(self, elements: list[Any], keys: list[Any] | None) -> list[Any]:
         """What the function gives out for `elements`; tagged outputs among it."""
         out: list[Any] = []

@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from holdfast.api.checkpointed import CheckpointedFunction, CheckpointListener, ListCheckpointed
+from holdfast.api.sink import Sink
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from holdfast.api.backends import StateBackend
     from holdfast.api.graph import ErrorPolicy, Kind, Partitioning
+    from holdfast.api.sink import StagedRows, Staging
     from holdfast.api.types import StreamType
     from holdfast.state.machine import ProcessIdentity
 
@@ -103,7 +105,14 @@ class OperatorPlan:
     @property
     def has_operator_state(self) -> bool:
         """Whether its function has state of its own, beside that of keys."""
+        if isinstance(self.function, Sink):
+            return self.function.has_state
         return isinstance(self.function, CheckpointedFunction | ListCheckpointed)
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether it is handed record batches instead of elements."""
+        return isinstance(self.function, Sink) and self.function.takes_rows
 
     @property
     def listens(self) -> bool:
@@ -144,6 +153,22 @@ class CheckpointOrder:
 
 
 @dataclass(frozen=True)
+class ChannelRows:
+    """Input that a subtask had no time for: channel state, in Flink's words."""
+
+    uid: str
+    """Operator that the rows are for."""
+    input: int
+    """Which of the channels into that operator they are on."""
+    subtask: int
+    parallelism: int
+    """Subtasks that the operator had then."""
+    max_parallelism: int
+    """Key groups that it had then."""
+    rows: StagedRows
+
+
+@dataclass(frozen=True)
 class EpochPlan:
     """What the tasks of one epoch are told beside the level's plan."""
 
@@ -165,3 +190,13 @@ class EpochPlan:
     """Checkpoints that were completed since functions were last told."""
     aborted: tuple[int, ...] = ()
     """Checkpoints that were aborted since functions were last told."""
+    exactly_once: bool = False
+    """Whether the output of sinks waits for a checkpoint."""
+    staging: Staging | None = None
+    """Where rows are kept that wait for something."""
+    channel_rows: tuple[ChannelRows, ...] = ()
+    """What earlier epochs have left over; of all subtasks, in the order it was left."""
+    cut_at: int | None = None
+    """When to stop, in milliseconds since 1970, and to leave the rest for the next epoch."""
+    least_work_ms: int = 100
+    """Time that a task gets for what was left over before, though it starts after the cut."""

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.api.metrics import MetricValues
+
+if TYPE_CHECKING:
+    from holdfast.api.sink import StagedRows
+    from holdfast.runtime.plan import ChannelRows
 
 STORE: Final = "store"
 """Directory of a local snapshot that holds the copy of the store."""
@@ -49,6 +53,18 @@ class StoreReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Prepared:
+    """A committable: what a sink's writer has staged."""
+
+    uid: str
+    """Of the sink."""
+    data: bytes = b""
+    """Its encoded form, for the sink's committer."""
+    rows: StagedRows | None = None
+    """The committable itself, if it is rows in checkpoint storage."""
+
+
+@dataclass(frozen=True, slots=True)
 class TaskReport:
     """The acknowledgement of one task of one level."""
 
@@ -65,3 +81,7 @@ class TaskReport:
     stores: dict[str, StoreReport]
     """By uid; only operators whose state was opened."""
     warnings: tuple[str, ...] = ()
+    prepared: tuple[Prepared, ...] = ()
+    """Output that waits to be published."""
+    left_over: tuple[ChannelRows, ...] = ()
+    """Input for the next epoch."""

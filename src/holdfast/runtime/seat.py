@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from holdfast import faults
+from holdfast.api.graph import Kind
 from holdfast.clock import monotonic
 from holdfast.errors import HoldfastError, StateError
 from holdfast.runtime.context import ElementContext, SubtaskContext
@@ -18,10 +19,12 @@ from holdfast.runtime.report import (
     OPERATOR_STATE,
     STORE,
     OperatorReport,
+    Prepared,
     SnapshotReport,
     StoreReport,
 )
 from holdfast.runtime.write_columns import Writer
+from holdfast.runtime.writer_operator import WriterOperator
 from holdfast.state.directories import (
     claim_job,
     file_name,
@@ -84,7 +87,8 @@ class Seat:
             level.job_parameters,
             None if plan.key is None else self.open_state,
         )
-        self.operator: Operator = KINDS[plan.kind](
+        kind = WriterOperator if plan.kind is Kind.WRITER else KINDS[plan.kind]
+        self.operator: Operator = kind(
             plan,
             self._context,
             task.subtask,
@@ -93,6 +97,9 @@ class Seat:
             self.open_state,
             batch_mode=level.batch_mode,
         )
+        if isinstance(self.operator, WriterOperator):
+            assert epoch is not None, "sinks never run at the sources"
+            self.operator.start(epoch, task.attempt_id)
         described = self.operator.describe()
         self.main = next((o for o in plan.outlets if o.tag is None), None)
         self.sides = {o.tag: o for o in plan.outlets if o.tag is not None}
@@ -255,7 +262,12 @@ class Seat:
         except HoldfastError as error:
             raise type(error)(f"{self.operator.describe()}, writing state: {error}") from error
 
+    @property
+    def prepared(self) -> tuple[Prepared, ...]:
+        """Output that waits to be published."""
+        return self.operator.prepared if isinstance(self.operator, WriterOperator) else ()
+
     def abort(self) -> None:
-        """Drop the epoch's changes to state."""
+        """Drop the epoch's changes to state, and its output."""
         if self.state is not None:
             self.state.abort()

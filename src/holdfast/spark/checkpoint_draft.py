@@ -6,8 +6,15 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.handles import FileHandle
-from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorSnapshot, StoreSnapshot
+from holdfast.checkpoint.metadata import (
+    ChannelState,
+    CheckpointMetadata,
+    OperatorSnapshot,
+    StoreSnapshot,
+)
+from holdfast.checkpoint.statistics import SubtaskCheckpoint
 from holdfast.checkpoint.storage import SHARED
+from holdfast.spark.outbox import Outbox, staged_handle
 from holdfast.spark.snapshot_transfer import Upload
 from holdfast.state.key_groups import key_groups
 
@@ -24,6 +31,12 @@ if TYPE_CHECKING:
     from holdfast.spark.snapshot_transfer import Uploaded
 
 
+def inline_below(settings: CheckpointSettings) -> int:
+    """Size below which bytes travel within the metadata."""
+    threshold: int = getattr(settings.storage, "file_state_size_threshold", 0)
+    return threshold
+
+
 class CheckpointDraft:
     """One checkpoint, from the end of its epoch to its metadata."""
 
@@ -36,6 +49,7 @@ class CheckpointDraft:
         result: EpochResult,
         position: QueryPosition,
         base: CheckpointMetadata | None,
+        outbox: Outbox | None = None,
     ) -> None:
         """A draft of which nothing is uploaded yet.
 
@@ -47,12 +61,15 @@ class CheckpointDraft:
             result: What the epoch's tasks have reported.
             position: How far the sources were read, since `base`.
             base: The completed checkpoint that it builds upon.
+            outbox: Output of the incarnation that waits to be published.
         """
         self._plan = plan
         self._job = job
         self._settings = settings
         self._order = order
         self._epoch = result.statistics.epoch
+        self.outbox = outbox or Outbox()
+        self._channel_rows = result.channel_rows
         self.position = position
         self.base = base
         self.stored: CheckpointMetadata | None = None
@@ -68,9 +85,14 @@ class CheckpointDraft:
                 self._missing[report.level, report.subtask] += 1
 
     @property
+    def persisted_size(self) -> int:
+        """Bytes of input that it holds because there was no time to process it."""
+        return sum(left.rows.size for left in self._channel_rows)
+
+    @property
     def inline_below(self) -> int:
         """Size below which state travels within the metadata."""
-        return getattr(self._settings.storage, "file_state_size_threshold", 0)
+        return inline_below(self._settings)
 
     @property
     def local_copies(self) -> dict[tuple[str, int], str]:
@@ -81,10 +103,19 @@ class CheckpointDraft:
             if report.snapshot is not None
         }
 
-    def sync_ms(self, uid: str, subtask: int) -> int:
-        """How long a store's local snapshot took."""
-        snapshot = self._reports[uid, subtask].snapshot
-        return 0 if snapshot is None else snapshot.sync_ms
+    def figures(self, store: Uploaded, now: int) -> SubtaskCheckpoint:
+        """What is shown of a store that was uploaded."""
+        upload = store.upload
+        snapshot = self._reports[upload.uid, upload.subtask].snapshot
+        return SubtaskCheckpoint(
+            uid=upload.uid,
+            subtask=upload.subtask,
+            ack_timestamp=now,
+            sync_duration_ms=0 if snapshot is None else snapshot.sync_ms,
+            async_duration_ms=store.duration_ms,
+            state_size=sum(handle.size for handle in store.files.values()),
+            checkpointed_size=store.uploaded_size,
+        )
 
     def uploads(
         self, inherited: frozenset[tuple[str, int]], obsolete: dict[tuple[str, int], str]
@@ -152,12 +183,14 @@ class CheckpointDraft:
         """The metadata, once everything is uploaded."""
         from holdfast import __version__
 
+        checkpoint_id = self._order.id
         operators = [op for level in self._plan.levels for op in level.operators]
         return CheckpointMetadata(
             version=__version__,
-            checkpoint_id=self._order.id,
+            checkpoint_id=checkpoint_id,
             job_id=self._job.job_id,
             job_name=self._job.name,
+            lineage=self.outbox.lineage,
             fence=fence,
             incarnation=self._job.incarnation,
             epoch=self._epoch,
@@ -169,6 +202,18 @@ class CheckpointDraft:
                 snapshot for op in operators if (snapshot := self._operator(op)) is not None
             ],
             sources=sources,
+            committables=self.outbox.listed(self._epoch, checkpoint_id),
+            channel_state=[
+                ChannelState(
+                    uid=left.uid,
+                    input=left.input,
+                    subtask=left.subtask,
+                    parallelism=left.parallelism,
+                    max_parallelism=left.max_parallelism,
+                    rows=staged_handle(left.rows),
+                )
+                for left in self._channel_rows
+            ],
             spark={"offset_metadata": self.position.metadata},
         )
 

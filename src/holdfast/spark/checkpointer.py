@@ -29,12 +29,14 @@ from holdfast.checkpoint.instructions import (
 )
 from holdfast.checkpoint.job_storage import JobStorage
 from holdfast.checkpoint.policy import CoordinatorPolicy
-from holdfast.checkpoint.statistics import CheckpointStatisticsKeeper, SubtaskCheckpoint
+from holdfast.checkpoint.statistics import CheckpointStatisticsKeeper
 from holdfast.clock import SystemClock
 from holdfast.errors import CheckpointError, FencedError, HoldfastError
 from holdfast.runtime.plan import CheckpointOrder
 from holdfast.spark.checkpoint_draft import CheckpointDraft
 from holdfast.spark.epochs import EpochOrder
+from holdfast.spark.left_over import LeftOver, release
+from holdfast.spark.notices import Notices
 from holdfast.spark.query_log import capture
 from holdfast.spark.snapshot_transfer import Upload, upload_one
 from holdfast.spark.source_commits import SourceCommits
@@ -53,10 +55,13 @@ if TYPE_CHECKING:
     from holdfast.spark.compiler import JobPlan
     from holdfast.spark.epochs import EpochResult, JobIdentity
     from holdfast.spark.pinned_calls import PinnedCalls
+    from holdfast.spark.publication import Publication
     from holdfast.spark.snapshot_transfer import Uploaded
 
 logger = logging.getLogger("holdfast")
 
+LEAST_WORK_MS = 100
+"""Time that a task gets at least for input left over before, be checkpoints due or not."""
 FENCE_EVERY_MS = 2_000
 """How often an epoch makes sure that no other driver has taken over."""
 
@@ -74,6 +79,7 @@ class Checkpointer:
         completed: list[CheckpointMetadata],
         next_id: int,
         on_failure: Callable[[HoldfastError], None],
+        publication: Publication,
         listeners: Iterable[Any] = (),
         *,
         clock: Clock | None = None,
@@ -89,6 +95,7 @@ class Checkpointer:
             completed: Complete checkpoints that are there already, oldest first.
             next_id: Id of the first checkpoint.
             on_failure: Told, from any thread, when checkpoints can no longer be taken.
+            publication: Brings output out when its checkpoint is complete.
             listeners: Objects that are told on the driver how checkpoints end.
             clock: Tells when they are due and when they expire; the system's if not given.
         """
@@ -97,7 +104,8 @@ class Checkpointer:
         self._storage = JobStorage(files, fence, completed)
         self._calls = calls
         self._on_failure = on_failure
-        self._listeners = tuple(listeners)
+        self._publication = publication
+        self._notices = Notices(listeners, self._fail_job)
         self._source_commits = SourceCommits(plan)
         self._clock = clock or SystemClock()
         self._lock = threading.RLock()
@@ -118,7 +126,6 @@ class Checkpointer:
         self._pool = ThreadPoolExecutor(settings.max_concurrent + 1, "holdfast-checkpoint")
         self._drafts: dict[int, CheckpointDraft] = {}
         self._cancelled: dict[int, threading.Event] = {}
-        self._notices: tuple[list[int], list[int]] = ([], [])
         self._failure: HoldfastError | None = None
         self._fence_checked = 0
         self._epoch_ms = 0
@@ -126,6 +133,7 @@ class Checkpointer:
         """Whether there is an epoch that no checkpoint contains."""
         self._uploading: Future[None] | None = None
         self._obsolete: dict[tuple[str, int], str] = {}
+        self._left_over = LeftOver()
         self._litter = False
         """Whether a checkpoint has failed that may have left files behind."""
         self.statistics = CheckpointStatisticsKeeper()
@@ -163,6 +171,8 @@ class Checkpointer:
             leaves: Which of Spark's sources are whose.
         """
         with self._lock:
+            if base is not None:
+                self._coordinator.resume_after(base.checkpoint_id)
             self._job = job
             self._base = base
             self._inherited = inherited
@@ -170,6 +180,7 @@ class Checkpointer:
             self._leaves = leaves
             self._failure = None
             self._changed = False
+            self._left_over = LeftOver()
 
     def order(self, *, idle: bool, last: bool = False) -> EpochOrder | None:
         """What the next epoch is told; for one without input, None if it need not run.
@@ -206,9 +217,25 @@ class Checkpointer:
                     checkpoint = CheckpointOrder(instruction.id, now)
                     self._cancelled[instruction.id] = threading.Event()
                     self.statistics.begun(instruction.id, now, len(participants))
-            completed, aborted = self._notices
-            self._notices = ([], [])
-            return EpochOrder(checkpoint, next_id, tuple(completed), tuple(aborted))
+            completed, aborted = self._notices.take()
+            return EpochOrder(
+                checkpoint,
+                next_id,
+                completed,
+                aborted,
+                idle=idle,
+                cut_at=None if idle else self._cut_at(now, due),
+                least_work_ms=max(LEAST_WORK_MS, self._settings.interval_ms // 4),
+            )
+
+    def _cut_at(self, now: int, due: int | None) -> int | None:
+        """When an epoch that begins now has held a checkpoint up for long enough."""
+        settings = self._settings
+        if not settings.unaligned:
+            return None
+        # Where one is under way, the next is due an interval later at the earliest.
+        due = now + settings.interval_ms if due is None else due
+        return due + settings.aligned_timeout_ms
 
     def _check_fence(self, now: int) -> None:
         if now - self._fence_checked >= FENCE_EVERY_MS:
@@ -224,6 +251,7 @@ class Checkpointer:
         self._epoch_ms = result.statistics.duration_ms
         for report in result.reports:
             self._calls.learn(report.subtask, report.executor)
+        self._left_over.taken(result.channel_rows)
         if order.checkpoint is None:
             return
         checkpoint_id = order.checkpoint.id
@@ -234,13 +262,23 @@ class Checkpointer:
                 self._query_dir, batch_id, self._leaves, None if base is None else end_of(base)
             )
             draft = CheckpointDraft(
-                self._plan, self._job, self._settings, order.checkpoint, result, position, base
+                self._plan,
+                self._job,
+                self._settings,
+                order.checkpoint,
+                result,
+                position,
+                base,
+                self._publication.outbox,
             )
             self._drafts[checkpoint_id] = draft
             uploads = self._uploads(draft)
             self._storage.build_upon(checkpoint_id, base)
             self.statistics.epoch_ended(
-                checkpoint_id, self._clock.now_ms(), result.statistics.epoch
+                checkpoint_id,
+                self._clock.now_ms(),
+                result.statistics.epoch,
+                draft.persisted_size,
             )
         if self._settings.asynchronous:
             self._uploading = self._pool.submit(self._upload, checkpoint_id, uploads)
@@ -266,6 +304,12 @@ class Checkpointer:
             self._carry_out(self._coordinator.abort_all(self._clock.now_ms(), reason))
         self._pool.shutdown(wait=True)
         self._sweep()
+
+    def drop_staged(self) -> None:
+        """Remove rows that wait for a checkpoint which does not come: the job has ended."""
+        # What is in doubt may still be found complete, and lists rows that were staged.
+        if not self._coordinator.in_doubt:
+            self._storage.sweep_staged(None)
 
     def _sweep(self) -> None:
         """Remove what failed checkpoints have left in storage."""
@@ -326,7 +370,7 @@ class Checkpointer:
             draft = self._drafts.get(checkpoint_id)
             if draft is not None:
                 self.statistics.acknowledged(
-                    checkpoint_id, now, [_figures(draft, store, now) for store in stores]
+                    checkpoint_id, now, [draft.figures(store, now) for store in stores]
                 )
             instructions = self._coordinator.acknowledge(checkpoint_id, task, now, stores)
         self._carry_out(instructions)
@@ -360,6 +404,16 @@ class Checkpointer:
         checkpoint_id = order.id
         with self._lock:
             draft = self._drafts[checkpoint_id]
+        with self._publication.lock:
+            instructions = self._store(checkpoint_id, draft)
+            self._carry_out(instructions)
+            completed = any(isinstance(one, Completed) for one in instructions)
+            # Another driver may go on from one that is still there, and publish under its id.
+            if not completed and self._storage.is_gone(checkpoint_id):
+                draft.outbox.unlist(checkpoint_id)
+
+    def _store(self, checkpoint_id: int, draft: CheckpointDraft) -> list[Instruction]:
+        """Write the metadata; what the coordinator says to that."""
         now = self._clock.now_ms()
         try:
             faults.reach("before-metadata", checkpoint=checkpoint_id)
@@ -375,16 +429,12 @@ class Checkpointer:
             faults.reach("after-metadata", checkpoint=checkpoint_id)
         except FencedError as error:
             self._fail_job(error)
-            instructions = self._coordinator_store_failed(checkpoint_id, str(error))
+            return self._coordinator_store_failed(checkpoint_id, str(error))
         except Exception as error:
-            instructions = self._coordinator_store_failed(
-                checkpoint_id, f"{type(error).__name__}: {error}"
-            )
-        else:
-            with self._lock:
-                draft.stored = metadata
-                instructions = self._coordinator.stored(checkpoint_id, self._clock.now_ms())
-        self._carry_out(instructions)
+            return self._coordinator_store_failed(checkpoint_id, f"{type(error).__name__}: {error}")
+        with self._lock:
+            draft.stored = metadata
+            return self._coordinator.stored(checkpoint_id, self._clock.now_ms())
 
     def _coordinator_store_failed(self, checkpoint_id: int, why: str) -> list[Instruction]:
         with self._lock:
@@ -400,16 +450,29 @@ class Checkpointer:
                 self._base = draft.stored
                 self._inherited = frozenset(draft.local_copies)
             self._replace_local_copies(draft)
-            self._notices[0].append(checkpoint_id)
             self.statistics.completed(checkpoint_id, now, path)
         logger.info("checkpoint %d is complete: %s", checkpoint_id, path)
-        if self._litter:
-            self._sweep()
         try:
+            self._storage.keep_staged(draft.stored)
+            self._publication.publish(draft.stored, draft.outbox, self._storage)
+            self.statistics.published(checkpoint_id, self._clock.now_ms() - now)
             self._source_commits.completed(draft.stored)
         except HoldfastError as error:
             self._fail_job(error)
-        self._tell("notify_checkpoint_complete", checkpoint_id)
+        except Exception as error:
+            self._fail_job(
+                CheckpointError(
+                    f"publishing the output of checkpoint {checkpoint_id} "
+                    f"failed: {type(error).__name__}: {error}"
+                )
+            )
+        if self._litter:
+            self._sweep()
+        if draft.stored.incarnation == self._job.incarnation:
+            with self._lock:
+                done = self._left_over.done(draft.stored)
+            release(done, self._storage)
+        self._notices.completed(checkpoint_id)
 
     def _replace_local_copies(self, draft: CheckpointDraft) -> None:
         if self._settings.local_backup:
@@ -423,10 +486,9 @@ class Checkpointer:
         with self._lock:
             self._litter = True
             self._changed = True
-            self._notices[1].append(checkpoint_id)
             self.statistics.failed(checkpoint_id, timestamp, why)
         logger.warning("checkpoint %d failed: %s", checkpoint_id, why)
-        self._tell("notify_checkpoint_aborted", checkpoint_id)
+        self._notices.aborted(checkpoint_id)
 
     def _delete(self, checkpoint_id: int) -> None:
         with self._lock:
@@ -440,18 +502,6 @@ class Checkpointer:
             # It is left for a sweep; nothing depends on its being gone.
             logger.warning("checkpoint %d was not deleted: %s", checkpoint_id, error)
 
-    def _tell(self, method: str, checkpoint_id: int) -> None:
-        for listener in self._listeners:
-            try:
-                getattr(listener, method)(checkpoint_id)
-            except Exception as error:
-                self._fail_job(
-                    CheckpointError(
-                        f"a checkpoint listener raised in {method}({checkpoint_id}): "
-                        f"{type(error).__name__}: {error}"
-                    )
-                )
-
     def _fail_job(self, error: HoldfastError) -> None:
         with self._lock:
             if self._failure is not None:
@@ -462,16 +512,3 @@ class Checkpointer:
 
 def _group(checkpoint_id: int) -> str:
     return f"holdfast-upload-{checkpoint_id}"
-
-
-def _figures(draft: CheckpointDraft, store: Uploaded, now: int) -> SubtaskCheckpoint:
-    upload = store.upload
-    return SubtaskCheckpoint(
-        uid=upload.uid,
-        subtask=upload.subtask,
-        ack_timestamp=now,
-        sync_duration_ms=draft.sync_ms(upload.uid, upload.subtask),
-        async_duration_ms=store.duration_ms,
-        state_size=sum(handle.size for handle in store.files.values()),
-        checkpointed_size=store.uploaded_size,
-    )

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.api.checkpoint_options import ExternalizedCheckpointRetention
+from holdfast import faults
+from holdfast.api.checkpoint_options import CheckpointingMode, ExternalizedCheckpointRetention
 from holdfast.api.checkpoint_storage import FileSystemCheckpointStorage, JobManagerCheckpointStorage
+from holdfast.api.graph import Kind
 from holdfast.checkpoint.fence import take_fence
 from holdfast.checkpoint.open_files import open_files
 from holdfast.checkpoint.storage import TASK_OWNED
 from holdfast.checkpoint.sweep import delete_job
+from holdfast.spark.checkpoint_draft import inline_below
 from holdfast.spark.checkpointer import Checkpointer
 from holdfast.spark.epochs import EpochOrder
+from holdfast.spark.publication import Publication
+from holdfast.spark.publisher import Publisher
 from holdfast.spark.query_log import source_leaves
 from holdfast.spark.restorer import FRESH, Restorer
 from holdfast.spark.statistics import JobStatus
@@ -23,15 +29,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from holdfast.api.backends import StateBackend
     from holdfast.api.checkpoint_settings import CheckpointSettings
     from holdfast.checkpoint.statistics import CheckpointingStatistics
     from holdfast.spark.compiler import JobPlan
-    from holdfast.spark.epochs import EpochResult, JobIdentity
+    from holdfast.spark.epochs import Delivery, EpochResult, JobIdentity
     from holdfast.spark.pinned_calls import PinnedCalls
     from holdfast.spark.restorer import RestoredJob
+
+logger = logging.getLogger("holdfast")
 
 _NOTHING_SPECIAL: Final = EpochOrder()
 
@@ -70,30 +78,61 @@ class Checkpointing:
                 self._files, recovery.path, ignore_unclaimed=recovery.ignore_unclaimed
             )
         self._checkpointer: Checkpointer | None = None
+        self._publication: Publication | None = None
+
+    @property
+    def exactly_once(self) -> bool:
+        """Whether output waits for checkpoints where its sink allows that."""
+        settings = self._settings
+        return settings is not None and settings.mode is CheckpointingMode.EXACTLY_ONCE
+
+    @property
+    def delivery(self) -> Delivery:
+        """What the tasks are told about output."""
+        assert self._publication is not None
+        return self._publication.delivery
 
     def max_parallelism(self) -> dict[str, int]:
         """Number of key groups that stored state prescribes, by uid."""
         return {} if self._restorer is None else self._restorer.max_parallelism()
 
     def open(
-        self, plan: JobPlan, calls: PinnedCalls, on_failure: Callable[[BaseException], None]
+        self,
+        spark: SparkSession,
+        plan: JobPlan,
+        calls: PinnedCalls,
+        on_failure: Callable[[BaseException], None],
     ) -> None:
         """Become the one driver that writes checkpoints of the job."""
         self._plan = plan
         self._calls = calls
-        if self._settings is None:
+        settings = self._settings
+        publisher = Publisher(spark, plan, calls)
+        self._publication = Publication(
+            publisher,
+            self._files,
+            exactly_once=self.exactly_once,
+            inline_below=0 if settings is None else inline_below(settings),
+        )
+        if self._restorer is not None:
+            self._restorer.publishes = self.exactly_once and publisher.has_sinks
+            self._restorer.accepts_duplicates = settings is not None and settings.accept_duplicates
+        if settings is None:
             return
+        if self.exactly_once:
+            _warn_of_repetition(plan)
         assert self._restorer is not None
         self._fence = take_fence(self._files)
         self._checkpointer = Checkpointer(
             plan,
-            self._settings,
+            settings,
             self._files,
             self._fence,
             calls,
             self._restorer.completed(),
             self._restorer.next_id(),
             on_failure,
+            self._publication,
             self._listeners,
         )
 
@@ -131,6 +170,16 @@ class Checkpointing:
         )
         if restored.statistics is not None and keeper is not None:
             keeper.statistics.restored(restored.statistics)
+        if restored.metadata is not None:
+            assert restored.files is not None
+            assert self._publication is not None
+            if keeper is not None:
+                # The checkpoint may be that of a driver which has taken over, and publishes.
+                self._fence.check()
+                if restored.files is self._files:
+                    metadata = restored.metadata
+                    self._fence.going_back(metadata.fence, metadata.checkpoint_id)
+            self._publication.recover(restored.metadata, restored.files)
         return restored
 
     def begin(
@@ -141,6 +190,8 @@ class Checkpointing:
         leaves: Mapping[str, tuple[int, ...]],
     ) -> None:
         """An incarnation begins."""
+        assert self._publication is not None
+        self._publication.begin(job)
         if self._checkpointer is not None:
             self._checkpointer.begin_incarnation(
                 job, restored.base, restored.inherited, query_dir, leaves
@@ -161,6 +212,9 @@ class Checkpointing:
 
     def taken(self, order: EpochOrder, result: EpochResult, batch_id: int) -> None:
         """See `Barriers.taken`."""
+        assert self._publication is not None
+        self._publication.taken(result)
+        faults.reach("epoch-released", epoch=result.statistics.epoch)
         if self._checkpointer is not None:
             self._checkpointer.taken(order, result, batch_id)
 
@@ -175,13 +229,42 @@ class Checkpointing:
 
     def close(self, status: JobStatus | None) -> None:
         """The job has ended so; None if another driver has taken it over."""
+        if self._checkpointer is not None:
+            self._checkpointer.close()
+        if self._publication is not None:
+            self._publication.close(ended=status is not None)
         if self._checkpointer is None:
             return
-        self._checkpointer.close()
         assert self._settings is not None
         if status is not None and _is_deleted(status, self._settings.retention):
             self._fence.check()
             delete_job(self._files)
+        elif status is not None:
+            self._checkpointer.drop_staged()
+
+
+def _warn_of_repetition(plan: JobPlan) -> None:
+    """Name the sinks that cannot take part in exactly once."""
+    names = [sink.name for output in plan.outputs for sink in output.sinks]
+    names += [
+        operator.name
+        for source in plan.sources
+        for operator in source.level.operators
+        if operator.kind is Kind.SINK_FUNCTION
+    ]
+    names += [
+        operator.name
+        for level in plan.levels
+        for operator in level.operators
+        if operator.kind is Kind.SINK_FUNCTION
+    ]
+    if names:
+        logger.warning(
+            "output of %s is released at once, and may be repeated after a recovery; "
+            "FileSink, JdbcSink, foreach_batch and TwoPhaseCommitSinkFunction publish it with its "
+            "checkpoint",
+            ", ".join(map(repr, dict.fromkeys(names))),
+        )
 
 
 def _is_deleted(status: JobStatus, retention: ExternalizedCheckpointRetention) -> bool:

@@ -12,11 +12,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.api.checkpointed import CheckpointedFunction, CheckpointListener, ListCheckpointed
+from holdfast.api.driver_sinks import ForeachBatchSink, SparkSink
 from holdfast.api.graph import FORWARD, Edge, Exchange, JobGraph, Kind, Node, Partitioning
 from holdfast.api.parallelism import check_parallelism, default_max_parallelism
+from holdfast.api.sink import Sink
 from holdfast.api.types import StreamType
 from holdfast.errors import JobGraphError
 from holdfast.runtime.plan import Channel, KeyPlan, LevelPlan, OperatorPlan, Outlet, Wire
+from holdfast.spark.staged_frames import StagedFrameSink
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,6 +42,8 @@ class Settings:
     backend: StateBackend
     batch_mode: bool
     job_parameters: dict[str, str]
+    exactly_once: bool = False
+    """Whether output waits for a checkpoint where its sink allows that."""
     stored_max_parallelism: dict[str, int] = field(default_factory=dict)
     """Number of key groups that state was written with, by uid; where none is set."""
 
@@ -81,6 +86,11 @@ class JobPlan:
     max_parallelism: dict[int, int]
     level_parallelism: tuple[int, ...]
     """Number of tasks of every level from 1 on."""
+    frame_sinks: dict[str, Node] = field(default_factory=dict)
+    """Sinks on the driver whose rows wait for a checkpoint with exactly once, by uid.
+
+    They are known in other modes too: a checkpoint may hold rows for them.
+    """
 
 
 def compile_job(graph: JobGraph, settings: Settings) -> JobPlan:
@@ -127,7 +137,16 @@ class _Compiler:
             parallelism=self._parallelism,
             max_parallelism=self._max_parallelism,
             level_parallelism=tuple(self._tasks(wire) for wire in wires[:-1]),
+            frame_sinks={self._uids[node.id]: node for node in self._graph if _takes_frames(node)},
         )
+
+    def _is_staged(self, node: Node) -> bool:
+        """Whether the node's rows wait for a checkpoint before they go to the driver."""
+        return self._settings.exactly_once and _takes_frames(node)
+
+    def _is_output(self, node: Node) -> bool:
+        """Whether the node takes rows off the last wire, on the driver."""
+        return node.kind is Kind.OUTPUT and not self._is_staged(node)
 
     def _place(self, node: Node) -> None:
         """Decide a node's parallelism and level."""
@@ -142,7 +161,7 @@ class _Compiler:
         check_parallelism(parallelism, limit, f"operator {node}")
         self._parallelism[node.id] = parallelism
         self._max_parallelism[node.id] = limit
-        if node.kind is Kind.OUTPUT or not node.inputs:
+        if self._is_output(node) or not node.inputs:
             self._levels[node.id] = max((self._levels[e.node.id] for e in node.inputs), default=0)
         else:
             self._levels[node.id] = max(self._level_after(edge, node) for edge in node.inputs)
@@ -156,7 +175,11 @@ class _Compiler:
             return False
         if self._levels[edge.node.id] == 0:
             # Tasks at the sources come and go with the input: nothing outlives an epoch there.
-            return node.parallelism is None and not _keeps_something(node)
+            return (
+                node.parallelism is None
+                and not _keeps_something(node)
+                and not self._is_staged(node)
+            )
         return self._parallelism[edge.node.id] == self._parallelism[node.id]
 
     def _chained(self, edge: Edge, node: Node) -> bool:
@@ -165,7 +188,7 @@ class _Compiler:
 
     def _make_channels(self) -> None:
         for node in self._graph:
-            if node.kind is Kind.OUTPUT:
+            if self._is_output(node):
                 self._make_output_channel(node)
                 continue
             for position, edge in enumerate(node.inputs):
@@ -197,7 +220,7 @@ class _Compiler:
 
     def _keeps_place(self, edge: Edge, node: Node) -> bool:
         """Whether rows that only cross levels, without an exchange, can keep their subtask."""
-        return node.kind is Kind.OUTPUT or (
+        return self._is_output(node) or (
             self._levels[edge.node.id] > 0
             and self._parallelism[edge.node.id] == self._parallelism[node.id]
         )
@@ -227,7 +250,9 @@ class _Compiler:
         return [
             node
             for node in self._graph
-            if self._levels[node.id] == level and node.kind not in (Kind.OUTPUT, Kind.SOURCE)
+            if self._levels[node.id] == level
+            and node.kind is not Kind.SOURCE
+            and not self._is_output(node)
         ]
 
     def _level(self, index: int, nodes: list[Node], reads: Wire, writes: Wire) -> LevelPlan:
@@ -253,8 +278,8 @@ class _Compiler:
         return OperatorPlan(
             uid=self._uids[node.id],
             name=node.name,
-            kind=node.kind,
-            function=node.function,
+            kind=Kind.WRITER if self._is_staged(node) else node.kind,
+            function=StagedFrameSink() if self._is_staged(node) else node.function,
             input=node.inputs[0].type,
             output=node.output,
             key=_key_plan(node.inputs[0]),
@@ -276,7 +301,7 @@ class _Compiler:
         operators = tuple(
             places[consumer.id]
             for consumer, edge in fed
-            if consumer.kind is not Kind.OUTPUT and self._chained(edge, consumer)
+            if not self._is_output(consumer) and self._chained(edge, consumer)
         )
         return Outlet(tag, _declared_type(node, tag), operators, self._channels_from(node, tag))
 
@@ -313,7 +338,7 @@ class _Compiler:
     def _outputs(self) -> tuple[OutputPlan, ...]:
         outputs: dict[int, OutputPlan] = {}
         for node in self._graph:
-            if node.kind is Kind.OUTPUT:
+            if self._is_output(node):
                 channel = self._channels[_output_key(node, 0)]
                 known = outputs.get(channel.id, OutputPlan(channel, ()))
                 outputs[channel.id] = OutputPlan(channel, (*known.sinks, node))
@@ -328,8 +353,16 @@ def _output_key(node: Node, position: int) -> tuple[int, str | None, int, int]:
 
 
 def _keeps_something(node: Node) -> bool:
-    """Whether the node's function has operator state, or hears of checkpoints."""
-    return isinstance(node.function, CheckpointedFunction | ListCheckpointed | CheckpointListener)
+    """Whether the function has operator state, hears of checkpoints, or stages output."""
+    return isinstance(
+        node.function, CheckpointedFunction | ListCheckpointed | CheckpointListener | Sink
+    )
+
+
+def _takes_frames(node: Node) -> bool:
+    """Whether the node takes rows as a DataFrame, and lets them wait for a checkpoint."""
+    sink = node.function
+    return isinstance(sink, ForeachBatchSink) or (isinstance(sink, SparkSink) and sink.staged)
 
 
 def _tag(edge: Edge) -> str | None:

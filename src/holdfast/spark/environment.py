@@ -22,11 +22,11 @@ from holdfast.api.checkpoint_options import (
 from holdfast.api.checkpoint_settings import checkpoint_settings
 from holdfast.api.configuration import Configuration, RuntimeExecutionMode
 from holdfast.api.configuration_file import load_configuration
+from holdfast.api.driver_sinks import CollectSink
 from holdfast.api.graph import Edge, JobGraph, Kind, Node
 from holdfast.api.inference import infer_type
 from holdfast.api.parallelism import check_max_parallelism
 from holdfast.api.restart_strategies import FallBack, RestartStrategy, restart_strategy
-from holdfast.api.sinks import CollectSink
 from holdfast.api.streams import DataStream
 from holdfast.api.types import StreamType
 from holdfast.errors import ConfigurationError, JobGraphError
@@ -425,6 +425,7 @@ class StreamExecutionEnvironment:
                 backend=self.get_state_backend(),
                 batch_mode=self._batch_mode(graph),
                 job_parameters=self._job_parameters,
+                exactly_once=checkpointing.exactly_once,
                 stored_max_parallelism=checkpointing.max_parallelism(),
             ),
         )

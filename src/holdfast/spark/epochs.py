@@ -23,7 +23,8 @@ from holdfast.state.machine import ProcessIdentity
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from holdfast.runtime.plan import CheckpointOrder
+    from holdfast.api.sink import Staging
+    from holdfast.runtime.plan import ChannelRows, CheckpointOrder
     from holdfast.runtime.report import TaskReport
     from holdfast.spark.compiler import JobPlan, SourcePlan
     from holdfast.spark.pinning import Pinning
@@ -51,6 +52,18 @@ class StartingPoint:
     """Version of every store that there is, by uid and subtask."""
     checkpoint: int | None = None
     """Checkpoint that it was restored from."""
+    channel_rows: tuple[ChannelRows, ...] = ()
+    """Input that the checkpoint holds."""
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What becomes of the output of sinks that publish in a second step."""
+
+    exactly_once: bool = False
+    """Whether it waits for a checkpoint."""
+    staging: Staging | None = None
+    """Where rows are kept that wait for something."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +74,12 @@ class EpochOrder:
     next_checkpoint: int = 1
     completed: tuple[int, ...] = ()
     aborted: tuple[int, ...] = ()
+    idle: bool = False
+    """Whether nothing is processed: the epoch runs for its checkpoint alone."""
+    cut_at: int | None = None
+    """When tasks stop before the end of their input, in milliseconds since 1970."""
+    least_work_ms: int = 0
+    """Time that each of them gets for what was left over before, all the same."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +88,8 @@ class EpochResult:
 
     statistics: EpochStatistics
     reports: list[TaskReport]
+    channel_rows: tuple[ChannelRows, ...] = ()
+    """Input that is left for the next one."""
 
 
 class EpochRunner:
@@ -82,14 +103,18 @@ class EpochRunner:
         statistics: StatisticsKeeper,
         pinning: Pinning,
         start: StartingPoint | None = None,
+        delivery: Delivery | None = None,
     ) -> None:
         """Prepare what all epochs share; functions are pickled here, once."""
+        self._delivery = delivery or Delivery()
         self._spark = spark
         self._plan = plan
         self._job = job
         start = start or StartingPoint()
         self.epoch = start.epoch
         """Number of the last epoch that was begun."""
+        self.channel_rows = start.channel_rows
+        """Input that the epochs so far had no time for."""
         self._restored = start.checkpoint
         self._owner = ProcessIdentity.current()
         self._expected = dict(start.expected)
@@ -137,6 +162,11 @@ class EpochRunner:
             restored=self._restored,
             completed=order.completed,
             aborted=order.aborted,
+            exactly_once=self._delivery.exactly_once,
+            staging=self._delivery.staging,
+            channel_rows=() if order.idle else self.channel_rows,
+            cut_at=order.cut_at,
+            least_work_ms=order.least_work_ms,
         )
         rows = batch
         for level, tasks, schema in zip(
@@ -149,21 +179,25 @@ class EpochRunner:
     def run(self, batch: DataFrame | None, order: EpochOrder | None = None) -> EpochResult:
         """Run one epoch over `batch`, deliver its output and check every acknowledgement.
 
-        An epoch without a batch has no input, and gives nothing out.
+        An epoch without a batch has no input but what earlier ones have left over.
         """
         start = monotonic()
+        order = order or EpochOrder()
         rows = self.rows(self._no_rows() if batch is None else batch, order)
         self.epoch += 1
         self._describe()
         self._reports.value = []
-        if batch is None:
+        if order.idle:
             run_only(rows)
         else:
             self._outputs.emit(rows, self.epoch)
         reports = list(self._reports.value)
         self._acknowledge(reports)
+        if not order.idle:
+            self.channel_rows = tuple(left for report in reports for left in report.left_over)
         duration = int((monotonic() - start) * 1000)
-        return EpochResult(self._statistics.add(self.epoch, duration, reports), reports)
+        statistics = self._statistics.add(self.epoch, duration, reports)
+        return EpochResult(statistics, reports, self.channel_rows)
 
     def take_warnings(self) -> list[str]:
         """What tasks have warned of since this was last asked, each thing once per job."""

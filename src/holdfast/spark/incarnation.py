@@ -78,6 +78,7 @@ class Incarnation:
         frames: list[DataFrame],
         query_dir: Path,
         on_epoch: Callable[[EpochResult], None],
+        restored_batch: int | None = None,
     ) -> None:
         """An incarnation that is not started yet.
 
@@ -90,6 +91,7 @@ class Incarnation:
             frames: DataFrames of the plan's sources, in their order.
             query_dir: Directory of the query's own log; laid out if it continues another.
             on_epoch: Called after every epoch.
+            restored_batch: Last micro-batch that the job's state contains already.
         """
         self._spark = spark
         self._name = name
@@ -106,7 +108,7 @@ class Incarnation:
         self._ended = threading.Event()
         self._lock = threading.Lock()
         """Held while an epoch runs, whatever has caused it."""
-        self._last_batch: int | None = None
+        self._last_batch = restored_batch
         self._last_start: float | None = None
         self.epoch_thread: int | None = None
         """The thread in which an epoch runs now."""
@@ -182,6 +184,8 @@ class Incarnation:
             self._last_batch = batch_id
             # The epoch took longer than was foreseen, and a checkpoint has become due.
             self._run_idle_epoch()
+            # Before Spark reads more: what waits then stays within one batch.
+            self._drain()
 
     def _run_epoch(self, batch: DataFrame | None, order: EpochOrder, batch_id: int) -> None:
         self.epoch_thread = threading.get_ident()
@@ -207,15 +211,29 @@ class Incarnation:
                 continue
             try:
                 self._run_idle_epoch()
+                self._drain()
             except BaseException as failure:
                 self.break_off(failure)
                 return
             finally:
                 self._lock.release()
 
+    def _drain(self) -> None:
+        """Run epochs without new input until nothing is left over of what there was."""
+        while self._runner.channel_rows and not self._is_ending():
+            assert self._last_batch is not None
+            order = self._barriers.order(idle=False)
+            assert order is not None
+            with settings(self._spark, QUERY_SETTINGS):
+                self._run_epoch(None, order, self._last_batch)
+            self._run_idle_epoch()
+
+    def _is_ending(self) -> bool:
+        return self._stopping.is_set() or self._failure is not None
+
     def _run_idle_epoch(self, *, last: bool = False) -> bool:
         """Run an epoch for a checkpoint alone, if there is a reason to; whether it ran."""
-        if self._stopping.is_set() or self._failure is not None or self._last_batch is None:
+        if self._is_ending() or self._last_batch is None:
             return False
         order = self._barriers.order(idle=True, last=last)
         if order is None:
@@ -234,6 +252,7 @@ class Incarnation:
         """Take the last checkpoint: with it, all that was processed is safe."""
         self._join_idle_group()
         with self._lock:
+            self._drain()
             pause = 0.0
             while self._last_batch is not None and not self._barriers.settle():
                 self._stopping.wait(pause)

@@ -14,6 +14,7 @@ import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JJavaError
 from pyspark import InheritableThread
 
 from holdfast.checkpoint.restart import RestartTracker
@@ -24,6 +25,7 @@ from holdfast.errors import (
     JobExecutionError,
     JobGraphError,
     RestoreError,
+    SinkError,
 )
 from holdfast.spark.epochs import EpochRunner, JobIdentity
 from holdfast.spark.executors import ExecutorWatch
@@ -57,6 +59,8 @@ logger = logging.getLogger("holdfast")
 
 HOPELESS = (ConfigurationError, FencedError, JobGraphError, RestoreError)
 """Failures that another start would only repeat."""
+PASSING = (JobExecutionError, Py4JJavaError, SinkError)
+"""Failures of a start that have to do with the moment, not with the program."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,9 @@ class JobClient:
         self._scratch = _scratch_directory()
         self._incarnation: Incarnation | None = None
         self._begun = 0
+        self._prepared = False
         self._ran = False
+        """Whether an incarnation has ever begun."""
         self._status = JobStatus.RUNNING
         self._failure: BaseException | None = None
         self._cancelled = threading.Event()
@@ -170,21 +176,31 @@ class JobClient:
         return JobExecutionResult(self.job_id, self._name, self._runtime_ms, self.statistics())
 
     def start(self) -> JobClient:
-        """Start the job in the background."""
+        """Start the job in the background.
+
+        A program that cannot run is refused here. Where Spark or storage failed meanwhile,
+        the job has failed for the first time, and is restarted like any other.
+        """
+        failure: BaseException | None = None
         try:
-            self._pinning.anchor(self._plan.level_parallelism)
-            self._checkpointing.open(self._plan, self._calls, self._break_off)
-            self._frames = [self._frame(source) for source in self._plan.sources]
-            self._watch = ExecutorWatch(self._spark, self._pinning, self._break_off)
             self._begin()
-            self._ran = True
-        except BaseException as failure:
-            self._failure, self._status = failure, JobStatus.FAILED
-            self._clean_up()
-            self._ended.set()
-            raise
-        InheritableThread(target=self._supervise, daemon=True).start()
+        except BaseException as raised:
+            failure = original_error(raised)
+            if not isinstance(failure, PASSING):
+                self._failure, self._status = raised, JobStatus.FAILED
+                self._clean_up()
+                self._ended.set()
+                raise
+        InheritableThread(target=self._supervise, args=(failure,), daemon=True).start()
         return self
+
+    def _prepare(self) -> None:
+        """Do what is done once for all incarnations."""
+        self._pinning.anchor(self._plan.level_parallelism)
+        self._checkpointing.open(self._spark, self._plan, self._calls, self._break_off)
+        self._frames = [self._frame(source) for source in self._plan.sources]
+        self._watch = ExecutorWatch(self._spark, self._pinning, self._break_off)
+        self._prepared = True
 
     def _frame(self, source: SourcePlan) -> DataFrame:
         if self._order.pace.one_pass:
@@ -196,6 +212,8 @@ class JobClient:
 
     def _begin(self) -> None:
         """Begin the next incarnation, from the newest checkpoint if there is one."""
+        if not self._prepared:
+            self._prepare()
         self._begun += 1
         job = replace(self._job, incarnation=self._checkpointing.incarnation(self._begun))
         query_dir = self._scratch / f"query-{self._begun}"
@@ -206,7 +224,13 @@ class JobClient:
             with settings(self._spark, QUERY_SETTINGS):
                 lay_out(query_dir, restored.position, leaves)
         runner = EpochRunner(
-            self._spark, self._plan, job, self._statistics, self._pinning, restored.start
+            self._spark,
+            self._plan,
+            job,
+            self._statistics,
+            self._pinning,
+            restored.start,
+            self._checkpointing.delivery,
         )
         self._runner = runner
         self._checkpointing.begin(job, restored, query_dir, leaves)
@@ -220,12 +244,14 @@ class JobClient:
             self._frames,
             query_dir,
             self._end_epoch,
+            None if restored.metadata is None else restored.metadata.batch_id,
         )
         self._incarnation.start()
+        self._ran = True
 
-    def _supervise(self) -> None:
+    def _supervise(self, failure: BaseException | None) -> None:
         try:
-            self._failure = self._run_to_the_end()
+            self._failure = self._run_to_the_end(failure)
         except BaseException as failure:
             self._failure = failure
         finally:
@@ -238,10 +264,15 @@ class JobClient:
             self._clean_up()
             self._ended.set()
 
-    def _run_to_the_end(self) -> BaseException | None:
-        """Run incarnation after incarnation; what broke the last one, or None."""
-        assert self._incarnation is not None
-        failure = self._incarnation.wait()
+    def _run_to_the_end(self, failure: BaseException | None) -> BaseException | None:
+        """Run incarnation after incarnation; what broke the last one, or None.
+
+        Args:
+            failure: What kept the first one from beginning, if something did.
+        """
+        if failure is None:
+            assert self._incarnation is not None
+            failure = self._incarnation.wait()
         while failure is not None and not self._cancelled.is_set():
             decision = None
             if not isinstance(failure, HOPELESS) and is_alive(self._spark):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
-from holdfast.api.sinks import CollectSink, ForeachBatchSink, PrintSink, SparkSink
+from holdfast.api.driver_sinks import CollectSink, ForeachBatchSink, PrintSink, SparkSink
 from holdfast.errors import JobExecutionError
 from holdfast.runtime.read_columns import Reader
 from holdfast.runtime.wire import CHANNEL, slot_name
@@ -73,13 +73,8 @@ def _reads_all(sink: Node) -> bool:
 
 def _deliver(sink: Node, rows: DataFrame, channel: Channel, epoch: int) -> None:
     match sink.function:
-        case SparkSink() as spark_sink:
-            writer = rows.write.format(spark_sink.format).mode(spark_sink.mode)
-            if spark_sink.partition_by:
-                writer = writer.partitionBy(*spark_sink.partition_by)
-            writer.options(**spark_sink.options).save()
-        case ForeachBatchSink(function):
-            _call(function, rows, epoch, sink)
+        case SparkSink() | ForeachBatchSink():
+            deliver_frame(sink, rows, epoch, f"epoch {epoch}")
         case PrintSink(label):
             prefix = "" if label is None else f"{label}> "
             for element in _elements(rows, channel):
@@ -91,14 +86,24 @@ def _deliver(sink: Node, rows: DataFrame, channel: Channel, epoch: int) -> None:
             raise AssertionError(f"{other!r} is no sink")
 
 
-def _call(function: Any, rows: DataFrame, epoch: int, sink: Node) -> None:
-    try:
-        function(rows, epoch)
-    except Exception as error:
-        raise JobExecutionError(
-            f"the foreach_batch function of {sink.name!r}, made at {sink.where}, raised in epoch "
-            f"{epoch}: {type(error).__name__}: {error}"
-        ) from error
+def deliver_frame(sink: Node, rows: DataFrame, number: int, occasion: str) -> None:
+    """Hand a DataFrame to a sink that takes one, with the number of its occasion."""
+    match sink.function:
+        case SparkSink() as spark_sink:
+            writer = rows.write.format(spark_sink.format).mode(spark_sink.mode)
+            if spark_sink.partition_by:
+                writer = writer.partitionBy(*spark_sink.partition_by)
+            writer.options(**spark_sink.options).save()
+        case ForeachBatchSink(function):
+            try:
+                function(rows, number)
+            except Exception as error:
+                raise JobExecutionError(
+                    f"the foreach_batch function of {sink.name!r}, made at {sink.where}, raised in "
+                    f"{occasion}: {type(error).__name__}: {error}"
+                ) from error
+        case other:
+            raise AssertionError(f"{other!r} takes no DataFrame")
 
 
 def _elements(rows: DataFrame, channel: Channel) -> list[Any]:

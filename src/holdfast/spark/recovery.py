@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from holdfast.api.graph import Kind
 from holdfast.errors import RestoreError
 from holdfast.spark.snapshot_transfer import Restore, StoredCopy
 from holdfast.state.key_groups import key_groups
@@ -48,6 +49,7 @@ def restores(
     """
     operators = {op.uid: op for level in plan.levels for op in level.operators}
     if not ignore_unclaimed:
+        _check_waiting(metadata, plan)
         _check_claimed(metadata, operators)
         _check_sources(metadata, plan)
     for snapshot in metadata.operators:
@@ -128,6 +130,28 @@ def _check_claimed(metadata: CheckpointMetadata, operators: Mapping[str, Operato
             f"cannot map the state in checkpoint {metadata.checkpoint_id} to the program: it has "
             f"no operator for that of {named}. Give the operators their old uids back, or set "
             "execution.state-recovery.ignore-unclaimed-state to true to drop that state"
+        )
+
+
+def _check_waiting(metadata: CheckpointMetadata, plan: JobPlan) -> None:
+    """Refuse to lose output that is not published, or input that is not processed."""
+    sinks, inputs = set(plan.frame_sinks), set()
+    for level in plan.levels:
+        for place, operator in enumerate(level.operators):
+            if operator.kind is Kind.WRITER:
+                sinks.add(operator.uid)
+            # Another parallelism may chain an operator, which then reads no channel of its own.
+            channels = sum(place in places for places in level.entries.values())
+            inputs |= {(operator.uid, number) for number in range(channels)}
+    output = {one.uid for one in metadata.committables} - sinks
+    waiting = {one.uid for one in metadata.channel_state if (one.uid, one.input) not in inputs}
+    if output or waiting:
+        what = "output that no sink" if output else "input that no operator"
+        raise RestoreError(
+            f"checkpoint {metadata.checkpoint_id} holds {what} of the program takes (uid "
+            f"{', '.join(map(repr, sorted(output or waiting)))}). Start the program with the uids "
+            "and the parallelism that it was taken with, or set "
+            "execution.state-recovery.ignore-unclaimed-state to true to drop it"
         )
 
 

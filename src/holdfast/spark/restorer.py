@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from holdfast.api.checkpoint_options import ACCEPT_DUPLICATES
 from holdfast.checkpoint.completed import (
     checkpoint_ids,
     completed_checkpoints,
@@ -15,11 +16,15 @@ from holdfast.checkpoint.completed import (
     resolve_pointer,
     verify_handles,
 )
+from holdfast.checkpoint.fence import still_valid
+from holdfast.checkpoint.staging import FileStaging
 from holdfast.checkpoint.statistics import RestoreStatistics
 from holdfast.checkpoint.storage import checkpoint_directory, metadata_name
 from holdfast.clock import SystemClock, monotonic
 from holdfast.errors import CorruptCheckpointError, RestoreError
+from holdfast.runtime.plan import ChannelRows
 from holdfast.spark.epochs import StartingPoint
+from holdfast.spark.outbox import staged_rows
 from holdfast.spark.recovery import Ground, restores
 from holdfast.spark.snapshot_transfer import restore_one
 from holdfast.spark.source_snapshots import position_of
@@ -48,6 +53,10 @@ class RestoredJob:
     job: JobIdentity | None = None
     """The incarnation whose stores were built; another than asked for after a fallback."""
     position: QueryPosition | None = None
+    metadata: CheckpointMetadata | None = None
+    """The checkpoint."""
+    files: JobCheckpointFiles | None = None
+    """Where its files are."""
     base: CheckpointMetadata | None = None
     """The checkpoint, if later ones may build upon its files."""
     inherited: frozenset[tuple[str, int]] = frozenset()
@@ -74,6 +83,10 @@ class Restorer:
         self._pointer = pointer
         self._ignore_unclaimed = ignore_unclaimed
         self._clock = SystemClock()
+        self.publishes = False
+        """Whether output was published with every complete checkpoint."""
+        self.accepts_duplicates = False
+        """Whether it may be published again."""
 
     def completed(self) -> list[CheckpointMetadata]:
         """Complete checkpoints of the job that can be read, oldest first."""
@@ -119,10 +132,12 @@ class Restorer:
             RestoreError: The checkpoint does not fit the program, or none can be used.
         """
         ground = Ground(job, ProcessIdentity.current(), backend, local_copies)
-        passed_over = False
-        for attempt, (files, metadata) in enumerate(self._candidates()):
+        passed_over: list[int] = []
+        for attempt, (files, metadata) in enumerate(self._candidates(passed_over)):
             if metadata.checkpoint_id in unwanted:
                 continue
+            if self.publishes and (lost := set(passed_over) - unwanted):
+                self._fall_back(metadata, max(lost))
             # The attempt before may have left stores behind.
             if attempt:
                 ground = replace(ground, job=_next_try(job, attempt))
@@ -132,7 +147,7 @@ class Restorer:
                 _tidy(plan, ground, calls)
                 return restored
             except CorruptCheckpointError as error:
-                passed_over = True
+                passed_over.append(metadata.checkpoint_id)
                 logger.warning(
                     "checkpoint %d cannot be restored, falling back to the one before it: %s",
                     metadata.checkpoint_id,
@@ -146,15 +161,20 @@ class Restorer:
         _tidy(plan, Ground(job, ProcessIdentity.current(), backend, local_copies), calls)
         return FRESH
 
-    def _candidates(self) -> Iterator[tuple[JobCheckpointFiles, CheckpointMetadata]]:
-        """Checkpoints to try, the best first."""
-        ordered = [checkpoint_id for _, checkpoint_id in completed_checkpoints(self._files)]
-        unreadable = self._written().difference(ordered)
+    def _candidates(
+        self, passed_over: list[int] | None = None
+    ) -> Iterator[tuple[JobCheckpointFiles, CheckpointMetadata]]:
+        """Checkpoints to try, the best first; notes those that cannot even be read."""
+        complete = completed_checkpoints(self._files)
+        ordered = [checkpoint_id for _, checkpoint_id in still_valid(self._files, complete)]
+        unreadable = self._written().difference(checkpoint_id for _, checkpoint_id in complete)
         for checkpoint_id in [*sorted(unreadable, reverse=True), *ordered]:
             try:
                 yield self._files, load(self._files, checkpoint_id)
             except CorruptCheckpointError as error:
                 logger.warning("checkpoint %d cannot be used: %s", checkpoint_id, error)
+                if passed_over is not None:
+                    passed_over.append(checkpoint_id)
         if not ordered and not unreadable and self._pointer is not None:
             files, chosen = resolve_pointer(self._pointer)
             if chosen is not None:
@@ -210,9 +230,12 @@ class Restorer:
                 metadata.epoch,
                 {(one.uid, one.subtask): one.version for one in done},
                 metadata.checkpoint_id,
+                self._channel_rows(metadata, files, ground.job),
             ),
             job=ground.job,
             position=position,
+            metadata=metadata,
+            files=files,
             # The files of another job may go at any time: nothing may build upon them.
             base=metadata if files is self._files else None,
             inherited=frozenset((one.uid, one.subtask) for one in wanted if one.whole),
@@ -226,6 +249,45 @@ class Restorer:
                 stores=len(done),
             ),
         )
+
+    def _fall_back(self, metadata: CheckpointMetadata, lost: int) -> None:
+        """Refuse to go back behind output that is published, unless that is accepted."""
+        if not self.accepts_duplicates:
+            raise RestoreError(
+                f"{self._files.root}: checkpoint {lost} cannot be restored, and its output was "
+                f"published: going back to checkpoint {metadata.checkpoint_id} would publish it a "
+                "second time. Bring the checkpoint's files back, or accept duplicates by setting "
+                f"{ACCEPT_DUPLICATES.key} to true"
+            )
+        logger.warning(
+            "output that was published with checkpoint %d comes again: the job goes back to "
+            "checkpoint %d",
+            lost,
+            metadata.checkpoint_id,
+        )
+
+    def _channel_rows(
+        self, metadata: CheckpointMetadata, files: JobCheckpointFiles, job: JobIdentity
+    ) -> tuple[ChannelRows, ...]:
+        """Input that the checkpoint holds; copied if it is another job's, whose files may go."""
+        found = []
+        for left in metadata.channel_state:
+            rows = staged_rows(left.rows)
+            if files is not self._files:
+                batches = list(FileStaging(files).get(rows))
+                name = f"{job.incarnation}-{metadata.epoch}-{left.subtask}-0-input"
+                rows = FileStaging(self._files).put(name, batches, batches[0].schema)
+            found.append(
+                ChannelRows(
+                    uid=left.uid,
+                    input=left.input,
+                    subtask=left.subtask,
+                    parallelism=left.parallelism,
+                    max_parallelism=left.max_parallelism,
+                    rows=rows,
+                )
+            )
+        return tuple(found)
 
 
 def _next_try(job: JobIdentity, attempt: int) -> JobIdentity:

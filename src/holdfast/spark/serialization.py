@@ -34,6 +34,15 @@ def dump_level(level: LevelPlan) -> bytes:
         ) from error
 
 
+def dump_function(part: object, what: str) -> bytes:
+    """Anything that goes to workers, pickled; `what` names it in errors."""
+    resolve_annotations(vars(sys.modules["__main__"]).values())
+    try:
+        return _dumps(part)
+    except Exception as error:
+        raise _refusal(what, error) from error
+
+
 def resolve_annotations(objects: Iterable[object]) -> None:
     """Replace postponed annotations, which are texts, in the classes among `objects`.
 
@@ -56,12 +65,15 @@ def _check(part: object, what: str, operator: str) -> None:
     try:
         _dumps(part)
     except Exception as error:
-        raise NotSerializableError(
-            f"the {what} of {operator} cannot be shipped to workers: {type(error).__name__}: "
-            f"{error}. It holds something that exists in this process only, such as a connection, "
-            "a lock or a SparkSession; make that in open() instead, or hand over what it is made "
-            "from"
-        ) from error
+        raise _refusal(f"the {what} of {operator}", error) from error
+
+
+def _refusal(what: str, error: Exception) -> NotSerializableError:
+    return NotSerializableError(
+        f"{what} cannot be shipped to workers: {type(error).__name__}: {error}. It holds "
+        "something that exists in this process only, such as a connection, a lock or a "
+        "SparkSession; make that in open() instead, or hand over what it is made from"
+    )
 
 
 def _dumps(value: object) -> bytes:

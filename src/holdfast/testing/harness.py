@@ -43,7 +43,9 @@ from holdfast.api.functions import (
 from holdfast.api.graph import ErrorPolicy, Kind
 from holdfast.api.output import OutputTag
 from holdfast.api.parallelism import check_parallelism, default_max_parallelism
+from holdfast.api.sink import Sink
 from holdfast.api.state import MapState
+from holdfast.api.two_phase_commit import TwoPhaseCommitSinkFunction
 from holdfast.api.types import OBJECTS
 from holdfast.errors import ConfigurationError, JobGraphError, StateAccessError
 from holdfast.runtime.operators import Reported
@@ -402,6 +404,11 @@ class OperatorHarness:
 def _kind_of(function: Any, *, keyed: bool) -> Kind:
     if isinstance(function, type) and issubclass(function, Function):
         raise JobGraphError(f"the harness takes a function, not its class: {function.__name__}()")
+    if isinstance(function, Sink | TwoPhaseCommitSinkFunction):
+        raise JobGraphError(
+            f"the harness runs one step, and {type(function).__name__} publishes in a second one; "
+            "try it in a small job"
+        )
     kind = next((kind for cls, kind in _KINDS if isinstance(function, cls)), Kind.MAP)
     if kind is Kind.MAP and not (isinstance(function, MapFunction) or callable(function)):
         raise JobGraphError(f"the harness takes a function, not {type(function).__name__}")

@@ -15,24 +15,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SparkSink:
-    """Writes every epoch with one of Spark's DataFrame writers.
+    """Writes with one of Spark's DataFrame writers.
+
+    With exactly once, rows wait for their checkpoint and are written with it: once, unless
+    the driver dies in the middle of that, for Spark's writers do not know what they have
+    written before. Otherwise they are written at the end of every epoch.
 
     Args:
         format: Name of the format: "parquet", "delta", "jdbc", "noop", ...
         options: The writer's options, such as `{"path": "/data/out"}`.
         mode: What happens to rows that are there already.
         partition_by: Columns to partition the output by.
+        staged: Whether rows wait for their checkpoint with exactly once. If not, they are
+            written at the end of every epoch, and may repeat after a recovery.
     """
 
     format: str
     options: dict[str, Any] = field(default_factory=dict)
     mode: str = "append"
     partition_by: tuple[str, ...] = ()
+    staged: bool = True
 
 
 @dataclass(frozen=True)
 class ForeachBatchSink:
-    """Hands every epoch's DataFrame and the epoch's number to a function on the driver."""
+    """Hands the DataFrame of an epoch, or of a checkpoint, to a function on the driver."""
 
     function: Callable[[Any, int], object]
 

@@ -1,0 +1,163 @@
+"""Stopping a task before the end of its input: the cut of an unaligned checkpoint.
+
+At a given time the task stops where it stands. What is left of its input is kept in
+checkpoint storage, and the same subtask starts its next epoch with it. So an epoch ends
+soon after that time, however slow functions are, and what it has done can be
+checkpointed. A task that starts after that time keeps all of its input, but always does
+some work on what was left over before: otherwise nothing might ever come to an end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.clock import monotonic
+from holdfast.errors import RestoreError
+from holdfast.runtime.partition import partitioner
+from holdfast.runtime.plan import ChannelRows
+from holdfast.runtime.read_columns import Reader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.api.sink import RowsInStaging
+    from holdfast.clock import Clock
+    from holdfast.runtime.plan import Channel, EpochPlan, LevelPlan, OperatorPlan
+
+FIRST_SLICE: Final = 64
+LARGEST_SLICE: Final = 65_536
+SHORT_SLICE: Final = 0.02
+"""Seconds; a slice that takes less makes the next one larger."""
+LONG_SLICE: Final = 0.1
+"""Seconds; a slice that takes more makes the next one smaller."""
+
+
+class InputCut:
+    """Decides when a task stops, and keeps the rest of its input."""
+
+    def __init__(
+        self, level: LevelPlan, epoch: EpochPlan, subtask: int, unique: str, clock: Clock
+    ) -> None:
+        """A task that has just started; `unique` names this attempt of it."""
+        self._level = level
+        self._epoch = epoch
+        self._subtask = subtask
+        self._unique = unique
+        self._clock = clock
+        self._started = clock.now_ms()
+        self._kept: dict[int, RowsInStaging] = {}
+        self._size = FIRST_SLICE
+        self._entries: dict[tuple[str, int], tuple[Channel, OperatorPlan]] = {}
+        for channel in level.reads.channels:
+            for place in level.entries.get(channel.id, ()):
+                operator = level.operators[place]
+                number = sum(uid == operator.uid for uid, _ in self._entries)
+                self._entries[operator.uid, number] = channel, operator
+
+    def left_before(self) -> Iterator[tuple[Channel, pa.RecordBatch]]:
+        """What earlier epochs have left over for this subtask, in order."""
+        assert self._epoch.staging is not None or not self._epoch.channel_rows
+        for left in self._epoch.channel_rows:
+            entry = self._entries.get((left.uid, left.input))
+            if entry is None:
+                continue
+            channel, operator = entry
+            for rows in self._mine(left, channel, operator):
+                yield channel, rows
+
+    def _mine(
+        self, left: ChannelRows, channel: Channel, operator: OperatorPlan
+    ) -> Iterator[pa.RecordBatch]:
+        assert self._epoch.staging is not None
+        same = (left.parallelism, left.max_parallelism) == (
+            operator.parallelism,
+            operator.max_parallelism,
+        )
+        if self._subtask >= operator.parallelism:
+            return
+        by_key = channel.key is not None and not same
+        if not by_key and left.subtask % operator.parallelism != self._subtask:
+            return
+        route = partitioner(channel, self._subtask, f"operator {operator.name!r}")
+        reader = Reader(channel.type)
+        for rows in self._epoch.staging.get(left.rows):
+            _check_columns(rows, channel, operator)
+            if by_key:
+                elements = reader.elements(rows) if route.needs_elements else []
+                rows = rows.filter(pc.equal(route.subtasks(elements, rows), self._subtask))
+            if rows.num_rows:
+                yield rows
+
+    def reached(self, *, left_before: bool = False) -> bool:
+        """Whether to stop; for good, since rows must not overtake those that are kept."""
+        if self._kept:
+            return True
+        limit = self._epoch.cut_at
+        if limit is None:
+            return False
+        if left_before:
+            limit = max(limit, self._started + self._epoch.least_work_ms)
+        return self._clock.now_ms() >= limit
+
+    def slices(
+        self, channel: Channel, rows: pa.RecordBatch, *, left_before: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """Parts of `rows`, to be processed one by one, until the cut; the rest is kept."""
+        start = 0
+        while start < rows.num_rows:
+            if self.reached(left_before=left_before):
+                self._keep(channel, rows.slice(start))
+                return
+            begun, size = monotonic(), self._size
+            yield rows.slice(start, size)
+            took = monotonic() - begun
+            start += size
+            if took < SHORT_SLICE:
+                self._size = min(size * 2, LARGEST_SLICE)
+            elif took > LONG_SLICE:
+                self._size = max(size // 2, 1)
+
+    def _keep(self, channel: Channel, rows: pa.RecordBatch) -> None:
+        kept = self._kept.get(channel.id)
+        # A column's layout may differ between what came from Spark and what was kept before.
+        schema = channel.type.schema
+        if kept is None:
+            staging = self._epoch.staging
+            assert staging is not None
+            kept = self._kept[channel.id] = staging.open(f"{self._unique}-input", schema)
+        kept.write(rows.cast(schema))
+
+    def close(self) -> tuple[ChannelRows, ...]:
+        """Make durable what is kept."""
+        left = []
+        for (uid, number), (channel, operator) in self._entries.items():
+            kept = self._kept.get(channel.id)
+            if kept is not None:
+                left.append(
+                    ChannelRows(
+                        uid=uid,
+                        input=number,
+                        subtask=self._subtask,
+                        parallelism=operator.parallelism,
+                        max_parallelism=operator.max_parallelism,
+                        rows=kept.close(),
+                    )
+                )
+        return tuple(left)
+
+    def abort(self) -> None:
+        """Drop what is kept: the epoch has failed."""
+        for kept in self._kept.values():
+            kept.abort()
+
+
+def _check_columns(rows: pa.RecordBatch, channel: Channel, operator: OperatorPlan) -> None:
+    if rows.schema.names != channel.type.schema.names:
+        raise RestoreError(
+            f"operator {operator.name!r} (uid {operator.uid!r}): the checkpoint holds input for it "
+            f"with the columns {rows.schema.names}, and it takes {channel.type.schema.names}; "
+            "change its input only after a savepoint, or an aligned checkpoint"
+        )

@@ -1,0 +1,48 @@
+"""Files with input that epochs had no time for, from when it is kept to when it is done."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from holdfast.checkpoint.handles import FileHandle
+from holdfast.checkpoint.metadata import paths_of
+from holdfast.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.checkpoint.job_storage import JobStorage
+    from holdfast.checkpoint.metadata import CheckpointMetadata
+    from holdfast.runtime.plan import ChannelRows
+
+logger = logging.getLogger("holdfast")
+
+
+class LeftOver:
+    """What one incarnation has kept of its input; guarded by the checkpointer's lock."""
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self._files: set[str] = set()
+        self._waiting: set[str] = set()
+
+    def taken(self, channel_rows: Iterable[ChannelRows]) -> None:
+        """An epoch has ended, and this is left over now."""
+        handles = (left.rows.handle for left in channel_rows)
+        self._waiting = {handle.path for handle in handles if isinstance(handle, FileHandle)}
+        self._files |= self._waiting
+
+    def done(self, metadata: CheckpointMetadata) -> set[str]:
+        """Files that nobody needs any more, now that this checkpoint is complete."""
+        kept = self._files & (paths_of(metadata) | self._waiting)
+        done, self._files = self._files - kept, kept
+        return done
+
+
+def release(done: set[str], storage: JobStorage) -> None:
+    """Remove files; they are left for a sweep if that fails."""
+    try:
+        storage.release_staged(done)
+    except HoldfastError as error:
+        logger.warning("input that was processed was not removed: %s", error)

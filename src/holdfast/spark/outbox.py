@@ -1,0 +1,102 @@
+"""Output that is staged and waits for its checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from holdfast.api.sink import StagedRows
+from holdfast.checkpoint.metadata import Committable, StagedHandle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.runtime.report import Prepared, TaskReport
+
+
+@dataclass
+class _Waiting:
+    epoch: int
+    subtask: int
+    attempt: int
+    prepared: Prepared
+    checkpoint_id: int | None = None
+    """The checkpoint it is published with, once that is complete or about to be."""
+
+
+class Outbox:
+    """What the epochs of one incarnation have staged, until it is published.
+
+    A committable is published under the id of the first checkpoint that is completed with
+    it. If that fails half-way, the checkpoints after it list it again, under the same id:
+    sinks tell by the id what they have seen.
+    """
+
+    def __init__(self, lineage: str = "") -> None:
+        """Nothing waits."""
+        self.lineage = lineage
+        """The row of checkpoints that the incarnation goes on with."""
+        self._waiting: list[_Waiting] = []
+
+    def add(self, epoch: int, reports: Iterable[TaskReport]) -> None:
+        """Take what an epoch has staged."""
+        self._waiting += [
+            _Waiting(epoch, report.subtask, report.attempt_id, prepared)
+            for report in sorted(reports, key=lambda report: (report.level, report.subtask))
+            for prepared in report.prepared
+        ]
+
+    def listed(self, epoch: int, checkpoint_id: int) -> list[Committable]:
+        """All that a checkpoint of `epoch` has to list; labels what has no label yet."""
+        listed = []
+        for waiting in self._waiting:
+            if waiting.epoch <= epoch:
+                waiting.checkpoint_id = waiting.checkpoint_id or checkpoint_id
+                listed.append(_committable(waiting))
+        return listed
+
+    def unlist(self, checkpoint_id: int) -> None:
+        """The checkpoint has failed: what it would have published, the next one will."""
+        for waiting in self._waiting:
+            if waiting.checkpoint_id == checkpoint_id:
+                waiting.checkpoint_id = None
+
+    def published(self, epoch: int) -> None:
+        """All up to `epoch` is out."""
+        self._waiting = [waiting for waiting in self._waiting if waiting.epoch > epoch]
+
+    @property
+    def is_owed(self) -> bool:
+        """Whether a complete checkpoint has output that is not published."""
+        return any(waiting.checkpoint_id is not None for waiting in self._waiting)
+
+
+def _committable(waiting: _Waiting) -> Committable:
+    prepared = waiting.prepared
+    assert waiting.checkpoint_id is not None
+    return Committable(
+        uid=prepared.uid,
+        checkpoint_id=waiting.checkpoint_id,
+        epoch=waiting.epoch,
+        subtask=waiting.subtask,
+        attempt=waiting.attempt,
+        data=prepared.data,
+        rows=None if prepared.rows is None else staged_handle(prepared.rows),
+    )
+
+
+def committables(epoch: int, reports: Iterable[TaskReport]) -> list[Committable]:
+    """What an epoch has staged, to be published at once."""
+    outbox = Outbox()
+    outbox.add(epoch, reports)
+    return outbox.listed(epoch, 0)
+
+
+def staged_handle(rows: StagedRows) -> StagedHandle:
+    """Staged rows, as metadata names them."""
+    return StagedHandle(handle=rows.handle, rows=rows.rows)
+
+
+def staged_rows(staged: StagedHandle) -> StagedRows:
+    """Staged rows that metadata names."""
+    return StagedRows(staged.handle, staged.rows, staged.handle.size)

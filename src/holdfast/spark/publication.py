@@ -1,0 +1,162 @@
+"""When a job's output is published: with its checkpoint, or at the end of its epoch."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from typing import TYPE_CHECKING
+
+from holdfast import faults
+from holdfast.checkpoint.staging import FileStaging
+from holdfast.spark.epochs import Delivery
+from holdfast.spark.outbox import Outbox, committables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.api.sink import Staging
+    from holdfast.checkpoint.job_storage import JobStorage
+    from holdfast.checkpoint.metadata import CheckpointMetadata
+    from holdfast.checkpoint.storage import JobCheckpointFiles
+    from holdfast.runtime.report import TaskReport
+    from holdfast.spark.epochs import EpochResult, JobIdentity
+    from holdfast.spark.publisher import Publisher
+
+logger = logging.getLogger("holdfast")
+
+
+class Publication:
+    """Brings the output of one job out, exactly once or at least once."""
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        files: JobCheckpointFiles,
+        *,
+        exactly_once: bool,
+        inline_below: int = 0,
+    ) -> None:
+        """Output of the sinks that `publisher` knows.
+
+        Args:
+            publisher: Carries it out.
+            files: Where rows wait, with exactly once.
+            exactly_once: Whether output waits for checkpoints.
+            inline_below: Size below which rows travel within the metadata.
+        """
+        self._publisher = publisher
+        self._files = files
+        self._inline_below = inline_below
+        self.exactly_once = exactly_once
+        self.lock = threading.RLock()
+        """Held from before metadata is written until its output is published.
+
+        So the metadata of a checkpoint never lists what another one is just publishing.
+        """
+        self._published: set[int] = set()
+        self._lineage = uuid.uuid4().hex
+        self._tidied: str | None = None
+
+    @property
+    def delivery(self) -> Delivery:
+        """What the tasks of every epoch are told."""
+        return Delivery(self.exactly_once, self._staging)
+
+    @property
+    def _staging(self) -> Staging:
+        return FileStaging(self._files, self._inline_below)
+
+    def begin(self, job: JobIdentity) -> None:
+        """Another incarnation begins; what the one before has staged is its own."""
+        self._job = job
+        self.outbox = Outbox(self._lineage)
+
+    def taken(self, result: EpochResult) -> None:
+        """An epoch has ended well: its output waits, or goes out at once."""
+        epoch = result.statistics.epoch
+        if self.exactly_once:
+            self.outbox.add(epoch, result.reports)
+        else:
+            self._release(epoch, result.reports)
+
+    def _release(self, epoch: int, reports: Iterable[TaskReport]) -> None:
+        listed = committables(epoch, reports)
+        if listed:
+            self._publisher.publish(listed, self._job.job_id, self._lineage, None)
+        if self._tidied != self._job.incarnation:
+            self._tidied = self._job.incarnation
+            self._publisher.clean_up(self._job.job_id, self._job.incarnation)
+
+    def publish(self, metadata: CheckpointMetadata, outbox: Outbox, storage: JobStorage) -> None:
+        """Publish the output of a checkpoint that has just been completed.
+
+        Raises:
+            FencedError: Another driver has taken over. It publishes, for it has seen the
+                checkpoint: that was written before the fence was looked at.
+            SinkError: Something could not be published.
+        """
+        with self.lock:
+            storage.check_fence()
+            self._publisher.publish(
+                metadata.committables,
+                metadata.job_id,
+                metadata.lineage,
+                self._staging,
+            )
+            outbox.published(metadata.epoch)
+            self._published.add(metadata.checkpoint_id)
+            self._tidy(metadata, storage)
+
+    def recover(self, metadata: CheckpointMetadata, files: JobCheckpointFiles) -> None:
+        """Publish what a checkpoint lists that the job goes back to; before its first epoch."""
+        with self.lock:
+            mine = files is self._files
+            if mine:
+                # A job that goes on from another one's checkpoint begins a row of its own: the
+                # other may still be running, and publish under the same ids.
+                self._lineage = metadata.lineage
+            if not (mine and metadata.checkpoint_id in self._published):
+                self._publish_again(metadata, files)
+            if mine:
+                # Its driver may have died before it did so, and what is published must not be
+                # taken for something that was left open.
+                self._publisher.forget_opened(files, metadata)
+
+    def _publish_again(self, metadata: CheckpointMetadata, files: JobCheckpointFiles) -> None:
+        if metadata.committables:
+            faults.reach("before-recovered-publish", checkpoint=metadata.checkpoint_id)
+            self._publisher.publish(
+                metadata.committables,
+                metadata.job_id,
+                metadata.lineage,
+                FileStaging(files),
+                recovered=True,
+            )
+            self._published.add(metadata.checkpoint_id)
+
+    def _tidy(self, metadata: CheckpointMetadata, storage: JobStorage) -> None:
+        """Remove what can never be published, now that no older checkpoint counts.
+
+        Not before: a checkpoint that was given up may still be found complete by another
+        driver, and what it lists must be there then.
+        """
+        job = self._job
+        if metadata.incarnation != job.incarnation:
+            return
+        first = self._tidied != job.incarnation
+        try:
+            self._publisher.forget_opened(self._files, metadata)
+            if first or self._publisher.notes_opened:
+                self._publisher.abort_opened(self._files, job.incarnation, metadata.epoch)
+            if first:
+                self._tidied = job.incarnation
+                self._publisher.clean_up(job.job_id, job.incarnation)
+                storage.sweep_staged(job.incarnation)
+        except Exception as error:
+            logger.warning("output that was given up was not removed: %s", error)
+
+    def close(self, *, ended: bool) -> None:
+        """Remove what is staged, if the job has ended and owes nothing."""
+        if ended and hasattr(self, "outbox") and not self.outbox.is_owed:
+            self._publisher.clean_up(self._job.job_id, None)

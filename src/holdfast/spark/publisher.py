@@ -1,0 +1,351 @@
+"""Publishing what sinks have staged.
+
+By the list in the checkpoint's metadata, never by looking into a directory. Every
+sink, and every subtask of one, is published by itself: what fails does not hold up the
+others, and is published again after the job has recovered.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import pickle
+import threading
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from holdfast import faults
+from holdfast.api.graph import Kind
+from holdfast.api.sink import OPENED, CommitRequest, Sink
+from holdfast.checkpoint.storage import STAGED
+from holdfast.errors import HoldfastError, SinkError
+from holdfast.runtime.context import SubtaskContext
+from holdfast.runtime.writer_operator import opened_name
+from holdfast.spark.outbox import staged_rows
+from holdfast.spark.serialization import dump_function
+from holdfast.spark.staged_frames import publish_frame
+from holdfast.state.codec import codec_for
+from holdfast.state.directories import file_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from holdfast.api.sink import Committer, Staging
+    from holdfast.checkpoint.metadata import CheckpointMetadata, Committable
+    from holdfast.checkpoint.storage import NamedFiles
+    from holdfast.runtime.plan import OperatorPlan
+    from holdfast.spark.compiler import JobPlan
+    from holdfast.spark.pinned_calls import PinnedCalls
+
+logger = logging.getLogger("holdfast")
+
+RETRIES = 10
+"""How often a committable is tried again whose committer asks for it."""
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 5.0
+"""Seconds between two tries; each pause is twice as long as the one before."""
+
+
+@dataclass(frozen=True)
+class CommitGroup:
+    """Committables of one subtask of one sink that go with one checkpoint."""
+
+    sink: bytes
+    """The pickled operator."""
+    job_id: str
+    lineage: str
+    checkpoint_id: int
+    subtask: int
+    recovered: bool
+    staging: Staging | None
+    committables: tuple[Committable, ...]
+
+
+@dataclass(frozen=True)
+class _Note:
+    """Says that a writer has something open."""
+
+    path: str
+    incarnation: str
+    epoch: int
+    sink: str
+    """File name of its uid."""
+
+
+class Publisher:
+    """Publishes the output of one job."""
+
+    def __init__(self, spark: SparkSession, plan: JobPlan, calls: PinnedCalls) -> None:
+        """Publishes for the sinks of `plan`."""
+        self._spark = spark
+        self._plan = plan
+        self._calls = calls
+        self._sinks: dict[str, OperatorPlan] = {}
+        self._tasks: dict[str, int] = {}
+        for level, tasks in zip(plan.levels, plan.level_parallelism, strict=True):
+            for operator in level.operators:
+                if operator.kind is Kind.WRITER:
+                    self._sinks[operator.uid] = operator
+                    self._tasks[operator.uid] = tasks
+        self._pickled = {
+            uid: dump_function(operator, f"sink {operator.name!r} (uid {uid!r})")
+            for uid, operator in self._sinks.items()
+            if uid not in plan.frame_sinks
+        }
+
+    @property
+    def has_sinks(self) -> bool:
+        """Whether there is anything to publish, ever."""
+        return bool(self._sinks)
+
+    @property
+    def notes_opened(self) -> bool:
+        """Whether writers note what they have opened."""
+        return any(operator.function.notes_opened for operator in self._sinks.values())
+
+    @property
+    def uids(self) -> frozenset[str]:
+        """Sinks that publish."""
+        return frozenset(self._sinks)
+
+    def publish(
+        self,
+        committables: Sequence[Committable],
+        job_id: str,
+        lineage: str,
+        staging: Staging | None,
+        *,
+        recovered: bool = False,
+    ) -> None:
+        """Publish all of `committables`, whose checkpoint is complete; again if need be.
+
+        Args:
+            committables: In the order of epochs.
+            job_id: The job that wrote them.
+            lineage: The row of checkpoints that they belong to.
+            staging: Where its staged rows are.
+            recovered: Whether they may have been published before.
+
+        Raises:
+            SinkError: Something could not be published. Everything else is.
+        """
+        failures: list[Exception] = []
+        for checkpoint_id in dict.fromkeys(one.checkpoint_id for one in committables):
+            mine = [one for one in committables if one.checkpoint_id == checkpoint_id]
+            common = partial(
+                CommitGroup,
+                job_id=job_id,
+                lineage=lineage,
+                checkpoint_id=checkpoint_id,
+                recovered=recovered,
+                staging=staging,
+            )
+            failures += self._publish(checkpoint_id, mine, common, staging)
+        if failures:
+            raise failures[0]
+
+    def _publish(
+        self,
+        checkpoint_id: int,
+        mine: list[Committable],
+        common: Callable[..., CommitGroup],
+        staging: Staging | None,
+    ) -> list[Exception]:
+        by_subtask: dict[tuple[str, int], list[Committable]] = defaultdict(list)
+        by_frame: dict[str, list[Committable]] = defaultdict(list)
+        for one in mine:
+            if one.uid in self._plan.frame_sinks:
+                by_frame[one.uid].append(one)
+            elif one.uid in self._sinks:
+                by_subtask[one.uid, one.subtask].append(one)
+        groups = [
+            (
+                subtask % self._tasks[uid],
+                self._tasks[uid],
+                common(sink=self._pickled[uid], subtask=subtask, committables=tuple(some)),
+            )
+            for (uid, subtask), some in by_subtask.items()
+        ]
+        group = f"holdfast-publish-{checkpoint_id}"
+        failures: list[Exception] = [
+            failure for failure in self._calls.map(commit_group, groups, group) if failure
+        ]
+        for uid, some in by_frame.items():
+            rows = [staged_rows(one.rows) for one in some if one.rows is not None]
+            assert staging is not None
+            try:
+                sink = self._plan.frame_sinks[uid]
+                publish_frame(self._spark, uid, sink, rows, staging, checkpoint_id)
+            except Exception as failure:
+                failures.append(failure)
+        return failures
+
+    def clean_up(self, job_id: str, incarnation: str | None) -> None:
+        """Let sinks remove what can never be published; see `Committer.clean_up`."""
+        for committer, operator in self._committers():
+            try:
+                committer.clean_up(job_id, operator.uid, incarnation)
+            except Exception as error:
+                logger.warning("sink %r left something behind: %s", operator.name, error)
+
+    def forget_opened(self, files: NamedFiles, metadata: CheckpointMetadata) -> None:
+        """Drop the notes of what a checkpoint lists: it is published."""
+        if self.notes_opened:
+            published = {
+                opened_name(
+                    one.uid, f"{metadata.incarnation}-{one.epoch}-{one.subtask}-{one.attempt}"
+                )
+                for one in metadata.committables
+            }
+            for name in files.entries(STAGED):
+                if name in published:
+                    files.delete(f"{STAGED}/{name}")
+
+    def abort_opened(self, files: NamedFiles, incarnation: str, epoch: int) -> None:
+        """Let sinks abort what processes that are gone have opened and not prepared.
+
+        That of other incarnations; and of this one up to an epoch that is published, for
+        there only attempts are left whose place another one has taken.
+
+        Args:
+            files: Where it was noted.
+            incarnation: The one that runs now.
+            epoch: The last one that is published.
+        """
+        orphans: dict[str, list[_Note]] = defaultdict(list)
+        for note in _notes(files):
+            if note.incarnation != incarnation or note.epoch <= epoch:
+                orphans[note.sink].append(note)
+        for committer, operator in self._committers():
+            found = orphans.pop(file_name(operator.uid), [])
+            codec = codec_for(operator.function.committable_type)
+            data = [files.read(note.path) for note in found]
+            try:
+                committer.abort_opened([codec.decode(one) for one in data if one is not None])
+            except Exception as error:
+                logger.warning("sink %r could not abort what is open: %s", operator.name, error)
+                continue
+            for note in found:
+                files.delete(note.path)
+        # The program has no such sinks any more: nobody could ever abort these.
+        for note in itertools.chain.from_iterable(orphans.values()):
+            files.delete(note.path)
+
+    def _committers(self) -> Iterator[tuple[Committer, OperatorPlan]]:
+        for data in self._pickled.values():
+            operator: OperatorPlan = pickle.loads(data)
+            committer = operator.function.create_committer(_context(operator, 0))
+            try:
+                yield committer, operator
+            finally:
+                committer.close()
+
+
+def _notes(files: NamedFiles) -> Iterator[_Note]:
+    for name in files.entries(STAGED):
+        if name.startswith(OPENED):
+            unique, _, sink = name.removeprefix(OPENED).partition("@")
+            incarnation, epoch, _, _ = unique.rsplit("-", 3)
+            yield _Note(f"{STAGED}/{name}", incarnation, int(epoch), sink)
+
+
+def commit_group(group: CommitGroup) -> Exception | None:
+    """Publish one subtask's part; what went wrong, if something did."""
+    operator: OperatorPlan = pickle.loads(group.sink)
+    sink = operator.function
+    assert isinstance(sink, Sink)
+    where = {
+        "uid": operator.uid,
+        "subtask": group.subtask,
+        "checkpoint": group.checkpoint_id,
+    }
+    try:
+        faults.reach("before-publish", **where)
+        committer = sink.create_committer(_context(operator, group.subtask))
+        try:
+            _commit_all(committer, list(_requests(group, operator)), operator)
+        finally:
+            committer.close()
+        faults.reach("after-publish", **where)
+    except HoldfastError as error:
+        return _located(error, operator, group)
+    except Exception as error:
+        return SinkError(
+            f"sink {operator.name!r} (uid {operator.uid!r}), subtask {group.subtask}, could not "
+            f"publish the output of checkpoint {group.checkpoint_id}: "
+            f"{type(error).__name__}: {error}"
+        )
+    return None
+
+
+def _requests(group: CommitGroup, operator: OperatorPlan) -> Iterator[CommitRequest]:
+    codec = codec_for(operator.function.committable_type)
+    for one in group.committables:
+        yield CommitRequest(
+            codec.decode(one.data) if one.rows is None else staged_rows(one.rows),
+            job_id=group.job_id,
+            lineage=group.lineage,
+            uid=operator.uid,
+            checkpoint_id=group.checkpoint_id,
+            epoch=one.epoch,
+            subtask=group.subtask,
+            recovered=group.recovered,
+            staging=group.staging,
+        )
+
+
+def _commit_all(
+    committer: Committer, requests: list[CommitRequest], operator: OperatorPlan
+) -> None:
+    """Commit, and try those again that ask for it."""
+    pause = FIRST_PAUSE
+    for attempt in range(RETRIES + 1):
+        committer.commit(requests)
+        requests = _unfinished(requests, operator)
+        if not requests:
+            return
+        if attempt < RETRIES:
+            threading.Event().wait(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+    error = requests[0].error
+    raise SinkError(
+        f"it still asked for another try after {RETRIES} retries"
+        + (f" ({type(error).__name__}: {error})" if error else "")
+    )
+
+
+def _unfinished(requests: Iterable[CommitRequest], operator: OperatorPlan) -> list[CommitRequest]:
+    again = []
+    for request in requests:
+        match request.outcome:
+            case "retry":
+                request.outcome = "done"
+                request.retries += 1
+                again.append(request)
+            case "dropped":
+                logger.error(
+                    "sink %r drops output of checkpoint %d, subtask %d, for good: %s",
+                    operator.name,
+                    request.checkpoint_id,
+                    request.subtask,
+                    request.error,
+                )
+            case "failed":
+                assert request.error is not None
+                raise request.error
+    return again
+
+
+def _context(operator: OperatorPlan, subtask: int) -> SubtaskContext:
+    return SubtaskContext(operator, subtask, 0, {}, None)
+
+
+def _located(error: HoldfastError, operator: OperatorPlan, group: CommitGroup) -> HoldfastError:
+    return type(error)(
+        f"sink {operator.name!r} (uid {operator.uid!r}), subtask {group.subtask}, publishing the "
+        f"output of checkpoint {group.checkpoint_id}: {error}"
+    )
