@@ -2,6 +2,7 @@
 
 The layers, each importing only those below it:
 
+    connectors          sinks to files and databases
     spark | testing     the Spark side; harnesses for users' own tests
     runtime             one subtask's work on record batches; knows no Spark
     checkpoint          how state survives: coordinator, metadata, storage
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
         ReducingStateDescriptor,
         ValueStateDescriptor,
     )
+    from holdfast.api.driver_sinks import SparkSink
     from holdfast.api.functions import (
         AggregateFunction,
         FilterFunction,
@@ -60,9 +62,12 @@ if TYPE_CHECKING:
     from holdfast.api.output import OutputTag
     from holdfast.api.replayable_source import ReplayableSource
     from holdfast.api.restart_strategies import RestartStrategies
-    from holdfast.api.sinks import SparkSink
+    from holdfast.api.sink import CommitRequest, Committer, Sink, SinkWriter, WriterContext
     from holdfast.api.state import AggregatingState, ListState, MapState, ReducingState, ValueState
     from holdfast.api.streams import DataStream, KeyedStream
+    from holdfast.api.two_phase_commit import TwoPhaseCommitSinkFunction
+    from holdfast.connectors.file_sink import FileSink
+    from holdfast.connectors.jdbc_sink import JdbcSink
     from holdfast.errors import HoldfastError
     from holdfast.runtime.operators import FailedRow
     from holdfast.spark.environment import StreamExecutionEnvironment
@@ -77,6 +82,8 @@ __all__ = [
     "CheckpointListener",
     "CheckpointedFunction",
     "CheckpointingMode",
+    "CommitRequest",
+    "Committer",
     "Configuration",
     "DataStream",
     "EmbeddedRocksDBStateBackend",
@@ -84,6 +91,7 @@ __all__ = [
     "ErrorPolicy",
     "ExternalizedCheckpointRetention",
     "FailedRow",
+    "FileSink",
     "FileSystemCheckpointStorage",
     "FilterFunction",
     "FlatMapFunction",
@@ -91,6 +99,7 @@ __all__ = [
     "FunctionSnapshotContext",
     "HashMapStateBackend",
     "HoldfastError",
+    "JdbcSink",
     "JobClient",
     "JobExecutionResult",
     "JobManagerCheckpointStorage",
@@ -116,11 +125,15 @@ __all__ = [
     "RestartStrategies",
     "RuntimeContext",
     "RuntimeExecutionMode",
+    "Sink",
     "SinkFunction",
+    "SinkWriter",
     "SparkSink",
     "StreamExecutionEnvironment",
+    "TwoPhaseCommitSinkFunction",
     "ValueState",
     "ValueStateDescriptor",
+    "WriterContext",
     "load_configuration",
 ]
 
@@ -138,15 +151,19 @@ _HOMES = {
     "holdfast.api.configuration_file": "load_configuration",
     "holdfast.api.descriptors": "AggregatingStateDescriptor ListStateDescriptor "
     "MapStateDescriptor ReducingStateDescriptor ValueStateDescriptor",
+    "holdfast.api.driver_sinks": "SparkSink",
     "holdfast.api.functions": "AggregateFunction FilterFunction FlatMapFunction KeySelector "
     "KeyedProcessFunction MapFunction ProcessFunction ReduceFunction RuntimeContext SinkFunction",
     "holdfast.api.graph": "ErrorPolicy",
     "holdfast.api.output": "OutputTag",
     "holdfast.api.replayable_source": "ReplayableSource",
     "holdfast.api.restart_strategies": "RestartStrategies",
-    "holdfast.api.sinks": "SparkSink",
+    "holdfast.api.sink": "CommitRequest Committer Sink SinkWriter WriterContext",
     "holdfast.api.state": "AggregatingState ListState MapState ReducingState ValueState",
     "holdfast.api.streams": "DataStream KeyedStream",
+    "holdfast.api.two_phase_commit": "TwoPhaseCommitSinkFunction",
+    "holdfast.connectors.file_sink": "FileSink",
+    "holdfast.connectors.jdbc_sink": "JdbcSink",
     "holdfast.errors": "HoldfastError",
     "holdfast.runtime.operators": "FailedRow",
     "holdfast.spark.environment": "StreamExecutionEnvironment",

@@ -1,0 +1,1 @@
+"""Sinks to the systems outside: one module, or a few, for each of them."""
