@@ -42,6 +42,23 @@ def expected_state(numbers: Iterable[int], data: int) -> State:
     }
 
 
+def expected_tallies(numbers: Iterable[int], data: int) -> dict[int, Tally]:
+    """The figures of every key after these events."""
+    tallies: dict[int, Tally] = {}
+    for number in numbers:
+        key = event(number, data).key
+        tallies[key] = tallies.get(key, NOTHING).plus(number)
+    return tallies
+
+
+def tally_of(numbers: Iterable[int]) -> Tally:
+    """The figures of these events."""
+    tally = NOTHING
+    for number in numbers:
+        tally = tally.plus(number)
+    return tally
+
+
 def state_in(results: Mapping[str, Mapping[str, Any]]) -> State:
     """The state as the job's own results tell it (see `job.Results`)."""
     ledger = NOTHING

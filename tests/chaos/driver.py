@@ -9,21 +9,27 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyspark
 
+from holdfast import faults
+from holdfast.api.sink import OPENED
 from holdfast.checkpoint.completed import checkpoint_ids, load
 from holdfast.checkpoint.files import FileSystemFiles
 from holdfast.checkpoint.metadata import paths_of
-from holdfast.checkpoint.storage import metadata_name
+from holdfast.checkpoint.storage import FENCES, STAGED, metadata_name
+from holdfast.errors import CheckpointError
 from tests.chaos.job import JOB_ID, arguments
 from tests.chaos.processes import Process, processes_of
+from tests.chaos.strikes import Trap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from holdfast.checkpoint.metadata import CheckpointMetadata
     from tests.chaos.job import JobOptions
 
 ROOT = Path(__file__).parents[2]
@@ -60,6 +66,7 @@ class Driver:
             "SPARK_HOME": str(Path(pyspark.__file__).parent),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "TMPDIR": str(directory / "tmp"),
+            faults.VARIABLE: str(Trap.file_in(directory)),
         }
         with self.log.open("ab") as log:
             # A session of its own: by that, all it has started is found, orphans included.
@@ -121,7 +128,10 @@ def completed_checkpoints(directory: Path) -> list[str]:
 
 
 def orphans(directory: Path) -> list[str]:
-    """Files in checkpoint storage that no complete checkpoint needs."""
+    """Files in checkpoint storage that no complete checkpoint needs.
+
+    Notes of what writers have opened count as needed: the next start reads them.
+    """
     root = directory / "checkpoints" / JOB_ID
     files = FileSystemFiles(str(root))
     needed = set()
@@ -129,7 +139,30 @@ def orphans(directory: Path) -> list[str]:
         if files.exists(metadata_name(checkpoint_id)):
             needed |= {metadata_name(checkpoint_id), *paths_of(load(files, checkpoint_id))}
     found = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
-    return sorted(name for name in found - needed if not name.startswith("fence/"))
+    kept = (f"{FENCES}/", f"{STAGED}/{OPENED}")
+    return sorted(name for name in found - needed if not name.startswith(kept))
+
+
+def newest_checkpoint(directory: Path) -> CheckpointMetadata | None:
+    """The checkpoint that the job would go back to now."""
+    files = FileSystemFiles(str(directory / "checkpoints" / JOB_ID))
+    for checkpoint_id in sorted(checkpoint_ids(files), reverse=True):
+        # One may go, or not be complete: the job goes on meanwhile.
+        with suppress(CheckpointError):
+            return load(files, checkpoint_id)
+    return None
+
+
+def holds_input(directory: Path) -> bool:
+    """Whether the newest checkpoint holds input that was not processed."""
+    newest = newest_checkpoint(directory)
+    return newest is not None and bool(newest.channel_state)
+
+
+def lists_output(directory: Path) -> bool:
+    """Whether a job that goes back to the newest checkpoint has something to publish."""
+    newest = newest_checkpoint(directory)
+    return newest is not None and bool(newest.committables)
 
 
 def missing(directory: Path) -> list[str]:

@@ -6,6 +6,7 @@ a row at the end tells the state of all three.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast import (
@@ -50,6 +51,25 @@ class Output(NamedTuple):
     tally: Tally
     ranks: int
     sample: list[int]
+
+
+class Line(NamedTuple):
+    """What is written of every event."""
+
+    number: int
+    key: int
+    half: int
+    rank: int
+    """How many events of the key there are with this one; 0 of a probe."""
+
+
+class Newest(NamedTuple):
+    """What is written of a key, again with every event."""
+
+    key: int
+    events: int
+    total: int
+    xor: int
 
 
 class Ledger(ProcessFunction, CheckpointedFunction):
@@ -113,8 +133,11 @@ class FoldByTeam(KeyedProcessFunction):
     """Aggregating and list state.
 
     Its sum of counts is right only if both operators have seen the same events: a state
-    of one that is ahead of the other's shows.
+    of one that is ahead of the other's shows. Takes `pause` seconds for an event.
     """
+
+    def __init__(self, pause: float = 0.0) -> None:
+        self.pause = pause
 
     def open(self, ctx: Any) -> None:
         self.sums = ctx.get_aggregating_state(
@@ -123,9 +146,22 @@ class FoldByTeam(KeyedProcessFunction):
         self.sample = ctx.get_list_state(ListStateDescriptor("sample", int))
 
     def process_element(self, value: Any, ctx: Any) -> Iterator[Output]:
+        if self.pause:
+            time.sleep(self.pause)
         if not value.event.probe:
             self.sums.add(value)
             if is_sampled(value.event.number):
                 self.sample.add(value.event.number)
         *tally, ranks = self.sums.get() or (*NOTHING, 0)
         yield Output(value, Tally(*tally), ranks, sorted(self.sample.get()))
+
+
+def line_of(output: Any) -> Line:
+    """The row that is written of an event."""
+    event, count = output.folded.event, output.folded.tally.events
+    return Line(event.number, event.key, event.key % 2, 0 if event.probe else count)
+
+
+def newest_of(folded: Any) -> Newest:
+    """The row that is written of the event's key."""
+    return Newest(folded.event.key, *folded.tally)

@@ -4,8 +4,9 @@
 
 Source, an operator with operator state, two keyed operators on different keys. Everything
 that state holds is given out with every element; the driver keeps the newest of it in
-`results.json`, which a successor takes up. Started again after a crash, the program finds
-its newest checkpoint unaided: it is told nothing that it was not told the first time.
+`results.json`, which a successor takes up. Beside that, rows go to files and into tables
+(see `sinks`). Started again after a crash, the program finds its newest checkpoint unaided:
+it is told nothing that it was not told the first time.
 """
 
 from __future__ import annotations
@@ -24,12 +25,15 @@ from typing import TYPE_CHECKING, Any
 from holdfast import (
     EmbeddedRocksDBStateBackend,
     ExternalizedCheckpointRetention,
+    FileSystemCheckpointStorage,
     HashMapStateBackend,
     RestartStrategies,
     StreamExecutionEnvironment,
 )
-from tests.chaos.events import Event, event
+from tests.chaos.compare import tally_of
+from tests.chaos.events import NOTHING, Event, Tally, event
 from tests.chaos.functions import FoldByKey, FoldByTeam, Folded, Ledger, Ledgered, Output
+from tests.chaos.sinks import RESULTS, attach
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,6 +41,11 @@ if TYPE_CHECKING:
 JOB_ID = "c4a05c4a05c4a05c4a05c4a05c4a05c4"
 PARALLELISM = 2
 LARGEST_EPOCH = 400
+INLINE_BELOW = 2048
+"""Bytes; some of the rows that wait for their checkpoint are more, and become files."""
+INTERVAL_MS = 200
+SLOW_INTERVAL_MS, SLOW = 500, 0.002
+"""Of a slow job: the interval, and the seconds for an event. Epochs take longer than that."""
 CLUSTER_SETTINGS = {
     "spark.shuffle.reduceLocality.enabled": "false",
     "spark.locality.wait": "600s",
@@ -55,32 +64,43 @@ class JobOptions:
     rate: float | None = None
     backend: str = "hashmap"
     master: str = "local[2]"
+    database: str | None = None
+    """URL of the database; without it there are no sinks but the driver's function."""
+    schema: str = ""
+    """Of the tables there."""
+    unaligned: bool = False
+    """Whether checkpoints are unaligned, and the job is slow enough for that to matter."""
 
 
 class Results:
     """The newest state of every key and subtask that came out, in a file.
 
-    Output may repeat after a recovery. So what came last counts, not what is largest: a
-    state that has lost something must not hide behind an older output.
+    What came last counts, not what is largest: a state that has lost something must not
+    hide behind an older output. Output comes with its checkpoint, once or again under the
+    same id; figures of all events that came tell that each came under one id alone.
     """
 
     def __init__(self, path: Path, data: int) -> None:
         self._path = path
         self._data = data
-        self.tables: dict[str, Any] = {"key": {}, "team": {}, "ledger": {}, "seen": 0}
+        self.tables: dict[str, Any] = {
+            **{"key": {}, "team": {}, "ledger": {}, "seen": 0},
+            **{"checkpoint": 0, "output": NOTHING, "all": NOTHING, "faults": []},
+        }
         if path.exists():
             self.tables = json.loads(path.read_text())
         self.only_probes = False
-        """Whether the last epoch held no data: all of it is processed then."""
+        """Whether the last output held no data: all of it is processed then."""
 
-    def take(self, rows: DataFrame, epoch: int) -> None:
-        """Take what an epoch has given out."""
+    def take(self, rows: DataFrame, checkpoint: int) -> None:
+        """Take what has become final with a checkpoint."""
         found = rows.collect()
+        numbers = [row.folded.event.number for row in found]
+        self._account(numbers, checkpoint)
         if found:
-            numbers = [row.folded.event.number for row in found]
             self.only_probes = min(numbers) >= self._data
             self.tables["seen"] = max(self.tables["seen"], max(numbers) + 1)
-        # Within an epoch, what has seen most events came last.
+        # Within a checkpoint, what has seen most events came last.
         for row in sorted(found, key=lambda row: row.folded.event.ledger.events):
             event = row.folded.event
             self.tables["ledger"][str(event.subtask)] = [*event.ledger]
@@ -91,6 +111,28 @@ class Results:
             held = [*row.tally, row.ranks, list(row.sample)]
             self.tables["team"][str(row.folded.team)] = held
         write_atomically(self._path, self.tables)
+
+    def _account(self, numbers: list[int], checkpoint: int) -> None:
+        """Add the output to the figures, unless it came before under the same id."""
+        tables, output = self.tables, tally_of(numbers)
+        if checkpoint > tables["checkpoint"]:
+            tables["checkpoint"], tables["output"] = checkpoint, output
+            tables["all"] = Tally(*tables["all"]).joined(output)
+        elif checkpoint < tables["checkpoint"]:
+            tables["faults"].append(
+                f"output of checkpoint {checkpoint} after that of {tables['checkpoint']}"
+            )
+        elif [*output] != [*tables["output"]]:
+            tables["faults"].append(
+                f"checkpoint {checkpoint} came again with {output} instead of {tables['output']}"
+            )
+
+
+def forget_state(path: Path) -> dict[str, Any]:
+    """Let a successor find no state in the results, but all else; which is returned."""
+    tables: dict[str, Any] = json.loads(path.read_text())
+    write_atomically(path, tables | {"key": {}, "team": {}, "ledger": {}})
+    return tables
 
 
 def write_atomically(path: Path, content: Any) -> None:
@@ -127,15 +169,20 @@ def session(directory: Path, master: str) -> SparkSession:
     return spark
 
 
-def build(env: StreamExecutionEnvironment, options: JobOptions, results: Results) -> None:
+def build(
+    env: StreamExecutionEnvironment, options: JobOptions, directory: Path, results: Results
+) -> None:
     """The program."""
     source = env.from_generator(
         partial(event, data=options.data), count=options.count, rate=options.rate, type_info=Event
     ).uid("events")
     ledger = source.rebalance().process(Ledger(), Ledgered).uid("ledger")
     keys = ledger.key_by("key").process(FoldByKey(), Folded).uid("keys")
-    teams = keys.key_by("team").process(FoldByTeam(), Output).uid("teams")
-    teams.foreach_batch(results.take)
+    slow = FoldByTeam(SLOW if options.unaligned else 0.0)
+    teams = keys.key_by("team").process(slow, Output).uid("teams")
+    teams.foreach_batch(results.take).uid(RESULTS)
+    if options.database is not None:
+        attach(keys, teams, directory, options.database, options.schema)
 
 
 def main(directory: Path, options: JobOptions) -> None:
@@ -149,15 +196,18 @@ def main(directory: Path, options: JobOptions) -> None:
     rocksdb = EmbeddedRocksDBStateBackend(enable_incremental_checkpointing=True)
     env.set_state_backend(rocksdb if options.backend == "rocksdb" else HashMapStateBackend())
     env.add_epoch_listener(lambda epoch: logging.getLogger("holdfast").info("%s", epoch))
-    env.enable_checkpointing(200)
+    env.enable_checkpointing(SLOW_INTERVAL_MS if options.unaligned else INTERVAL_MS)
     env.set_restart_strategy(RestartStrategies.fixed_delay_restart(1000, 100))
     checkpoints = env.get_checkpoint_config()
-    checkpoints.set_checkpoint_storage_dir(directory / "checkpoints")
+    checkpoints.set_checkpoint_storage(
+        FileSystemCheckpointStorage(str(directory / "checkpoints"), INLINE_BELOW)
+    )
+    checkpoints.enable_unaligned_checkpoints(options.unaligned)
     checkpoints.set_externalized_checkpoint_retention(
         ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION
     )
     results = Results(directory / "results.json", options.data)
-    build(env, options, results)
+    build(env, options, directory, results)
     client = env.execute_async("chaos")
     while not client.status().is_terminal:
         try:

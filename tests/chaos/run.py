@@ -7,26 +7,42 @@ import random
 import shutil
 import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.chaos.compare import differences, expected_state
-from tests.chaos.monkey import Monkey, Outcome, Plan, undisturbed
+from tests.chaos.monkey import Monkey, wrong_undisturbed
+from tests.chaos.plan import Outcome, Plan
+from tests.chaos.strikes import KINDS
+from tests.integration.postgres import postgres_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from tests.integration.postgres import PostgresServer
+
+
+def database(plan: Plan) -> AbstractContextManager[PostgresServer | None]:
+    """A server for one run, if that has sinks."""
+    return postgres_server() if plan.sinks else nullcontext()
+
+
+def disturbed(plan: Plan, directory: Path, say: Callable[[str], None]) -> Outcome:
+    """Run the job among kills; faults say where it is not what it must be."""
+    with database(plan) as server:
+        return Monkey(plan, directory, say, server).run()
 
 
 def chaos(plan: Plan, directory: Path, say: Callable[[str], None]) -> Outcome:
-    """Run the job undisturbed and among kills; faults say where the two differ."""
+    """Run the job undisturbed and among kills; both must come to the same."""
     say(f"seed {plan.seed}: {plan.kills} kills, {plan.options.data} events, {plan.backend}")
-    data = plan.options.data
-    calm = undisturbed(plan, directory / "undisturbed")
-    outcome = Outcome(faults=differences(expected_state(range(data), data), calm))
-    if outcome.faults:
-        say("the undisturbed run is wrong already")
-    else:
-        outcome = Monkey(plan, directory / "disturbed", say).run()
+    with database(plan) as server:
+        outcome = Outcome(faults=wrong_undisturbed(plan, directory / "undisturbed", server))
+        if outcome.faults:
+            say("the undisturbed run is wrong already")
+        else:
+            outcome = Monkey(plan, directory / "disturbed", say, server).run()
     say(
         f"{len(outcome.kills)} kills, {outcome.starts} starts, {outcome.restarts} restarts, "
         f"{outcome.restores} restores, {outcome.checkpoints} checkpoints"
@@ -45,10 +61,27 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--kills", type=int, default=25)
     parser.add_argument("--backend", choices=["hashmap", "rocksdb"], default="hashmap")
     parser.add_argument("--cluster", action="store_true", help="on two executors")
-    parser.add_argument("--only", choices=["driver", "worker", "executor"], help="what to kill")
+    parser.add_argument("--sinks", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument(
+        "--unaligned", action="store_true", help="slow, with checkpoints that hold input"
+    )
+    parser.add_argument("--database", action="store_true", help="kill the database too")
+    parser.add_argument("--only", default="", help=f"what to kill, in turn: {','.join(KINDS)}")
     parser.add_argument("--keep", action="store_true", help="keep the directory in any case")
     given = parser.parse_args(arguments)
-    plan = Plan(given.seed, given.kills, given.backend, given.cluster, given.only)
+    only = tuple(filter(None, given.only.split(",")))
+    if not {*only} <= {*KINDS}:
+        parser.error(f"--only takes {','.join(KINDS)}")
+    plan = Plan(
+        given.seed,
+        given.kills,
+        backend=given.backend,
+        cluster=given.cluster,
+        sinks=given.sinks,
+        unaligned=given.unaligned,
+        database=given.database and given.sinks,
+        only=only,
+    )
     directory = Path(tempfile.mkdtemp(prefix="chaos-"))
     outcome = chaos(plan, directory, lambda text: print(text, flush=True))
     if outcome.faults:

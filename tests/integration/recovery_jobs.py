@@ -238,7 +238,10 @@ class RecoveryJob:
         settings: dict[str, Any] | None = None,
         like: RecoveryJob | None = None,
     ) -> None:
-        given = {"dir": str(directory), "interval": "10 ms", **(settings or {})}
+        # `Ledger` is to see epochs, which it takes back itself, also those behind a checkpoint
+        # that turns out to be damaged.
+        released = {"mode": "AT_LEAST_ONCE"}
+        given = {"dir": str(directory), "interval": "10 ms", **released, **(settings or {})}
         self.env = StreamExecutionEnvironment.get_execution_environment(
             spark,
             Configuration({option(key): value for key, value in given.items()}),

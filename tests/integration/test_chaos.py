@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import random
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.chaos.compare import differences, expected_state
-from tests.chaos.monkey import Monkey, Outcome, Plan
-from tests.chaos.run import chaos
+from tests.chaos.plan import Outcome, Plan
+from tests.chaos.run import chaos, disturbed
+from tests.chaos.sinks import RESULTS, expected_rows, row_differences
+from tests.chaos.strikes import PUBLISHING, RECOVERING, mixed_up
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,21 +25,23 @@ def said(outcome: Outcome, plan: Plan, directory: Path) -> str:
 
 
 @pytest.mark.spark
-def test_a_few_kills_of_driver_and_workers_change_nothing(tmp_path: Path) -> None:
-    plan = Plan(seed=4, kills=2, backend="rocksdb")
-    outcome = Monkey(plan, tmp_path, print).run()
+@pytest.mark.timeout(600)
+def test_a_few_kills_of_driver_and_workers_change_neither_state_nor_output(tmp_path: Path) -> None:
+    kinds = ("driver", "during-publish", "before-recovered-publish", "worker")
+    plan = Plan(seed=44, kills=4, backend="rocksdb", only=kinds)
+    outcome = disturbed(plan, tmp_path, print)
     assert not outcome.faults, said(outcome, plan, tmp_path)
-    assert [kill.kind for kill in outcome.kills] == ["driver", "worker"]
-    assert outcome.starts == 3
-    # After the driver, after the worker, and from the checkpoint that stayed at the end.
+    assert tuple(kill.kind for kill in outcome.kills) == kinds
+    assert outcome.starts == 5
+    # After the worker; and from the checkpoint that stayed, after all others and at the end.
     assert outcome.restarts >= 1
-    assert outcome.restores >= 3
+    assert outcome.restores >= 4
 
 
 @pytest.mark.spark
 def test_a_lost_executor_changes_nothing(tmp_path: Path) -> None:
-    plan = Plan(seed=1, kills=1, cluster=True, only="executor")
-    outcome = Monkey(plan, tmp_path, print).run()
+    plan = Plan(seed=1, kills=1, cluster=True, only=("executor",))
+    outcome = disturbed(plan, tmp_path, print)
     assert not outcome.faults, said(outcome, plan, tmp_path)
     assert [kill.kind for kill in outcome.kills] == ["executor"]
     assert outcome.restarts >= 1
@@ -47,10 +52,11 @@ def test_a_lost_executor_changes_nothing(tmp_path: Path) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
 def test_twenty_five_kills_change_nothing(tmp_path: Path, backend: str) -> None:
-    plan = Plan(seed=25, kills=25, backend=backend)
+    plan = Plan(seed=25, kills=25, backend=backend, database=backend == "rocksdb")
     outcome = chaos(plan, tmp_path, print)
     assert not outcome.faults, said(outcome, plan, tmp_path)
     assert len(outcome.kills) == 25
+    assert {kill.kind for kill in outcome.kills} >= {*PUBLISHING, RECOVERING, "driver", "worker"}
 
 
 @pytest.mark.slow
@@ -60,7 +66,17 @@ def test_kills_of_executors_too_change_nothing(tmp_path: Path) -> None:
     plan = Plan(seed=9, kills=9, cluster=True)
     outcome = chaos(plan, tmp_path, print)
     assert not outcome.faults, said(outcome, plan, tmp_path)
-    assert {kill.kind for kill in outcome.kills} == {"driver", "worker", "executor"}
+    assert {kill.kind for kill in outcome.kills} >= {"driver", "worker", "executor"}
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(1800)
+def test_kills_while_checkpoints_hold_input_change_nothing(tmp_path: Path) -> None:
+    plan = Plan(seed=10, kills=10, unaligned=True)
+    outcome = chaos(plan, tmp_path, print)
+    assert not outcome.faults, said(outcome, plan, tmp_path)
+    assert any(kill.left_over for kill in outcome.kills)
 
 
 def test_a_lost_event_shows_in_every_part_of_the_state_it_belongs_to() -> None:
@@ -90,3 +106,48 @@ def test_a_loss_that_a_repetition_makes_up_for_in_the_count_shows() -> None:
 def test_the_order_of_events_does_not_show() -> None:
     whole = expected_state(range(DATA), DATA)
     assert differences(whole, expected_state(reversed(range(DATA)), DATA)) == []
+
+
+def test_a_row_that_a_sink_has_lost_or_has_twice_shows() -> None:
+    whole = expected_rows(DATA + 50, DATA)
+    for sink in whole.lines:
+        for number in (0, DATA - 1, DATA, DATA + 49):
+            found = expected_rows(DATA + 50, DATA)
+            row = next(row for row in found.lines[sink] if row[0] == number)
+            found.lines[sink][row] = 0
+            assert [fault.split()[2] for fault in row_differences(whole, found)] == ["lost"]
+            found.lines[sink][row] = 2
+            assert [fault.split()[2] for fault in row_differences(whole, found)] == ["has"]
+
+
+def test_a_rank_that_a_sink_has_twice_shows() -> None:
+    whole, found = expected_rows(DATA, DATA), expected_rows(DATA, DATA)
+    found.ranks["files"][0, 1] = 2
+    assert len(row_differences(whole, found)) == 1
+
+
+def test_an_older_row_in_the_place_of_the_newest_shows() -> None:
+    whole, found = expected_rows(DATA, DATA), expected_rows(DATA - 1, DATA - 1)
+    assert any("newest" in fault for fault in row_differences(whole, found))
+
+
+@pytest.mark.parametrize("options", [{}, {"cluster": True}, {"database": True}])
+@pytest.mark.parametrize("seed", range(20))
+def test_every_point_of_a_publication_comes_within_twelve_kills(
+    seed: int, options: dict[str, Any]
+) -> None:
+    kinds = [strike.kind for strike in Plan(seed, 12, **options).strikes]
+    assert {*kinds} >= {*PUBLISHING, RECOVERING}
+    assert {*kinds} >= {"driver", "worker"} | ({"executor"} if options.get("cluster") else set())
+
+
+def test_without_sinks_only_points_come_that_the_job_passes() -> None:
+    strikes = mixed_up(["driver", "worker"], [RESULTS], 50, random.Random(1))
+    points = {strike.kind for strike in strikes if strike.is_point}
+    assert points == {"after-metadata", "before-publish", "after-publish", RECOVERING}
+    assert {strike.uid for strike in strikes} == {None, RESULTS}
+
+
+def test_a_plan_that_kills_in_a_recovery_which_never_comes_is_refused() -> None:
+    with pytest.raises(ValueError, match="must come after"):
+        Plan(1, 2, only=("worker", RECOVERING))

@@ -98,3 +98,28 @@ def test_the_buffering_sink_loses_nothing_when_its_driver_is_killed(tmp_path: Pa
     # is written again.
     assert set(flushed("killed")) == set(flushed("undisturbed"))
     assert len(flushed("undisturbed")) == len(set(flushed("undisturbed"))) == 84 // 7
+
+
+def test_the_file_sink_writes_every_row_once_though_its_driver_is_killed(tmp_path: Path) -> None:
+    arguments = (str(tmp_path / "orders"), "--checkpoints", str(tmp_path / "checkpoints"))
+    kill = {"point": "before-publish", "action": "kill", "checkpoint": 3}
+    kill["once"] = str(tmp_path / "marker")
+    assert end_of_killed("file_sink.py", *arguments, fault=kill) == -signal.SIGKILL
+    before = {path.name for path in (tmp_path / "orders").rglob("part-*")}
+
+    [again] = printed("file_sink.py", *arguments)
+    assert again.startswith("started from checkpoint 3; 120 orders, each once")
+    assert before < {path.name for path in (tmp_path / "orders").rglob("part-*")}
+    assert not (tmp_path / "orders" / ".holdfast").exists()
+
+
+def test_the_ledger_takes_every_entry_once_though_its_driver_is_killed(tmp_path: Path) -> None:
+    arguments = (str(tmp_path / "ledger"), "--checkpoints", str(tmp_path / "checkpoints"))
+    kill = {"point": "after-publish", "action": "kill", "checkpoint": 3}
+    kill["once"] = str(tmp_path / "marker")
+    assert end_of_killed("two_phase_commit.py", *arguments, fault=kill) == -signal.SIGKILL
+    before = {path.name for path in (tmp_path / "ledger" / "committed").iterdir()}
+
+    [again] = printed("two_phase_commit.py", *arguments)
+    assert again.startswith("started from checkpoint 3; 120 entries, each once")
+    assert before < {path.name for path in (tmp_path / "ledger" / "committed").iterdir()}

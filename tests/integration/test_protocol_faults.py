@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 COUNT, PER_EPOCH = 200, 50
 IN_WORKERS = ("before-commit", "after-commit", "before-snapshot", "after-snapshot")
 RESTORING = ("before-restore", "during-restore", "after-restore")
-STORING = tuple(p for p in faults.POINTS if p not in IN_WORKERS + RESTORING)
+PUBLISHING = ("before-publish", "during-publish", "published", "after-publish")
+"""What only some sinks pass, and the recovery from it, is in test_output.py."""
+OUTPUT = ("epoch-released", *PUBLISHING, "before-recovered-publish")
+STORING = tuple(p for p in faults.POINTS if p not in IN_WORKERS + RESTORING + OUTPUT)
 
 
 def mostly_slow(points: Iterable[str], *quick: str) -> list[Any]:
@@ -37,7 +40,8 @@ def injected(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 def run(spark: SparkSession, directory: Path, backend: str = ROCKSDB) -> JobStatistics:
-    job = RecoveryJob(spark, directory, backend=backend, chain=True).settled()
+    settings = {"mode": "EXACTLY_ONCE"}
+    job = RecoveryJob(spark, directory, backend=backend, chain=True, settings=settings).settled()
     job.env.set_max_events_per_epoch(PER_EPOCH)
     statistics = job.run(job.env.from_generator(event, count=COUNT).uid("source"))
     assert job.outcome() == expected(range(COUNT))
@@ -45,7 +49,12 @@ def run(spark: SparkSession, directory: Path, backend: str = ROCKSDB) -> JobStat
 
 
 def run_with(
-    injected: Faults, spark: SparkSession, tmp_path: Path, backend: str, *planned: dict[str, Any]
+    injected: Faults,
+    spark: SparkSession,
+    tmp_path: Path,
+    backend: str,
+    *planned: dict[str, Any],
+    restored_from: int = 2,
 ) -> None:
     struck = injected.plan(tmp_path, *planned)
     statistics = run(spark, tmp_path / "checkpoints", backend)
@@ -54,7 +63,7 @@ def run_with(
     # What was lost is what came after the last checkpoint, not everything.
     restored = statistics.checkpoints and statistics.checkpoints.latest_restored
     assert restored
-    assert restored.checkpoint_id == 2
+    assert restored.checkpoint_id == restored_from
 
 
 def test_a_job_that_nothing_disturbs_comes_to_what_is_expected_of_it(
@@ -100,6 +109,21 @@ def test_an_error_while_a_checkpoint_is_stored_costs_nothing_but_time(
     run_with(
         injected, spark, tmp_path, ROCKSDB, {"point": point, "action": "raise", "checkpoint": 3}
     )
+
+
+def test_an_error_after_an_epoch_costs_nothing_but_time(
+    spark: SparkSession, tmp_path: Path, injected: Faults
+) -> None:
+    fault = {"point": "epoch-released", "action": "raise", "epoch": 3}
+    run_with(injected, spark, tmp_path, HASHMAP, fault)
+
+
+@pytest.mark.parametrize("point", mostly_slow(["before-publish", "after-publish"]))
+def test_an_error_while_output_is_published_takes_back_no_checkpoint(
+    spark: SparkSession, tmp_path: Path, injected: Faults, point: str
+) -> None:
+    fault = {"point": point, "action": "raise", "checkpoint": 3}
+    run_with(injected, spark, tmp_path, HASHMAP, fault, restored_from=3)
 
 
 @pytest.mark.parametrize("point", mostly_slow(RESTORING, "during-restore"))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from holdfast.api.backends import HashMapStateBackend
+from holdfast.api.driver_sinks import CollectSink
 from holdfast.api.graph import Edge, JobGraph, Kind
-from holdfast.api.sinks import CollectSink
 from holdfast.api.streams import DataStream
 from holdfast.api.types import StreamType
 from holdfast.clock import SystemClock

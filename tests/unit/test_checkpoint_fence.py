@@ -7,14 +7,14 @@ import sys
 
 import pytest
 
-from holdfast.checkpoint.fence import take_fence
+from holdfast.checkpoint.fence import still_valid, take_fence
 from holdfast.checkpoint.files import FileSystemFiles
 from holdfast.checkpoint.sweep import delete_job
 from holdfast.errors import FencedError
 
 RACER = """
 import sys
-from holdfast.checkpoint.fence import take_fence
+from holdfast.checkpoint.fence import still_valid, take_fence
 from holdfast.checkpoint.files import FileSystemFiles
 files = FileSystemFiles(sys.argv[1])
 sys.stdin.readline()
@@ -79,3 +79,30 @@ def test_processes_that_race_get_different_fences(tmp_path):
         assert numbers == sorted(numbers)
         taken += numbers
     assert sorted(taken) == list(range(1, 41))
+
+
+def test_a_checkpoint_completed_too_late_is_not_gone_back_to(tmp_path) -> None:
+    files = FileSystemFiles(str(tmp_path))
+    for _ in range(3):
+        take_fence(files)
+    chosen, late, earlier, own = (1, 7), (2, 8), (1, 6), (4, 9)
+    assert still_valid(files, [late, chosen, earlier]) == [late, chosen, earlier]
+    take_fence(files).going_back(*chosen)
+    assert still_valid(files, [late, chosen, earlier]) == [chosen, earlier]
+    assert still_valid(files, [own, late, chosen]) == [own, chosen]
+
+
+def test_the_driver_that_went_back_last_decides(tmp_path) -> None:
+    files = FileSystemFiles(str(tmp_path))
+    take_fence(files).going_back(0, 3)
+    take_fence(files).going_back(1, 5)
+    assert still_valid(files, [(1, 5), (0, 4), (0, 3)]) == [(1, 5), (0, 4), (0, 3)]
+    again = take_fence(files)
+    again.going_back(1, 5)
+    again.going_back(3, 9)
+    assert still_valid(files, [(3, 10), (3, 9), (2, 8), (1, 5)]) == [
+        (3, 10),
+        (3, 9),
+        (2, 8),
+        (1, 5),
+    ]

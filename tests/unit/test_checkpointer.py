@@ -20,6 +20,8 @@ from holdfast.checkpoint.files import FileSystemFiles
 from holdfast.errors import CheckpointError, CheckpointStorageError, FencedError
 from holdfast.spark.checkpointer import FENCE_EVERY_MS, Checkpointer
 from holdfast.spark.epochs import EpochResult, JobIdentity
+from holdfast.spark.publication import Publication
+from holdfast.spark.publisher import Publisher
 from holdfast.spark.source import Source
 from holdfast.spark.statistics import EpochStatistics
 from holdfast.testing import ManualClock
@@ -127,8 +129,11 @@ class Bench:
         self.begin()
 
     def make(self, **options: Any) -> Checkpointer:
+        plan = self.program.compile()
+        publisher = Publisher(None, plan, self.calls)  # type: ignore[arg-type]
+        self.publication = Publication(publisher, self.files, exactly_once=True)
         return Checkpointer(
-            self.program.compile(),
+            plan,
             self.settings,  # type: ignore[arg-type]
             self.files,
             self.fence,
@@ -136,6 +141,7 @@ class Bench:
             options.get("completed", []),
             options.get("next_id", 1),
             self.failures.append,
+            self.publication,
             [self.listener],
             clock=self.clock,
         )
@@ -143,6 +149,7 @@ class Bench:
     def begin(self, base: Any = None, inherited: frozenset[Any] = frozenset()) -> None:
         job = JobIdentity("job", "Job", None, "1-1")
         leaves = {"events": (0,)}
+        self.publication.begin(job)
         self.checkpointer.begin_incarnation(job, base, inherited, self.query_dir, leaves)
 
     def order(self, *, due: bool = True) -> EpochOrder:

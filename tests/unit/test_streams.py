@@ -19,8 +19,8 @@ from holdfast import (
     SinkFunction,
     SparkSink,
 )
+from holdfast.api.driver_sinks import ForeachBatchSink, PrintSink
 from holdfast.api.graph import Exchange, Kind, Partitioning
-from holdfast.api.sinks import ForeachBatchSink, PrintSink
 from holdfast.api.streams import DataStream, KeyedStream
 from holdfast.api.types import OBJECTS, StreamType
 from holdfast.errors import (
@@ -327,7 +327,7 @@ def test_numbers_of_subtasks_and_key_groups_are_checked_at_once(rows: DataStream
         (lambda s: s.process(Keyed()), "process takes a ProcessFunction, not Keyed"),
         (lambda s: s.key_by("k").process(Plain()), "takes a KeyedProcessFunction, not Plain"),
         (lambda s: s.add_sink(print), "add_sink takes a SinkFunction"),
-        (lambda s: s.sink_to("parquet"), "sink_to takes a SparkSink, not str"),
+        (lambda s: s.sink_to("parquet"), "sink_to takes a Sink or a SparkSink, not str"),
         (lambda s: s.foreach_batch(1), "foreach_batch takes a function"),
     ],
 )

@@ -1,0 +1,106 @@
+"""One driver of a job with staged output, run by hand without Spark or a coordinator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from holdfast.checkpoint.fence import take_fence
+from holdfast.checkpoint.files import FileSystemFiles
+from holdfast.checkpoint.job_storage import JobStorage
+from holdfast.checkpoint.staging import FileStaging
+from holdfast.checkpoint.storage import STAGED
+from holdfast.spark.epochs import EpochResult, JobIdentity
+from holdfast.spark.publication import Publication
+from holdfast.spark.publisher import Publisher
+from holdfast.spark.statistics import EpochStatistics
+from tests.unit.barriers import ROWS
+from tests.unit.checkpoints import checkpoint
+from tests.unit.programs import Program
+from tests.unit.staged import LocalCalls, StagedRun, calls
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.checkpoint.metadata import CheckpointMetadata
+    from tests.unit.staged import Notebook
+
+
+class Driver:
+    """One driver of a job with one sink on one subtask, without a coordinator."""
+
+    def __init__(
+        self,
+        tmp_path: Path,
+        sink: Notebook,
+        *,
+        exactly_once: bool = True,
+        files: FileSystemFiles | None = None,
+    ) -> None:
+        program = Program(parallelism=1)
+        program.source(ROWS).sink_to(sink).uid("sink")
+        self.plan = program.compile()
+        self.tmp_path = tmp_path
+        self.files = files or FileSystemFiles(str(tmp_path / "checkpoints"))
+        self.fence = take_fence(self.files)
+        self.storage = JobStorage(self.files, self.fence)
+        self.incarnations = 0
+        publisher = Publisher(None, self.plan, LocalCalls())  # type: ignore[arg-type]
+        self.publication = Publication(publisher, self.files, exactly_once=exactly_once)
+
+    def begin(self, epoch: int = 0) -> None:
+        """Begin another incarnation behind `epoch`."""
+        self.incarnations += 1
+        self.incarnation = f"{self.fence.number}-{self.incarnations}"
+        self.run = StagedRun(
+            self.plan,
+            self.tmp_path / "local",
+            FileStaging(self.files),
+            incarnation=self.incarnation,
+        )
+        self.run.epoch = epoch
+        self.publication.begin(JobIdentity("job", "Job", None, self.incarnation))
+
+    def epoch(self, *numbers: int) -> None:
+        self.run.run([("a", n) for n in numbers], exactly_once=self.publication.exactly_once)
+        statistics = EpochStatistics(self.run.epoch, 1, 0)
+        self.publication.taken(EpochResult(statistics, self.run.reports))
+
+    def stored(self, checkpoint_id: int) -> CheckpointMetadata:
+        """Complete a checkpoint of all epochs so far, and publish nothing yet."""
+        metadata = replace(
+            checkpoint(checkpoint_id, fence=self.fence.number),
+            operators=[],
+            sources=[],
+            spark={"offset_metadata": "{}"},
+            lineage=self.publication.outbox.lineage,
+            incarnation=self.incarnation,
+            epoch=self.run.epoch,
+            committables=self.publication.outbox.listed(self.run.epoch, checkpoint_id),
+        )
+        self.storage.complete(metadata)
+        self.storage.keep_staged(metadata)
+        return metadata
+
+    def publish(self, metadata: CheckpointMetadata) -> None:
+        self.publication.publish(metadata, self.publication.outbox, self.storage)
+
+    def complete(self, checkpoint_id: int) -> CheckpointMetadata:
+        metadata = self.stored(checkpoint_id)
+        self.publish(metadata)
+        return metadata
+
+    def recover(self, metadata: CheckpointMetadata) -> None:
+        """Go back to a checkpoint in another incarnation."""
+        self.publication.recover(metadata, self.files)
+        self.begin(metadata.epoch)
+
+    @property
+    def staged(self) -> list[str]:
+        return sorted(self.files.entries(STAGED))
+
+
+def published() -> list[tuple[int, list[int]]]:
+    """Checkpoint and numbers of all that went out, in order."""
+    return [(call[3], [n for _, n in call[4]]) for call in calls("commit")]

@@ -1,0 +1,99 @@
+"""Output that waits for its checkpoint, and under which id it is published."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.api.sink import StagedRows
+from holdfast.checkpoint.handles import inline
+from holdfast.runtime.report import Prepared, TaskReport
+from holdfast.spark.outbox import Outbox, committables, staged_handle, staged_rows
+
+
+def report(*texts: str, level: int = 1, subtask: int = 0, uid: str = "sink") -> TaskReport:
+    prepared = tuple(Prepared(uid, text.encode()) for text in texts)
+    return TaskReport(1, level, subtask, 0, "host", "executor", {}, {}, prepared=prepared)
+
+
+@pytest.fixture
+def outbox() -> Outbox:
+    """An outbox with the output of three epochs."""
+    outbox = Outbox("lineage")
+    for epoch in (1, 2, 3):
+        outbox.add(epoch, [report(f"e{epoch}")])
+    return outbox
+
+
+def listed(outbox: Outbox, epoch: int, checkpoint_id: int) -> list[tuple[str, int, int]]:
+    found = outbox.listed(epoch, checkpoint_id)
+    return [(one.data.decode(), one.epoch, one.checkpoint_id) for one in found]
+
+
+def test_a_checkpoint_lists_what_waits_up_to_its_epoch(outbox: Outbox) -> None:
+    assert listed(outbox, 2, 7) == [("e1", 1, 7), ("e2", 2, 7)]
+
+
+def test_a_committable_keeps_the_id_of_the_checkpoint_that_was_completed_with_it(
+    outbox: Outbox,
+) -> None:
+    listed(outbox, 2, 7)
+    assert listed(outbox, 3, 8) == [("e1", 1, 7), ("e2", 2, 7), ("e3", 3, 8)]
+    assert listed(outbox, 3, 9) == [("e1", 1, 7), ("e2", 2, 7), ("e3", 3, 8)]
+
+
+def test_what_a_failed_checkpoint_listed_goes_with_the_next_one(outbox: Outbox) -> None:
+    listed(outbox, 1, 7)
+    listed(outbox, 2, 8)
+    outbox.unlist(8)
+    assert listed(outbox, 3, 9) == [("e1", 1, 7), ("e2", 2, 9), ("e3", 3, 9)]
+
+
+def test_what_is_published_waits_no_more(outbox: Outbox) -> None:
+    listed(outbox, 2, 7)
+    outbox.published(2)
+    assert listed(outbox, 3, 8) == [("e3", 3, 8)]
+    outbox.published(3)
+    assert listed(outbox, 9, 9) == []
+
+
+def test_output_is_owed_once_a_checkpoint_lists_it(outbox: Outbox) -> None:
+    assert not outbox.is_owed
+    listed(outbox, 1, 7)
+    assert outbox.is_owed
+    outbox.unlist(7)
+    assert not outbox.is_owed
+    listed(outbox, 2, 8)
+    outbox.published(2)
+    assert not outbox.is_owed
+
+
+def test_the_order_is_that_of_epochs_levels_and_subtasks() -> None:
+    outbox = Outbox()
+    outbox.add(
+        1,
+        [
+            report("c", level=2, subtask=0),
+            report("b", level=1, subtask=10),
+            report("a", "aa", level=1, subtask=2),
+        ],
+    )
+    outbox.add(2, [report("d", subtask=0)])
+    found = outbox.listed(2, 1)
+    assert [one.data for one in found] == [b"a", b"aa", b"b", b"c", b"d"]
+    assert [one.subtask for one in found] == [2, 2, 10, 0, 0]
+
+
+def test_output_that_does_not_wait_belongs_to_checkpoint_zero() -> None:
+    [one] = committables(5, [report("x", subtask=3)])
+    assert (one.uid, one.epoch, one.subtask, one.checkpoint_id) == ("sink", 5, 3, 0)
+
+
+def test_staged_rows_are_listed_by_their_handle() -> None:
+    rows = StagedRows(inline(b"abc"), 2, 3)
+    outbox = Outbox()
+    task = TaskReport(1, 1, 0, 0, "", "", {}, {}, prepared=(Prepared("sink", rows=rows),))
+    outbox.add(1, [task])
+    [one] = outbox.listed(1, 1)
+    assert one.data == b""
+    assert one.rows == staged_handle(rows)
+    assert staged_rows(one.rows) == rows

@@ -1,0 +1,224 @@
+"""When output goes out: once, with its checkpoint, by the driver that holds the fence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast import Configuration, HashMapStateBackend
+from holdfast.api.checkpoint_settings import checkpoint_settings
+from holdfast.api.checkpoint_storage import FileSystemCheckpointStorage
+from holdfast.checkpoint.completed import load
+from holdfast.checkpoint.files import FileSystemFiles
+from holdfast.checkpoint.staging import FileStaging
+from holdfast.errors import FencedError, SinkError
+from holdfast.spark.checkpointing import Checkpointing, RecoveryOrder
+from holdfast.spark.epochs import JobIdentity
+from tests.unit.staged import CALLS, LocalCalls, Notebook, calls, forget
+from tests.unit.staged_drivers import Driver, published
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> None:
+    forget()
+
+
+@pytest.fixture
+def drive(tmp_path: Path) -> Callable[..., Driver]:
+    """Makes drivers of the same job."""
+
+    def made(**options: Any) -> Driver:
+        sink = {name: options.pop(name) for name in ("opens", "fails_in") if name in options}
+        return Driver(tmp_path, Notebook(**sink), **options)
+
+    return made
+
+
+# With its checkpoint
+
+
+def test_output_goes_out_with_the_checkpoint_that_contains_it(drive: Any) -> None:
+    driver = drive()
+    driver.begin()
+    driver.epoch(1)
+    driver.epoch(2, 3)
+    assert published() == []
+    driver.complete(1)
+    assert published() == [(1, [1]), (1, [2, 3])]
+    driver.epoch(4)
+    driver.complete(2)
+    assert published()[2:] == [(2, [4])]
+
+
+def test_without_exactly_once_output_goes_out_with_its_epoch(drive: Any) -> None:
+    driver = drive(exactly_once=False)
+    driver.begin()
+    driver.epoch(1)
+    driver.epoch(2)
+    assert published() == [(0, [1]), (0, [2])]
+    assert calls("clean_up") == [("clean_up", "notebook", "job", "sink", "1-1")]
+    driver.begin()
+    driver.epoch(3)
+    assert [call[-1] for call in calls("clean_up")] == ["1-1", "1-2"]
+
+
+def test_tasks_are_told_where_to_keep_rows(drive: Any) -> None:
+    delivery = drive().publication.delivery
+    assert delivery.exactly_once
+    assert isinstance(delivery.staging, FileStaging)
+    # Input that a checkpoint holds is read there, whoever took it.
+    delivery = drive(exactly_once=False).publication.delivery
+    assert not delivery.exactly_once
+    assert isinstance(delivery.staging, FileStaging)
+
+
+def test_output_whose_publication_failed_keeps_its_id(
+    drive: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = drive()
+    driver.begin()
+    driver.epoch(1)
+    with monkeypatch.context() as patched:
+        patched.setattr("tests.unit.staged.NotebookCommitter.commit", _refuse)
+        with pytest.raises(SinkError, match="no connection"):
+            driver.complete(1)
+    driver.epoch(2)
+    metadata = driver.complete(2)
+    assert [one.checkpoint_id for one in metadata.committables] == [1, 2]
+    assert published() == [(1, [1]), (2, [2])]
+
+
+def _refuse(self: Any, requests: Any) -> None:
+    raise OSError("no connection")
+
+
+def test_a_driver_that_lost_its_fence_publishes_nothing(drive: Any) -> None:
+    driver = drive()
+    driver.begin()
+    driver.epoch(1)
+    metadata = driver.stored(1)
+    drive()
+    with pytest.raises(FencedError, match="another has taken"):
+        driver.publish(metadata)
+    assert CALLS[-1][0] == "close"
+    assert published() == []
+    assert driver.publication.outbox.is_owed
+
+
+# After a recovery
+
+
+def test_a_new_driver_publishes_what_a_checkpoint_lists(drive: Any) -> None:
+    old = drive()
+    old.begin()
+    old.epoch(1)
+    old.stored(1)
+    new = drive()
+    new.recover(load(new.files, 1))
+    assert published() == [(1, [1])]
+
+
+def test_what_a_checkpoint_lists_is_recovered_once_by_each_driver(drive: Any) -> None:
+    first = drive()
+    first.begin()
+    first.epoch(1)
+    metadata = first.stored(1)
+    second = drive()
+    second.recover(metadata)
+    second.recover(metadata)
+    assert len(published()) == 1
+    third = drive()
+    third.recover(metadata)
+    assert len(published()) == 2
+
+
+def test_what_this_driver_has_published_is_not_published_again(drive: Any) -> None:
+    driver = drive()
+    driver.begin()
+    driver.epoch(1)
+    driver.recover(driver.complete(1))
+    assert published() == [(1, [1])]
+
+
+def test_a_recovery_whose_publication_fails_publishes_the_next_time(
+    drive: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = drive()
+    old.begin()
+    old.epoch(1)
+    metadata = old.stored(1)
+    new = drive()
+    with monkeypatch.context() as patched:
+        patched.setattr("tests.unit.staged.NotebookCommitter.commit", _refuse)
+        with pytest.raises(SinkError, match="no connection"):
+            new.recover(metadata)
+    new.recover(metadata)
+    assert published() == [(1, [1])]
+
+
+def test_another_jobs_checkpoint_is_published_whatever_ids_this_job_has_seen(
+    drive: Any, tmp_path: Path
+) -> None:
+    other = drive(files=FileSystemFiles(str(tmp_path / "other")))
+    other.begin()
+    other.epoch(7)
+    foreign = other.stored(1)
+    driver = drive()
+    driver.begin()
+    driver.epoch(1)
+    driver.complete(1)
+    driver.publication.recover(foreign, other.files)
+    assert published() == [(1, [1]), (1, [7])]
+
+
+def test_a_row_of_checkpoints_keeps_its_name_until_a_job_starts_from_nothing(drive: Any) -> None:
+    driver = drive()
+    driver.begin()
+    driver.epoch(1)
+    metadata = driver.complete(1)
+    driver.recover(metadata)
+    assert driver.publication.outbox.lineage == metadata.lineage != ""
+    again = drive()
+    again.recover(metadata)
+    assert again.publication.outbox.lineage == metadata.lineage
+    fresh = drive()
+    fresh.begin()
+    assert fresh.publication.outbox.lineage != metadata.lineage
+
+
+def test_a_job_that_goes_on_from_another_ones_checkpoint_begins_a_row_of_its_own(
+    drive: Any, tmp_path: Path
+) -> None:
+    other = drive(files=FileSystemFiles(str(tmp_path / "other")))
+    other.begin()
+    metadata = other.stored(1)
+    driver = drive()
+    driver.publication.recover(metadata, other.files)
+    driver.begin()
+    assert driver.publication.outbox.lineage != metadata.lineage
+
+
+def settings(tmp_path: Path) -> Any:
+    configured = Configuration()
+    configured.set("execution.checkpointing.interval", "1 s")
+    storage = FileSystemCheckpointStorage(str(tmp_path / "all"), 0)
+    return checkpoint_settings(configured, storage)
+
+
+def test_a_driver_that_lost_its_fence_recovers_nothing(drive: Any, tmp_path: Path) -> None:
+    checkpointing = Checkpointing("job", HashMapStateBackend(), settings(tmp_path), RecoveryOrder())
+    probe: Any = drive(files=FileSystemFiles(str(tmp_path / "all" / "job")))
+    checkpointing.open(None, probe.plan, LocalCalls(), lambda failure: None)  # type: ignore[arg-type]
+    newer = drive(files=probe.files)
+    newer.begin()
+    newer.epoch(1)
+    newer.stored(1)
+    with pytest.raises(FencedError, match="another has taken"):
+        checkpointing.restore(JobIdentity("job", "Job", str(tmp_path / "local"), "2-2"))
+    assert published() == []
+    checkpointing.close(None)

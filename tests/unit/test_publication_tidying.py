@@ -1,0 +1,285 @@
+"""What goes when output was published or given up, and what must stay until then."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.api.sink import OPENED
+from holdfast.checkpoint.completed import load
+from holdfast.checkpoint.staging import FileStaging
+from holdfast.checkpoint.storage import STAGED
+from holdfast.errors import CheckpointStorageError
+from tests.unit.checkpoints import checkpoint
+from tests.unit.staged import Notebook, calls, forget
+from tests.unit.staged_drivers import Driver, published
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from holdfast.checkpoint.metadata import CheckpointMetadata
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> None:
+    forget()
+
+
+@pytest.fixture
+def drive(tmp_path: Path) -> Callable[..., Driver]:
+    """Makes drivers of the same job."""
+
+    def made(**options: Any) -> Driver:
+        sink = {name: options.pop(name) for name in ("opens", "fails_in") if name in options}
+        return Driver(tmp_path, Notebook(**sink), **options)
+
+    return made
+
+
+def test_what_is_given_up_goes_with_the_first_checkpoint_of_an_incarnation(drive: Any) -> None:
+    driver = drive()
+    driver.begin()
+    driver.epoch(1)
+    assert calls("clean_up") == []
+    driver.complete(1)
+    driver.complete(2)
+    assert [call[-1] for call in calls("clean_up")] == ["1-1"]
+    driver.recover(load(driver.files, 2))
+    assert len(calls("clean_up")) == 1
+    driver.complete(3)
+    assert [call[-1] for call in calls("clean_up")] == ["1-1", "1-2"]
+
+
+def test_a_late_checkpoint_of_an_older_incarnation_tidies_nothing(drive: Any) -> None:
+    driver = drive(opens=True)
+    driver.begin()
+    driver.epoch(1)
+    late, outbox = driver.stored(1), driver.publication.outbox
+    driver.begin(1)
+    driver.epoch(2)
+    driver.publication.publish(late, outbox, driver.storage)
+    assert published() == [(1, [1])]
+    assert calls("clean_up", "abort_opened") == []
+
+
+def rows_of(driver: Driver, incarnation: str) -> str:
+    """Stage rows as a task of an incarnation does; the name of the file."""
+    schema = driver.plan.levels[0].operators[0].input.schema
+    staged = FileStaging(driver.files).put(f"{incarnation}-1-0-1-rows", [], schema)
+    return str(staged.handle.path.removeprefix(f"{STAGED}/"))
+
+
+def test_staged_rows_that_nothing_needs_go_with_the_first_checkpoint(drive: Any) -> None:
+    driver = drive()
+    driver.begin()
+    given_up, own = rows_of(driver, "1-0"), rows_of(driver, "1-1")
+    driver.epoch(1)
+    assert driver.staged == sorted([given_up, own])
+    driver.complete(1)
+    assert driver.staged == [own]
+    later = rows_of(driver, "1-0")
+    driver.complete(2)
+    assert driver.staged == sorted([own, later])
+
+
+def test_staged_rows_that_a_complete_checkpoint_lists_stay(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, Notebook(rows=True, stages=True))
+    driver.begin()
+    driver.epoch(1)
+    first = driver.complete(1)
+    [kept] = driver.staged
+    driver.recover(first)
+    driver.epoch(2)
+    driver.complete(2)
+    assert kept in driver.staged
+    driver.storage.delete(1)
+    assert len(driver.staged) == 1
+    assert kept not in driver.staged
+
+
+def in_doubt(driver: Driver) -> CheckpointMetadata:
+    """Checkpoint 1 is complete; 2 was given up, and yet its metadata is there."""
+    driver.begin()
+    first = driver.complete(1)
+    driver.epoch(7)
+    outbox = driver.publication.outbox
+    doubtful = replace(
+        checkpoint(2),
+        operators=[],
+        incarnation=driver.incarnation,
+        committables=outbox.listed(1, 2),
+    )
+    driver.storage.complete(doubtful)
+    outbox.unlist(2)
+    return first
+
+
+def test_staged_rows_of_a_checkpoint_in_doubt_stay_until_a_newer_one_is_complete(
+    tmp_path: Path,
+) -> None:
+    driver = Driver(tmp_path, Notebook(rows=True, stages=True))
+    driver.recover(in_doubt(driver))
+    [doubtful] = driver.staged
+    driver.epoch(7)
+    assert doubtful in driver.staged
+    driver.complete(3)
+    assert doubtful not in driver.staged
+
+
+def test_another_driver_publishes_what_a_checkpoint_in_doubt_lists(tmp_path: Path) -> None:
+    sink = Notebook(rows=True, stages=True)
+    driver = Driver(tmp_path, sink)
+    driver.recover(in_doubt(driver))
+    other = Driver(tmp_path, sink)
+    other.recover(load(other.files, 2))
+    [(_, _, _, checkpoint_id, rows)] = calls("commit")
+    assert checkpoint_id == 2
+    [read] = FileStaging(other.files).get(rows)
+    assert read.column("n").to_pylist() == [7]
+
+
+def test_what_cannot_be_tidied_up_does_not_fail_the_checkpoint(
+    drive: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def unreachable(*_: Any) -> None:
+        raise CheckpointStorageError("storage is away")
+
+    driver = drive()
+    driver.begin()
+    driver.epoch(1)
+    monkeypatch.setattr(driver.storage, "sweep_staged", unreachable)
+    driver.complete(1)
+    assert published() == [(1, [1])]
+    assert "was not removed: storage is away" in caplog.text
+
+
+# What writers have opened
+
+
+def aborted() -> list[str]:
+    return [one for call in calls("abort_opened") for one in call[2]]
+
+
+def opened(driver: Driver) -> list[str]:
+    """Incarnation, epoch, subtask and attempt of every note."""
+    found = [name for name in driver.staged if name.startswith(OPENED)]
+    return [name.removeprefix(OPENED).partition("@")[0] for name in found]
+
+
+def test_what_is_published_is_no_longer_noted_as_open(drive: Any) -> None:
+    driver = drive(opens=True)
+    driver.begin()
+    driver.epoch(1)
+    metadata = driver.stored(1)
+    driver.epoch(2)
+    driver.publish(metadata)
+    [left] = opened(driver)
+    assert left.startswith("1-1-2-0-")
+    assert aborted() == []
+
+
+def test_what_epochs_behind_the_checkpoint_had_open_is_aborted_later(drive: Any) -> None:
+    driver = drive(opens=True)
+    driver.begin()
+    driver.epoch(1)
+    metadata = driver.complete(1)
+    driver.epoch(2)
+    [lost] = opened(driver)
+    driver.recover(metadata)
+    driver.epoch(3)
+    assert aborted() == []
+    driver.complete(2)
+    assert aborted() == [lost]
+    assert opened(driver) == []
+
+
+@pytest.mark.parametrize("published_before", [False, True])
+def test_what_was_committed_is_never_aborted_though_its_driver_died_before_it_tidied_up(
+    drive: Any, published_before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = drive(opens=True)
+    old.begin()
+    old.epoch(1)
+    metadata = old.stored(1)
+    if published_before:
+        with monkeypatch.context() as patched:
+            patched.setattr(old.publication, "_tidy", lambda *_: None)
+            old.publish(metadata)
+    old.epoch(2)
+    lost = opened(old)[1]
+    new = drive(opens=True)
+    new.recover(metadata)
+    new.epoch(3)
+    new.complete(2)
+    assert aborted() == [lost]
+
+
+def test_what_was_committed_is_never_aborted_though_this_driver_could_not_tidy_up(
+    drive: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = drive(opens=True)
+    driver.begin()
+    driver.epoch(1)
+    with monkeypatch.context() as patched:
+        patched.setattr(driver.publication, "_tidy", lambda *_: None)
+        metadata = driver.complete(1)
+    driver.recover(metadata)
+    driver.complete(2)
+    assert aborted() == []
+
+
+def test_what_could_not_be_aborted_is_tried_again_with_the_next_checkpoint(drive: Any) -> None:
+    old = drive(opens=True)
+    old.begin()
+    old.epoch(1)
+    [lost] = opened(old)
+    new = drive(opens=True, fails_in="abort_opened")
+    new.begin()
+    new.complete(1)
+    new.complete(2)
+    assert aborted() == [lost, lost]
+    assert opened(new) == [lost]
+
+
+def test_notes_of_sinks_that_the_program_lost_go(drive: Any) -> None:
+    driver = drive()
+    driver.begin()
+    FileStaging(driver.files).note(f"{OPENED}0-1-1-0-7@gone", b"transaction")
+    driver.complete(1)
+    assert driver.staged == []
+
+
+# The end
+
+
+def test_a_job_that_has_ended_leaves_nothing_staged(drive: Any) -> None:
+    driver = drive()
+    driver.begin()
+    driver.epoch(1)
+    driver.complete(1)
+    driver.publication.close(ended=True)
+    assert calls("clean_up")[-1] == ("clean_up", "notebook", "job", "sink", None)
+
+
+def test_a_job_that_owes_output_leaves_it_staged(drive: Any) -> None:
+    driver = drive()
+    driver.begin()
+    driver.epoch(1)
+    driver.stored(1)
+    driver.publication.close(ended=True)
+    assert calls("clean_up") == []
+
+
+def test_a_job_that_another_driver_has_taken_over_leaves_all_as_it_is(drive: Any) -> None:
+    driver = drive()
+    driver.begin()
+    driver.publication.close(ended=False)
+    assert calls("clean_up") == []
+
+
+def test_a_job_that_never_began_leaves_all_as_it_is(drive: Any) -> None:
+    drive().publication.close(ended=True)
+    assert calls("clean_up") == []

@@ -1,0 +1,306 @@
+"""Sink functions with transactions of their own: who calls what, when, and how often."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from holdfast import TwoPhaseCommitSinkFunction
+from holdfast.api.sink import CommitRequest
+from holdfast.api.two_phase_commit import TwoPhaseCommitSink
+from holdfast.checkpoint.files import FileSystemFiles
+from holdfast.checkpoint.staging import FileStaging
+from holdfast.checkpoint.storage import STAGED
+from holdfast.errors import SinkError, UserFunctionError
+from holdfast.spark.outbox import Outbox
+from holdfast.spark.publisher import Publisher
+from holdfast.state.codec import codec_for
+from tests.unit.barriers import ROWS
+from tests.unit.checkpoints import checkpoint
+from tests.unit.programs import Program
+from tests.unit.staged import LocalCalls, StagedRun
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.checkpoint.metadata import CheckpointMetadata
+
+LOG: list[Any] = []
+
+
+class Shop(TwoPhaseCommitSinkFunction):
+    """Notes every call; a transaction is a name."""
+
+    transaction_type = str
+
+    def __init__(self, fails_in: str = "") -> None:
+        self.fails_in = fails_in
+
+    def note(self, *call: Any) -> None:
+        LOG.append(call)
+        if self.fails_in == call[0] or self.fails_in == " ".join(call[:2]):
+            raise OSError(f"no {' '.join(map(str, call))}")
+
+    def open(self, ctx: Any) -> None:
+        self.subtask = ctx.get_index_of_this_subtask()
+        LOG.append(("open", self.subtask))
+
+    def begin_transaction(self) -> str:
+        begun = sum(call[0] == "begin" for call in LOG)
+        self.note("begin", f"t{begun}")
+        return f"t{begun}"
+
+    def invoke(self, transaction: Any, value: Any, context: Any) -> None:
+        self.note("invoke", transaction, value.n)
+
+    def flush(self) -> None:
+        self.note("flush")
+
+    def pre_commit(self, transaction: Any) -> None:
+        self.note("pre_commit", transaction)
+
+    def commit(self, transaction: Any) -> None:
+        self.note("commit", transaction)
+
+    def abort(self, transaction: Any) -> None:
+        self.note("abort", transaction)
+
+    def close(self) -> None:
+        LOG.append(("close",))
+
+
+class Recovering(Shop):
+    def recover_and_commit(self, transaction: Any) -> None:
+        self.note("recover_and_commit", transaction)
+
+    def recover_and_abort(self, transaction: Any) -> None:
+        self.note("recover_and_abort", transaction)
+
+
+class Desk:
+    """A program whose one sink is a shop, on one subtask."""
+
+    def __init__(self, tmp_path: Path, shop: Shop, incarnation: str = "1-1") -> None:
+        program = Program(parallelism=1)
+        program.source(ROWS).add_sink(shop).uid("shop")
+        self.files = FileSystemFiles(str(tmp_path / "checkpoints"))
+        self.run = StagedRun(
+            program.compile(), tmp_path / "local", FileStaging(self.files), incarnation=incarnation
+        )
+        self.publisher = Publisher(None, self.run.plan, LocalCalls())  # type: ignore[arg-type]
+        self.outbox = Outbox()
+
+    def epoch(self, *numbers: int) -> None:
+        self.run.run([("a", n) for n in numbers])
+        self.outbox.add(self.run.epoch, self.run.reports)
+
+    def publish(self, checkpoint_id: int, *, recovered: bool = False) -> None:
+        listed = self.outbox.listed(self.run.epoch, checkpoint_id)
+        self.publisher.publish(
+            listed, "job", "lineage", FileStaging(self.files), recovered=recovered
+        )
+
+    def metadata(self, epoch: int) -> CheckpointMetadata:
+        """A checkpoint of everything up to an epoch."""
+        return msgspec.structs.replace(
+            checkpoint(1),
+            incarnation=self.run.incarnation,
+            epoch=epoch,
+            committables=self.outbox.listed(epoch, 1),
+        )
+
+    def notes(self) -> list[str]:
+        return sorted(name.partition("@")[0] for name in self.files.entries(STAGED))
+
+
+@pytest.fixture(autouse=True)
+def _empty_log() -> None:
+    LOG.clear()
+
+
+def names(*calls: str) -> list[Any]:
+    return [call for call in LOG if call[0] in calls]
+
+
+def test_an_epoch_is_one_transaction_from_begin_to_pre_commit(tmp_path: Path) -> None:
+    Desk(tmp_path, Shop()).epoch(1, 2)
+    assert LOG == [
+        ("open", 0),
+        ("begin", "t0"),
+        ("invoke", "t0", 1),
+        ("invoke", "t0", 2),
+        ("flush",),
+        ("pre_commit", "t0"),
+        ("close",),
+    ]
+
+
+def test_every_epoch_with_elements_has_a_transaction_of_its_own(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, Shop())
+    desk.epoch(1)
+    desk.epoch()
+    desk.epoch(2)
+    assert names("begin", "pre_commit") == [
+        ("begin", "t0"),
+        ("pre_commit", "t0"),
+        ("begin", "t1"),
+        ("pre_commit", "t1"),
+    ]
+
+
+def test_transactions_are_committed_in_the_order_of_their_epochs(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, Shop())
+    for number in range(3):
+        desk.epoch(number)
+    LOG.clear()
+    desk.publish(1)
+    assert LOG == [
+        ("open", 0),
+        ("commit", "t0"),
+        ("commit", "t1"),
+        ("commit", "t2"),
+        ("close",),
+    ]
+
+
+def test_all_are_committed_and_the_first_error_comes_at_the_end(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, Shop("commit t1"))
+    for number in range(4):
+        desk.epoch(number)
+    with pytest.raises(SinkError, match=r"OSError: no commit t1") as caught:
+        desk.publish(7)
+    assert "sink 'Sink: Shop' (uid 'shop'), subtask 0" in str(caught.value)
+    assert "output of checkpoint 7" in str(caught.value)
+    assert names("commit") == [("commit", f"t{n}") for n in range(4)]
+    assert LOG[-1] == ("close",)
+
+
+def test_of_two_errors_the_first_is_told() -> None:
+    shop = Shop("commit")
+    committer = TwoPhaseCommitSink(shop).create_committer(_Runtime())  # type: ignore[arg-type]
+    with pytest.raises(OSError, match="no commit first"):
+        committer.commit([_request("first"), _request("second")])
+    assert names("commit") == [("commit", "first"), ("commit", "second")]
+
+
+class _Runtime:
+    def get_index_of_this_subtask(self) -> int:
+        return 0
+
+
+def _request(transaction: str) -> CommitRequest:
+    return CommitRequest(
+        transaction,
+        job_id="job",
+        lineage="",
+        uid="shop",
+        checkpoint_id=1,
+        epoch=1,
+        subtask=0,
+        recovered=False,
+    )
+
+
+def test_after_a_recovery_transactions_are_committed_as_recovered(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, Recovering())
+    desk.epoch(1)
+    desk.publish(1, recovered=True)
+    assert names("commit", "recover_and_commit") == [("recover_and_commit", "t0")]
+
+
+def test_recovering_is_committing_unless_the_function_says_otherwise(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, Shop())
+    desk.epoch(1)
+    desk.publish(1, recovered=True)
+    assert names("commit") == [("commit", "t0")]
+
+
+@pytest.mark.parametrize("place", ["invoke", "flush", "pre_commit"])
+def test_a_transaction_of_an_epoch_that_fails_is_aborted(tmp_path: Path, place: str) -> None:
+    with pytest.raises(UserFunctionError, match=f"no {place}"):
+        Desk(tmp_path, Shop(place)).epoch(1)
+    assert LOG[-2:] == [("abort", "t0"), ("close",)]
+    assert len(names("abort", "close")) == 2
+
+
+def test_a_function_that_cannot_begin_is_closed(tmp_path: Path) -> None:
+    with pytest.raises(UserFunctionError, match="no begin t0"):
+        Desk(tmp_path, Shop("begin")).epoch(1)
+    assert LOG == [("open", 0), ("begin", "t0"), ("close",)]
+
+
+def test_without_checkpoints_it_commits_at_the_end_of_the_epoch(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, Shop())
+    desk.run.run([("a", 1)], exactly_once=False, staging=None)
+    desk.outbox.add(1, desk.run.reports)
+    desk.publish(0)
+    assert names("pre_commit", "commit") == [("pre_commit", "t0"), ("commit", "t0")]
+    assert desk.notes() == []
+
+
+# Transactions that processes left open
+
+
+def test_what_processes_left_open_is_aborted(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, Recovering("invoke"))
+    with pytest.raises(UserFunctionError):
+        desk.epoch(1)
+    LOG.clear()
+    desk.publisher.abort_opened(desk.files, "1-2", 0)
+    assert LOG == [("open", 0), ("recover_and_abort", "t0"), ("close",)]
+    assert desk.notes() == []
+
+
+def test_what_the_present_incarnation_has_open_is_left_alone(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, Recovering())
+    for number in range(3):
+        desk.epoch(number)
+    desk.publisher.abort_opened(desk.files, "1-1", 0)
+    assert names("recover_and_abort", "abort") == []
+    assert len(desk.notes()) == 3
+
+
+def test_what_was_published_is_no_longer_taken_for_open(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, Recovering())
+    for number in range(3):
+        desk.epoch(number)
+    desk.publisher.forget_opened(desk.files, desk.metadata(2))
+    assert [name.rsplit("-", 3)[1] for name in desk.notes()] == ["3"]
+    desk.publisher.abort_opened(desk.files, "1-1", 2)
+    assert names("recover_and_abort", "abort") == []
+
+
+def test_what_an_attempt_left_open_whose_place_another_one_took_is_aborted(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, Recovering())
+    desk.epoch(1)
+    [note] = desk.notes()
+    lost = f"{note}0"
+    desk.files.write_bytes(f"{STAGED}/{lost}@shop", codec_for(str).encode("lost"))
+    desk.publisher.forget_opened(desk.files, desk.metadata(1))
+    assert desk.notes() == [lost]
+    desk.publisher.abort_opened(desk.files, "1-1", 1)
+    assert names("recover_and_abort", "abort") == [("recover_and_abort", "lost")]
+    assert desk.notes() == []
+
+
+def test_incarnations_whose_names_begin_alike_are_told_apart(tmp_path: Path) -> None:
+    Desk(tmp_path, Recovering(), "1-1-ab").epoch(1)
+    desk = Desk(tmp_path, Recovering(), "1-1")
+    desk.publisher.abort_opened(desk.files, "1-1", 0)
+    assert names("recover_and_abort") == [("recover_and_abort", "t0")]
+
+
+def test_what_cannot_be_aborted_stays_noted_and_is_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Desk(tmp_path, Recovering()).epoch(1)
+    failing = Desk(tmp_path, Recovering("recover_and_abort"), "1-2")
+    failing.publisher.abort_opened(failing.files, "1-2", 0)
+    assert "could not abort what is open: no recover_and_abort t0" in caplog.text
+    assert len(failing.notes()) == 1
+    again = Desk(tmp_path, Recovering(), "1-2")
+    again.publisher.abort_opened(again.files, "1-2", 0)
+    assert names("recover_and_abort") == [("recover_and_abort", "t0")] * 2
+    assert again.notes() == []
