@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 SPARK := scripts/with-spark.sh
 PYTHON_TREES := $(wildcard src tests benchmarks examples)
 
-.PHONY: help demo test test-all test-fast fmt check bench bench-scale bench-checkpoints docs ci clean
+.PHONY: help demo test test-all test-fast fmt check bench bench-scale bench-checkpoints bench-output docs ci clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,10 @@ check: $(READY) ## Lint, format, types, layers and spelling, changing nothing
 bench: $(READY) ## Throughput beside Spark's own stateful operators (ARGS="--quick --only W1")
 	@$(SPARK) $(BIN)/python -m benchmarks.run $(ARGS)
 	@$(if $(ARGS),,$(SPARK) $(BIN)/python -m benchmarks.checkpoints)
+	@$(if $(ARGS),,$(SPARK) $(BIN)/python -m benchmarks.output)
+
+bench-output: $(READY) ## Part of bench: what exactly once costs, what unaligned checkpoints gain
+	@$(SPARK) $(BIN)/python -m benchmarks.output $(ARGS)
 
 bench-scale: $(READY) ## What an event costs as the state grows, and how much memory it takes
 	@$(SPARK) $(BIN)/python -m benchmarks.scale $(ARGS)

@@ -13,7 +13,6 @@ recovery     from the start of a job that finds a checkpoint to the end of its f
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -23,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks import data
+from benchmarks.figures import record, show
 from benchmarks.harness import epoch_seconds, read_epochs, scratch, session, use_file_manager
 from benchmarks.holdfast_run import BACKENDS, CountUrl, SumAccount
 from benchmarks.scale import Subtask
@@ -74,7 +73,7 @@ def run_w1(spark: SparkSession, backend: str, directory: Path | None) -> Overhea
         env._configuration.set("execution.checkpointing.incremental", backend == "rocksdb")
     events = env.from_dataframe(read_epochs(spark, W1, data.prepare(W1, EPOCH, EPOCHS)))
     output = events.uid("events").key_by(W1.key).process(CountUrl(), ddl(W1.output)).uid("count")
-    output.sink_to(SparkSink("noop", mode="overwrite"))
+    output.sink_to(SparkSink("noop", mode="overwrite", staged=False))
     client = env.execute_async("overhead")
     statistics_of = client.result().statistics
     seconds = epoch_seconds(client.query)[2:]
@@ -188,7 +187,7 @@ def _account_job(
     )
     stream = env.from_dataframe(_keys(spark, events)).uid("keys")
     accounts = stream.key_by("key").process(SumAccount(), "key bigint, count bigint, total double")
-    accounts.uid("accounts").sink_to(SparkSink("noop", mode="overwrite"))
+    accounts.uid("accounts").sink_to(SparkSink("noop", mode="overwrite", staged=False))
     return env
 
 
@@ -228,21 +227,6 @@ def _run_aggregate(spark: SparkSession, events: Path, query: Path) -> None:
     writer.option("checkpointLocation", str(query)).start().awaitTermination()
 
 
-def show(rows: list[dict[str, Any]], say: Console) -> None:
-    """Each kind of measurement as a table."""
-    for kind in dict.fromkeys(row["workload"] for row in rows):
-        mine = [row for row in rows if row["workload"] == kind]
-        table = Table(title=kind)
-        columns = [column for column in mine[0] if column != "workload"]
-        for column in columns:
-            table.add_column(column.replace("_", " "), justify="right")
-        for row in mine:
-            table.add_row(
-                *(f"{v:,}" if isinstance(v, int | float) else str(v) for v in map(row.get, columns))
-            )
-        say.print(table)
-
-
 def main() -> None:
     """Measure what was asked for, print it, and write it down."""
     parser = argparse.ArgumentParser(prog="make bench-checkpoints", description=__doc__)
@@ -265,11 +249,7 @@ def main() -> None:
             recovery(spark, 1_000)
             rows += [recovery(spark, size) for size in arguments.keys]
         spark.stop()
-    old = json.loads(arguments.output.read_text()) if arguments.output.exists() else []
-    measured = {row["workload"] for row in rows}
-    rows = [row for row in old if row["workload"] not in measured] + rows
-    arguments.output.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
-    show(rows, say)
+    show(record(rows, arguments.output), say)
 
 
 if __name__ == "__main__":
