@@ -8,13 +8,15 @@ The layers, each importing only those below it:
     checkpoint          how state survives: coordinator, metadata, storage
     state               where values live: stores, codecs, key groups
     api                 what users write: streams, functions, descriptors
-    errors | clock | faults
+    errors | clock | faults | version
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING
+
+from holdfast.version import VERSION
 
 if TYPE_CHECKING:
     from holdfast.api.backends import EmbeddedRocksDBStateBackend, HashMapStateBackend
@@ -137,7 +139,7 @@ __all__ = [
     "load_configuration",
 ]
 
-__version__ = "0.1.0.dev0"
+__version__ = VERSION
 
 _HOMES = {
     "holdfast.api.backends": "EmbeddedRocksDBStateBackend HashMapStateBackend",

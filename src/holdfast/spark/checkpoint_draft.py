@@ -17,6 +17,7 @@ from holdfast.checkpoint.storage import SHARED
 from holdfast.spark.outbox import Outbox, staged_handle
 from holdfast.spark.snapshot_transfer import Upload
 from holdfast.state.key_groups import key_groups
+from holdfast.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -181,12 +182,10 @@ class CheckpointDraft:
         self, sources: list[SourceSnapshot], fence: int, completed_ms: int
     ) -> CheckpointMetadata:
         """The metadata, once everything is uploaded."""
-        from holdfast import __version__
-
         checkpoint_id = self._order.id
         operators = [op for level in self._plan.levels for op in level.operators]
         return CheckpointMetadata(
-            version=__version__,
+            version=VERSION,
             checkpoint_id=checkpoint_id,
             job_id=self._job.job_id,
             job_name=self._job.name,
