@@ -46,7 +46,7 @@ LATEST = Path(__file__).resolve().parent / "latest-output.json"
 EPOCH = 200_000
 EPOCHS = 25
 INTERVAL_MS = 1000
-BACKLOGS = (5_000, 20_000)
+BACKLOGS = (10_000, 40_000)
 SECONDS_PER_EVENT = 0.001
 MODES = {
     "none": None,
