@@ -87,8 +87,10 @@ def test_output_whose_publication_failed_keeps_its_id(
         patched.setattr("tests.unit.staged.NotebookCommitter.commit", _refuse)
         with pytest.raises(SinkError, match="no connection"):
             driver.complete(1)
+    assert driver.publication.owes
     driver.epoch(2)
     metadata = driver.complete(2)
+    assert not driver.publication.owes
     assert [one.checkpoint_id for one in metadata.committables] == [1, 2]
     assert published() == [(1, [1]), (2, [2])]
 
@@ -107,7 +109,7 @@ def test_a_driver_that_lost_its_fence_publishes_nothing(drive: Any) -> None:
         driver.publish(metadata)
     assert CALLS[-1][0] == "close"
     assert published() == []
-    assert driver.publication.outbox.is_owed
+    assert driver.publication.owes
 
 
 # After a recovery

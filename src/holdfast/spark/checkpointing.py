@@ -233,13 +233,20 @@ class Checkpointing:
             self._checkpointer.close()
         if self._publication is not None:
             self._publication.close(ended=status is not None)
-        if self._checkpointer is None:
+        if self._checkpointer is None or status is None:
             return
         assert self._settings is not None
-        if status is not None and _is_deleted(status, self._settings.retention):
+        assert self._publication is not None
+        if self._publication.owes:
+            logger.warning(
+                "the newest checkpoint has output that is not published, so checkpoints stay; "
+                "start the job again under the same job id to publish it: %s",
+                self._files.root,
+            )
+        elif _is_deleted(status, self._settings.retention):
             self._fence.check()
             delete_job(self._files)
-        elif status is not None:
+        else:
             self._checkpointer.drop_staged()
 
 

@@ -57,6 +57,15 @@ class Publication:
         self._published: set[int] = set()
         self._lineage = uuid.uuid4().hex
         self._tidied: str | None = None
+        self._job: JobIdentity | None = None
+        self._failed = False
+        """Whether the last publication has not come to its end."""
+        self.outbox = Outbox(self._lineage)
+
+    @property
+    def owes(self) -> bool:
+        """Whether a complete checkpoint has output that is not published."""
+        return self._failed or self.outbox.is_owed
 
     @property
     def delivery(self) -> Delivery:
@@ -81,12 +90,13 @@ class Publication:
             self._release(epoch, result.reports)
 
     def _release(self, epoch: int, reports: Iterable[TaskReport]) -> None:
-        listed = committables(epoch, reports)
+        job, listed = self._job, committables(epoch, reports)
+        assert job is not None
         if listed:
-            self._publisher.publish(listed, self._job.job_id, self._lineage, None)
-        if self._tidied != self._job.incarnation:
-            self._tidied = self._job.incarnation
-            self._publisher.clean_up(self._job.job_id, self._job.incarnation)
+            self._publisher.publish(listed, job.job_id, self._lineage, None)
+        if self._tidied != job.incarnation:
+            self._tidied = job.incarnation
+            self._publisher.clean_up(job.job_id, job.incarnation)
 
     def publish(self, metadata: CheckpointMetadata, outbox: Outbox, storage: JobStorage) -> None:
         """Publish the output of a checkpoint that has just been completed.
@@ -98,14 +108,8 @@ class Publication:
         """
         with self.lock:
             storage.check_fence()
-            self._publisher.publish(
-                metadata.committables,
-                metadata.job_id,
-                metadata.lineage,
-                self._staging,
-            )
+            self._publish(metadata, self._files, recovered=False)
             outbox.published(metadata.epoch)
-            self._published.add(metadata.checkpoint_id)
             self._tidy(metadata, storage)
 
     def recover(self, metadata: CheckpointMetadata, files: JobCheckpointFiles) -> None:
@@ -117,23 +121,27 @@ class Publication:
                 # other may still be running, and publish under the same ids.
                 self._lineage = metadata.lineage
             if not (mine and metadata.checkpoint_id in self._published):
-                self._publish_again(metadata, files)
+                if metadata.committables:
+                    faults.reach("before-recovered-publish", checkpoint=metadata.checkpoint_id)
+                self._publish(metadata, files, recovered=True)
             if mine:
                 # Its driver may have died before it did so, and what is published must not be
                 # taken for something that was left open.
                 self._publisher.forget_opened(files, metadata)
 
-    def _publish_again(self, metadata: CheckpointMetadata, files: JobCheckpointFiles) -> None:
-        if metadata.committables:
-            faults.reach("before-recovered-publish", checkpoint=metadata.checkpoint_id)
-            self._publisher.publish(
-                metadata.committables,
-                metadata.job_id,
-                metadata.lineage,
-                FileStaging(files),
-                recovered=True,
-            )
-            self._published.add(metadata.checkpoint_id)
+    def _publish(
+        self, metadata: CheckpointMetadata, files: JobCheckpointFiles, *, recovered: bool
+    ) -> None:
+        self._failed = bool(metadata.committables)
+        self._publisher.publish(
+            metadata.committables,
+            metadata.job_id,
+            metadata.lineage,
+            FileStaging(files),
+            recovered=recovered,
+        )
+        self._failed = False
+        self._published.add(metadata.checkpoint_id)
 
     def _tidy(self, metadata: CheckpointMetadata, storage: JobStorage) -> None:
         """Remove what can never be published, now that no older checkpoint counts.
@@ -142,7 +150,7 @@ class Publication:
         driver, and what it lists must be there then.
         """
         job = self._job
-        if metadata.incarnation != job.incarnation:
+        if job is None or metadata.incarnation != job.incarnation:
             return
         first = self._tidied != job.incarnation
         try:
@@ -158,5 +166,5 @@ class Publication:
 
     def close(self, *, ended: bool) -> None:
         """Remove what is staged, if the job has ended and owes nothing."""
-        if ended and hasattr(self, "outbox") and not self.outbox.is_owed:
+        if ended and self._job is not None and not self.owes:
             self._publisher.clean_up(self._job.job_id, None)

@@ -107,11 +107,6 @@ class Publisher:
         """Whether writers note what they have opened."""
         return any(operator.function.notes_opened for operator in self._sinks.values())
 
-    @property
-    def uids(self) -> frozenset[str]:
-        """Sinks that publish."""
-        return frozenset(self._sinks)
-
     def publish(
         self,
         committables: Sequence[Committable],
