@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import KeyedProcessFunction, OutputTag, ProcessFunction, SinkFunction
-from holdfast.api.graph import Exchange
+from holdfast import KeyedProcessFunction, OutputTag, ProcessFunction, SinkFunction, SparkSink
+from holdfast.api.graph import Exchange, Kind
 from holdfast.errors import ConfigurationError, JobGraphError
 from tests.unit.programs import Program
 
@@ -419,3 +420,32 @@ def test_levels_carry_what_the_environment_decides(program: Program) -> None:
         assert level.job_parameters == {"greeting": "hello"}
         assert not level.batch_mode
     assert plan.levels[0].reads is plan.sources[0].level.writes
+
+
+def framed(*, exactly_once: bool) -> JobPlan:
+    program = Program()
+    program.settings = replace(program.settings, exactly_once=exactly_once)
+    stream = program.source("k string, n bigint").rebalance().map(lambda e: e, "k string, n bigint")
+    stream.foreach_batch(lambda rows, number: None).uid("calls")
+    stream.sink_to(SparkSink("noop")).uid("written")
+    stream.sink_to(SparkSink("noop", staged=False)).uid("at-once")
+    stream.print().uid("shown")
+    return program.compile()
+
+
+def test_rows_for_the_driver_wait_in_the_tasks_with_exactly_once() -> None:
+    plan = framed(exactly_once=True)
+    [level] = plan.levels
+    writers = {op.uid for op in level.operators if op.kind is Kind.WRITER}
+    assert writers == {"calls", "written"}
+    assert all(op.takes_rows for op in level.operators if op.kind is Kind.WRITER)
+    outputs = {sink.uid for output in plan.outputs for sink in output.sinks}
+    assert outputs == {"at-once", "shown"}
+
+
+def test_sinks_that_may_have_rows_in_a_checkpoint_are_known_in_every_mode() -> None:
+    plan = framed(exactly_once=False)
+    assert (
+        set(plan.frame_sinks) == set(framed(exactly_once=True).frame_sinks) == {"calls", "written"}
+    )
+    assert not any(op.kind is Kind.WRITER for level in plan.levels for op in level.operators)
