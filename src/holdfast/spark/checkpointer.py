@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast import faults
@@ -38,9 +37,9 @@ from holdfast.spark.epochs import EpochOrder
 from holdfast.spark.left_over import LeftOver, release
 from holdfast.spark.notices import Notices
 from holdfast.spark.query_log import capture
-from holdfast.spark.snapshot_transfer import Upload, upload_one
 from holdfast.spark.source_commits import SourceCommits
 from holdfast.spark.source_snapshots import end_of, source_snapshots
+from holdfast.spark.uploads import Uploads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -56,7 +55,7 @@ if TYPE_CHECKING:
     from holdfast.spark.epochs import EpochResult, JobIdentity
     from holdfast.spark.pinned_calls import PinnedCalls
     from holdfast.spark.publication import Publication
-    from holdfast.spark.snapshot_transfer import Uploaded
+    from holdfast.spark.snapshot_transfer import Upload, Uploaded
 
 logger = logging.getLogger("holdfast")
 
@@ -103,6 +102,7 @@ class Checkpointer:
         self._settings = settings
         self._storage = JobStorage(files, fence, completed)
         self._calls = calls
+        self._uploads = Uploads(plan, calls, files)
         self._on_failure = on_failure
         self._publication = publication
         self._notices = Notices(listeners, self._fail_job)
@@ -125,7 +125,6 @@ class Checkpointer:
         )
         self._pool = ThreadPoolExecutor(settings.max_concurrent + 1, "holdfast-checkpoint")
         self._drafts: dict[int, CheckpointDraft] = {}
-        self._cancelled: dict[int, threading.Event] = {}
         self._failure: HoldfastError | None = None
         self._fence_checked = 0
         self._epoch_ms = 0
@@ -215,7 +214,7 @@ class Checkpointer:
             for instruction in self._coordinator.trigger(start, participants, kind=kind):
                 if isinstance(instruction, Begin):
                     checkpoint = CheckpointOrder(instruction.id, now)
-                    self._cancelled[instruction.id] = threading.Event()
+                    self._uploads.begin(instruction.id)
                     self.statistics.begun(instruction.id, now, len(participants))
             completed, aborted = self._notices.take()
             return EpochOrder(
@@ -272,7 +271,7 @@ class Checkpointer:
                 self._publication.outbox,
             )
             self._drafts[checkpoint_id] = draft
-            uploads = self._uploads(draft)
+            uploads = list(draft.uploads(self._inherited, self._obsolete))
             self._storage.build_upon(checkpoint_id, base)
             self.statistics.epoch_ended(
                 checkpoint_id,
@@ -329,38 +328,17 @@ class Checkpointer:
 
     # The asynchronous phase
 
-    def _uploads(self, draft: CheckpointDraft) -> list[tuple[int, int, Upload]]:
-        tasks = dict(
-            zip((lv.index for lv in self._plan.levels), self._plan.level_parallelism, strict=True)
-        )
-        return [
-            (upload.subtask, tasks[upload.level], upload)
-            for upload in draft.uploads(self._inherited, self._obsolete)
-        ]
-
-    def _upload(self, checkpoint_id: int, uploads: list[tuple[int, int, Upload]]) -> None:
+    def _upload(self, checkpoint_id: int, uploads: list[Upload]) -> None:
         try:
-            cancelled = self._cancelled[checkpoint_id]
-            upload = partial(upload_one, files=self._storage.files)
-            if self._calls.local:
-                # Elsewhere the tasks are cancelled, by the name of their group.
-                upload = partial(upload, cancelled=cancelled.is_set)
             draft = self._drafts[checkpoint_id]
-            for task in draft.tasks_without_state():
-                self._acknowledge(checkpoint_id, task, [])
-            for done in self._calls.map(upload, uploads, _group(checkpoint_id)):
-                task = (done.upload.level, done.upload.subtask)
-                stores = draft.arrived(done)
-                if stores is not None:
-                    self._acknowledge(checkpoint_id, task, stores)
+            for task, stores in self._uploads.run(checkpoint_id, draft, uploads):
+                self._acknowledge(checkpoint_id, task, stores)
         except Exception as error:
             self._fail(
                 checkpoint_id,
                 FailureReason.CHECKPOINT_ASYNC_EXCEPTION,
                 f"{type(error).__name__}: {error}",
             )
-        finally:
-            self._cancelled.pop(checkpoint_id, None)
 
     def _acknowledge(
         self, checkpoint_id: int, task: tuple[int, int], stores: list[Uploaded]
@@ -392,9 +370,7 @@ class Checkpointer:
                 case Aborted(checkpoint_id, reason, timestamp, detail):
                     self._aborted(checkpoint_id, reason, timestamp, detail)
                 case CancelUpload(checkpoint_id):
-                    if checkpoint_id in self._cancelled:
-                        self._cancelled[checkpoint_id].set()
-                    self._calls.cancel(_group(checkpoint_id))
+                    self._uploads.cancel(checkpoint_id)
                 case DiscardCheckpoint(checkpoint_id, _) | Retire(checkpoint_id):
                     self._delete(checkpoint_id)
                 case FailJob(reason):
@@ -508,7 +484,3 @@ class Checkpointer:
                 return
             self._failure = error
         self._on_failure(error)
-
-
-def _group(checkpoint_id: int) -> str:
-    return f"holdfast-upload-{checkpoint_id}"

@@ -1,0 +1,63 @@
+"""Bringing the local snapshots of checkpoints to storage, where they are."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from typing import TYPE_CHECKING
+
+from holdfast.spark.snapshot_transfer import Upload, upload_one
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.checkpoint.storage import JobCheckpointFiles
+    from holdfast.spark.checkpoint_draft import CheckpointDraft
+    from holdfast.spark.compiler import JobPlan
+    from holdfast.spark.pinned_calls import PinnedCalls
+    from holdfast.spark.snapshot_transfer import Uploaded
+
+
+class Uploads:
+    """Uploads of one job; those of a checkpoint can be cancelled, from any thread."""
+
+    def __init__(self, plan: JobPlan, calls: PinnedCalls, files: JobCheckpointFiles) -> None:
+        """Upload to `files`."""
+        levels = (level.index for level in plan.levels)
+        self._tasks = dict(zip(levels, plan.level_parallelism, strict=True))
+        self._calls = calls
+        self._files = files
+        self._cancelled: dict[int, threading.Event] = {}
+
+    def begin(self, checkpoint_id: int) -> None:
+        """A checkpoint has begun, and can be cancelled from here on."""
+        self._cancelled[checkpoint_id] = threading.Event()
+
+    def cancel(self, checkpoint_id: int) -> None:
+        """Let the uploads of a checkpoint end soon, if there are any."""
+        if checkpoint_id in self._cancelled:
+            self._cancelled[checkpoint_id].set()
+        self._calls.cancel(_group(checkpoint_id))
+
+    def run(
+        self, checkpoint_id: int, draft: CheckpointDraft, uploads: list[Upload]
+    ) -> Iterator[tuple[tuple[int, int], list[Uploaded]]]:
+        """Upload; level and subtask of every task whose part is complete, with its stores."""
+        try:
+            upload = partial(upload_one, files=self._files)
+            if self._calls.local:
+                # Elsewhere the tasks are cancelled, by the name of their group.
+                upload = partial(upload, cancelled=self._cancelled[checkpoint_id].is_set)
+            for task in draft.tasks_without_state():
+                yield task, []
+            items = [(one.subtask, self._tasks[one.level], one) for one in uploads]
+            for done in self._calls.map(upload, items, _group(checkpoint_id)):
+                stores = draft.arrived(done)
+                if stores is not None:
+                    yield (done.upload.level, done.upload.subtask), stores
+        finally:
+            self._cancelled.pop(checkpoint_id, None)
+
+
+def _group(checkpoint_id: int) -> str:
+    return f"holdfast-upload-{checkpoint_id}"
