@@ -7,6 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SPARK := scripts/with-spark.sh
+# Tests start many short-lived sessions, for which code that is compiled quickly is fast enough.
+QUICK_JAVA := JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 PYTHON_TREES := $(wildcard src tests benchmarks examples)
 
 .PHONY: help demo test test-all test-fast fmt check bench bench-scale bench-checkpoints bench-output docs ci clean
@@ -18,10 +20,10 @@ demo: $(READY) ## Run the demonstration: a stateful job with live progress and a
 	@$(SPARK) $(BIN)/python examples/demo.py
 
 test: check ## Everything that must pass before a change: checks, then all tests but slow ones
-	@$(SPARK) $(BIN)/pytest -m "not slow"
+	@$(QUICK_JAVA) $(SPARK) $(BIN)/pytest -m "not slow"
 
 test-all: check ## Checks, then all tests, slow ones included
-	@$(SPARK) $(BIN)/pytest
+	@$(QUICK_JAVA) $(SPARK) $(BIN)/pytest
 
 test-fast: $(READY) ## The tests that need no Spark (under a minute)
 	@$(BIN)/pytest -m "not slow and not spark"

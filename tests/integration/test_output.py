@@ -201,6 +201,7 @@ def repeated_calls(job: OutputJob) -> list[int]:
     return sorted(number for number in set(numbers) if numbers.count(number) > 1)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_driver_that_dies_at_one_point_after_another_publishes_everything_once(
     tmp_path: Path, db: PostgresServer

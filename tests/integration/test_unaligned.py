@@ -190,8 +190,9 @@ def test_a_worker_killed_while_input_is_left_over_costs_nothing_but_time(
     assert job.left_behind() == []
 
 
+@pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.parametrize("backend", [HASHMAP, pytest.param(ROCKSDB, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", [HASHMAP, ROCKSDB])
 def test_a_driver_killed_while_input_is_left_over_loses_and_repeats_nothing(
     tmp_path: Path, backend: str
 ) -> None:

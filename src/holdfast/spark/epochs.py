@@ -63,7 +63,7 @@ class Delivery:
     exactly_once: bool = False
     """Whether it waits for a checkpoint."""
     staging: Staging | None = None
-    """Where rows are kept that wait for something."""
+    """Where rows are kept that wait for something, if any are."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class EpochRunner:
             completed=order.completed,
             aborted=order.aborted,
             exactly_once=self._delivery.exactly_once,
-            staging=self._delivery.staging,
+            staging=self._delivery.staging if self._stages(order) else None,
             channel_rows=() if order.idle else self.channel_rows,
             cut_at=order.cut_at,
             least_work_ms=order.least_work_ms,
@@ -175,6 +175,10 @@ class EpochRunner:
             function = LevelFunction(level, epoch, self._reports)
             rows = self._pinning.spread(rows, tasks).mapInArrow(function, schema)
         return rows
+
+    def _stages(self, order: EpochOrder) -> bool:
+        """Whether tasks keep rows, or read rows that were kept; else they open no storage."""
+        return self._delivery.exactly_once or order.cut_at is not None or bool(self.channel_rows)
 
     def run(self, batch: DataFrame | None, order: EpochOrder | None = None) -> EpochResult:
         """Run one epoch over `batch`, deliver its output and check every acknowledgement.

@@ -15,7 +15,6 @@ from holdfast.spark.outbox import Outbox, committables
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from holdfast.api.sink import Staging
     from holdfast.checkpoint.job_storage import JobStorage
     from holdfast.checkpoint.metadata import CheckpointMetadata
     from holdfast.checkpoint.storage import JobCheckpointFiles
@@ -70,11 +69,10 @@ class Publication:
     @property
     def delivery(self) -> Delivery:
         """What the tasks of every epoch are told."""
-        return Delivery(self.exactly_once, self._staging)
-
-    @property
-    def _staging(self) -> Staging:
-        return FileStaging(self._files, self._inline_below)
+        return Delivery(
+            self.exactly_once and self._publisher.has_sinks,
+            FileStaging(self._files, self._inline_below),
+        )
 
     def begin(self, job: JobIdentity) -> None:
         """Another incarnation begins; what the one before has staged is its own."""
