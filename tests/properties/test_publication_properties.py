@@ -86,9 +86,6 @@ class _StagingWriter(SinkWriter):
         self.context = context
         self.batches: list[Any] = []
 
-    def write(self, element: Any, context: Any) -> None:
-        raise AssertionError("rows are written whole")
-
     def write_rows(self, rows: Any) -> None:
         self.batches.append(rows)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -18,13 +18,13 @@ from holdfast.spark.statistics import EpochStatistics
 from tests.unit.barriers import ROWS
 from tests.unit.checkpoints import checkpoint
 from tests.unit.programs import Program
-from tests.unit.staged import LocalCalls, StagedRun, calls
+from tests.unit.staged import LocalCalls, Notebook, StagedRun, calls
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from holdfast.checkpoint.metadata import CheckpointMetadata
-    from tests.unit.staged import Notebook
 
 
 class Driver:
@@ -99,6 +99,16 @@ class Driver:
     @property
     def staged(self) -> list[str]:
         return sorted(self.files.entries(STAGED))
+
+
+def driver_maker(tmp_path: Path) -> Callable[..., Driver]:
+    """Makes drivers of the same job; options are those of `Driver`, and of its sink."""
+
+    def made(**options: Any) -> Driver:
+        sink = {name: options.pop(name) for name in ("opens", "fails_in") if name in options}
+        return Driver(tmp_path, Notebook(**sink), **options)
+
+    return made
 
 
 def published() -> list[tuple[int, list[int]]]:

@@ -15,8 +15,8 @@ from holdfast.checkpoint.staging import FileStaging
 from holdfast.errors import FencedError, SinkError
 from holdfast.spark.checkpointing import Checkpointing, RecoveryOrder
 from holdfast.spark.epochs import JobIdentity
-from tests.unit.staged import CALLS, LocalCalls, Notebook, calls, forget
-from tests.unit.staged_drivers import Driver, published
+from tests.unit.staged import CALLS, LocalCalls, calls, forget
+from tests.unit.staged_drivers import Driver, driver_maker, published
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,13 +30,7 @@ def _forget() -> None:
 
 @pytest.fixture
 def drive(tmp_path: Path) -> Callable[..., Driver]:
-    """Makes drivers of the same job."""
-
-    def made(**options: Any) -> Driver:
-        sink = {name: options.pop(name) for name in ("opens", "fails_in") if name in options}
-        return Driver(tmp_path, Notebook(**sink), **options)
-
-    return made
+    return driver_maker(tmp_path)
 
 
 # With its checkpoint

@@ -14,7 +14,7 @@ from holdfast.checkpoint.storage import STAGED
 from holdfast.errors import CheckpointStorageError
 from tests.unit.checkpoints import checkpoint
 from tests.unit.staged import Notebook, calls, forget
-from tests.unit.staged_drivers import Driver, published
+from tests.unit.staged_drivers import Driver, driver_maker, published
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,13 +30,7 @@ def _forget() -> None:
 
 @pytest.fixture
 def drive(tmp_path: Path) -> Callable[..., Driver]:
-    """Makes drivers of the same job."""
-
-    def made(**options: Any) -> Driver:
-        sink = {name: options.pop(name) for name in ("opens", "fails_in") if name in options}
-        return Driver(tmp_path, Notebook(**sink), **options)
-
-    return made
+    return driver_maker(tmp_path)
 
 
 def test_what_is_given_up_goes_with_the_first_checkpoint_of_an_incarnation(drive: Any) -> None:

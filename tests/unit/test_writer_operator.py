@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import OutputTag
+from holdfast import Committer, OutputTag, Sink, SinkWriter, WriterContext
 from holdfast.api.sink import OPENED, StagedRows
 from holdfast.checkpoint.files import FileSystemFiles
 from holdfast.checkpoint.staging import FileStaging
@@ -406,3 +406,26 @@ def restored(run: StagedRun, root: Path, subtask: int, state: OperatorStateSnaps
         operator_state=state,
     )
     return "restored"
+
+
+class Unwritten(Sink):
+    """A sink whose writer has forgotten what it is for."""
+
+    def __init__(self, takes_rows: bool) -> None:
+        self.takes_rows = takes_rows
+
+    def create_writer(self, context: WriterContext) -> SinkWriter:
+        return SinkWriter()
+
+    def create_committer(self, runtime: Any) -> Committer:
+        raise AssertionError("nothing is ever published")
+
+
+@pytest.mark.parametrize(("takes_rows", "missing"), [(False, "write"), (True, "write_rows")])
+def test_a_writer_without_the_method_that_is_called_says_which(
+    start: Any, takes_rows: bool, missing: str
+) -> None:
+    program = Program()
+    program.source(ROWS).sink_to(Unwritten(takes_rows)).uid("sink")
+    with pytest.raises(SinkError, match=rf"uid 'sink'.*SinkWriter has no {missing}\(\)"):
+        start(program).run(rows(1))

@@ -16,6 +16,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from holdfast.errors import SinkError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
@@ -105,8 +107,8 @@ class WriterContext:
         return self.staging.put(f"{self.unique_name}-{name}", rows, self.schema)
 
 
-class SinkWriter(ABC):
-    """Takes the elements of one epoch on one subtask."""
+class SinkWriter:
+    """Takes the elements of one epoch on one subtask, or its rows; override one of the two."""
 
     opened: Any = None
     """A committable for what is open from the beginning, such as a transaction.
@@ -115,13 +117,19 @@ class SinkWriter(ABC):
     the process dies before `prepare_commit`.
     """
 
-    @abstractmethod
     def write(self, element: Any, context: SinkContext) -> None:
-        """Take one element; unless the sink takes rows."""
+        """Take one element; called unless the sink has `takes_rows` set."""
+        raise SinkError(
+            f"{type(self).__name__} has no write() and is handed elements; override it, or write "
+            "write_rows() and set takes_rows on its sink"
+        )
 
     def write_rows(self, rows: pa.RecordBatch) -> None:
-        """Take rows, if the sink has `takes_rows` set."""
-        raise NotImplementedError(f"{type(self).__name__} takes no rows")
+        """Take rows; called if the sink has `takes_rows` set."""
+        raise SinkError(
+            f"{type(self).__name__} has no write_rows() and is handed rows; override it, or write "
+            "write() and leave takes_rows off its sink"
+        )
 
     def flush(self) -> None:
         """All elements of the epoch have been written."""

@@ -6,7 +6,7 @@ import io
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import pyarrow as pa
 
@@ -16,7 +16,6 @@ from holdfast.connectors.file_places import sink_errors
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from holdfast.api.functions import SinkContext
     from holdfast.connectors.file_formats import FileFormat, RowsEncoder
     from holdfast.connectors.file_partitions import Partitioning
     from holdfast.connectors.file_places import Place
@@ -102,10 +101,6 @@ class FileWriter(SinkWriter):
         self._open: OrderedDict[str, _OpenFile] = OrderedDict()
         self._created: list[str] = []
         self._staged: list[StagedFile] = []
-
-    def write(self, element: Any, context: SinkContext) -> NoReturn:
-        """Refuse: files are made of rows."""
-        raise NotImplementedError("FileSink takes rows")
 
     def write_rows(self, rows: pa.RecordBatch) -> None:
         """Take rows; they are written when there are enough for one file, or in all."""

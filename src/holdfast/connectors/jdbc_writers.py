@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from holdfast.api.functions import SinkContext
     from holdfast.api.sink import RowsInStaging, WriterContext
     from holdfast.connectors.jdbc_connection import Address, Connection
     from holdfast.connectors.jdbc_table import Destination
@@ -24,12 +23,7 @@ _examined: set[tuple[str, Destination, pa.Schema]] = set()
 """Tables that were looked at in this process, with the rows that fit them."""
 
 
-class _RowsWriter(SinkWriter):
-    def write(self, element: Any, context: SinkContext) -> None:
-        raise NotImplementedError("JdbcSink takes rows")
-
-
-class StagingWriter(_RowsWriter):
+class StagingWriter(SinkWriter):
     """Keeps rows in checkpoint storage; looks at the table, so that misfits show early."""
 
     def __init__(self, address: Address, to: Destination, context: WriterContext) -> None:
@@ -77,7 +71,7 @@ class StagingWriter(_RowsWriter):
         _examined.add(this)
 
 
-class SendingWriter(_RowsWriter):
+class SendingWriter(SinkWriter):
     """Sends rows to the server; its transaction is the epoch's share of the subtask."""
 
     def __init__(

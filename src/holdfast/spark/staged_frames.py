@@ -8,7 +8,7 @@ executors, as often as it is evaluated.
 from __future__ import annotations
 
 import pickle
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast import faults
 from holdfast.api.sink import Committer, Sink, SinkWriter
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from holdfast.api.functions import RuntimeContext, SinkContext
+    from holdfast.api.functions import RuntimeContext
     from holdfast.api.graph import Node
     from holdfast.api.sink import StagedRows, Staging, WriterContext
 
@@ -44,9 +44,6 @@ class _Writer(SinkWriter):
     def __init__(self, context: WriterContext) -> None:
         assert context.staging is not None
         self._rows = context.staging.open(f"{context.unique_name}-rows", context.schema)
-
-    def write(self, element: Any, context: SinkContext) -> None:
-        raise AssertionError("rows are written whole")
 
     def write_rows(self, rows: pa.RecordBatch) -> None:
         self._rows.write(rows)
