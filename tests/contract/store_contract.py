@@ -167,6 +167,45 @@ class StoreContract:
             assert [key for key, _ in store.scan(prefix)] == expected
         store.abort()
 
+    def test_a_scan_may_start_anywhere(self, directory):
+        keys = [b"a", b"a\x00", b"a\xff", b"a\xff\xff", b"ab", b"b", b"\xff", b"\xff\xff", b"\x00"]
+        self.filled(directory, dict.fromkeys([*keys[::2], b"aa"], b"old"))
+        store = self.open(directory, "v1")
+        store.write([*dict.fromkeys(keys[1::2], b"new").items(), (b"aa", None)])
+        for prefix in (b"", b"a", b"a\xff", b"\xff", b"ab", b"c"):
+            for start in (b"", b"\x00", b"a", b"a\x01", b"aa", b"a\xff\xff\xff", b"b", b"\xff\xff"):
+                expected = sorted(key for key in keys if key.startswith(prefix) and key >= start)
+                assert [key for key, _ in store.scan(prefix, start)] == expected
+        store.abort()
+
+    def test_the_start_of_a_scan_is_sought(self, directory):
+        self.filled(directory, {b"k%06d" % i: b"v" for i in range(200_000)})
+        store = self.open(directory, "v1")
+        store.write((b"k%06dx" % i, b"new") for i in range(100_000))
+        next(store.scan(b"k"))
+        assert self.seconds_to_find(store, b"k199999") < 20 * self.seconds_to_find(
+            store, b"k000001"
+        )
+        store.abort()
+
+    def test_the_start_of_a_scan_lies_behind_the_traces_of_deleted_entries(self, directory):
+        self.filled(directory, {b"k%06d" % i: b"v" for i in range(200_000)})
+        store = self.open(directory, "v1")
+        store.write((b"k%06d" % i, None) for i in range(199_999))
+        store.commit("v2")
+        store = self.open(directory, "v2")
+        assert self.seconds_to_find(store, b"k199999") < 0.001
+        store.abort()
+
+    def seconds_to_find(self, store: StateStore, start: bytes) -> float:
+        """Best time of several to the first entry of a scan."""
+        times = []
+        for _ in range(10):
+            before = perf_counter()
+            assert next(store.scan(b"k", start))[0] == start
+            times.append(perf_counter() - before)
+        return min(times)
+
     def test_a_scan_may_be_left_half_way(self, directory):
         self.filled(directory, {b"%04d" % i: b"v" for i in range(1000)})
         store = self.open(directory, "v1")
@@ -198,6 +237,9 @@ class StoreContract:
         for prefix in (b"", b"p", STEM[:-1], STEM, STEM + b"0", STEM + b"q" * 16, b"\xff" * 511):
             expected = [(key, model[key]) for key in sorted(model) if key.startswith(prefix)]
             assert list(store.scan(prefix)) == expected
+            for start in (*LONG_KEYS, STEM + b"0007", STEM + b"q" * 20, STEM + b"q" * 15):
+                behind = [item for item in expected if item[0] >= start]
+                assert list(store.scan(prefix, start)) == behind
         store.abort()
 
     def test_long_keys_are_overwritten_and_deleted_like_others(self, directory):

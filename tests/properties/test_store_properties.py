@@ -33,7 +33,7 @@ OPERATIONS = st.one_of(
     st.tuples(st.just("write"), st.lists(st.tuples(KEYS, VALUES), max_size=12)),
     st.tuples(st.just("get_many"), st.lists(KEYS, max_size=8)),
     st.tuples(st.just("get"), KEYS),
-    st.tuples(st.just("scan"), PREFIXES),
+    st.tuples(st.just("scan"), st.tuples(PREFIXES, PREFIXES)),
     st.tuples(st.sampled_from(["commit", "abort"]), st.none()),
 )
 
@@ -70,9 +70,12 @@ class Twin:
     def get(self, key: bytes) -> None:
         assert self.store.get(key) == self.model.get(key)
 
-    def scan(self, prefix: bytes) -> None:
+    def scan(self, prefix_and_start: tuple[bytes, bytes]) -> None:
+        prefix, start = prefix_and_start
         expected = sorted(item for item in self.model.items() if item[0].startswith(prefix))
         assert list(self.store.scan(prefix)) == expected
+        behind = [item for item in expected if item[0] >= start]
+        assert list(self.store.scan(prefix, start)) == behind
 
     def commit(self, _: None) -> None:
         self.commits += 1
@@ -93,9 +96,9 @@ def test_a_store_behaves_like_a_dictionary(backend: str, operations: list[tuple[
     with TemporaryDirectory() as directory:
         twin = Twin(backend, Path(directory) / "store")
         try:
-            for operation, argument in [*operations, ("scan", b""), ("commit", None)]:
+            for operation, argument in [*operations, ("scan", (b"", b"")), ("commit", None)]:
                 twin.apply(operation, argument)
-            twin.scan(b"")
+            twin.scan((b"", b""))
         finally:
             twin.store.abort()
 
@@ -104,8 +107,9 @@ def test_a_store_behaves_like_a_dictionary(backend: str, operations: list[tuple[
     committed=st.dictionaries(KEYS, st.binary(max_size=2)),
     writes=st.lists(st.lists(st.tuples(KEYS, VALUES), max_size=5), max_size=6),
     prefix=PREFIXES,
+    start=PREFIXES,
 )
-def test_staged_entries_are_merged_in_order(committed, writes, prefix) -> None:
+def test_staged_entries_are_merged_in_order(committed, writes, prefix, start) -> None:
     staged, model = StagedEntries(), dict(committed)
     for items in writes:
         staged.stage(items)
@@ -117,6 +121,9 @@ def test_staged_entries_are_merged_in_order(committed, writes, prefix) -> None:
             if key.startswith(prefix) and value is not None
         )
         assert list(staged.merge(prefix, iter(under))) == expected
+        behind = [item for item in under if item[0] >= start]
+        expected = [item for item in expected if item[0] >= start]
+        assert list(staged.merge(prefix, iter(behind), start)) == expected
 
 
 @given(PREFIXES, PREFIXES)

@@ -6,7 +6,8 @@ Metadata under state id 0:
     00 00 | "state" | name    {"id": 1, "kind": "value", "schema": {...}}
 
 both in JSON. A state's id is drawn when it is first registered and never changes.
-State of the subtask itself lies under state id 0 too, see `state/operator_state.py`.
+State of the subtask itself lies under state id 0 too, see `state/operator_state.py`, and
+so does what is known of pending timers, see `state/timer_layout.py`.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ from holdfast.errors import StateDescriptorError, StateError
 from holdfast.state.chunks import ChunkNumbers
 from holdfast.state.codec import Codec, codec_for
 from holdfast.state.codec_schema import check_same_schema
+from holdfast.state.key_decoding import KeyDecoder, read_keys
 from holdfast.state.keys import KeyEncoder, KeyShape
 from holdfast.state.list_table import ListTable
 from holdfast.state.map_table import MapTable
 from holdfast.state.table import StateTable
+from holdfast.state.timers import KIND, TIMER_NAMES, TimerTable
 from holdfast.state.value_table import (
     AggregatingValue,
     DefaultedValue,
@@ -55,6 +58,8 @@ FORMAT: Final = 1
 """Version of the layout that this module and `state/table.py` describe."""
 CACHE_LIMIT: Final = 1_000_000
 """Entries the caches of one operator may hold before they are emptied into the store."""
+KEYS_AT_ONCE: Final = 50_000
+"""Most keys in one chunk of `KeyedStateBackend.keys_of`."""
 
 OPERATOR_KEY: Final = b"\x00\x00operator"
 """Key of the entry about the operator."""
@@ -66,7 +71,13 @@ class KeyedStateBackend:
     """Registers states, follows the current key, and writes all changes at the end."""
 
     def __init__(
-        self, store: StateStore, *, max_parallelism: int, epoch: int, current: CurrentKey
+        self,
+        store: StateStore,
+        *,
+        max_parallelism: int,
+        epoch: int,
+        current: CurrentKey,
+        key_groups: range | None = None,
     ) -> None:
         """Keyed state over an open store.
 
@@ -75,6 +86,7 @@ class KeyedStateBackend:
             max_parallelism: Number of key groups of the operator.
             epoch: Number of the epoch; higher than in any earlier use of the store.
             current: The current key, set by whoever runs the operator.
+            key_groups: Key groups of the subtask, where timers are looked for; all if None.
 
         Raises:
             StateError: The store holds another layout or number of key groups; it is
@@ -85,6 +97,8 @@ class KeyedStateBackend:
         self._chunks = ChunkNumbers(epoch)
         self._states: dict[str, tuple[StateDescriptor, State]] = {}
         self._tables: list[StateTable] = []
+        self._timers: dict[str, TimerTable] = {}
+        self._key_groups = range(max_parallelism) if key_groups is None else key_groups
         try:
             self._stored = self._read_states()
             self._encoder = self._make_encoder(max_parallelism)
@@ -100,10 +114,15 @@ class KeyedStateBackend:
             raise StateDescriptorError(
                 f"a state is asked for by its descriptor, not by {descriptor!r}"
             )
+        if descriptor.name in TIMER_NAMES:
+            raise StateDescriptorError(
+                f"the state name {descriptor.name!r} is kept for the operator's timers; choose "
+                "another name"
+            )
         known = self._states.get(descriptor.name)
         if known is not None:
             if known[0] != descriptor:
-                raise self._other_kind(descriptor, known[0].kind)
+                raise _other_kind(descriptor.name, descriptor.kind, known[0].kind)
             return known[1]
         handle = self._make(descriptor)
         self._states[descriptor.name] = (descriptor, handle)
@@ -116,9 +135,32 @@ class KeyedStateBackend:
             raise StateDescriptorError(f"no state {name!r} was registered; registered: {known}")
         return self._states[name][1]
 
+    def timers(self, name: str) -> TimerTable:
+        """The timers of a time domain; the same object for the same name.
+
+        Args:
+            name: `EVENT_TIMERS` or `PROCESSING_TIMERS`.
+        """
+        table = self._timers.get(name)
+        if table is None:
+            known = self.has_timers(name)
+            state_id = self._state_id(name, KIND, [])
+            table = TimerTable(
+                *(name, state_id, codec_for(bytes), self._store, self._encoder, self._current),
+                key_groups=self._key_groups,
+                relieve=self.relieve,
+                known=known,
+            )
+            self._timers[name] = self._add(table)
+        return table
+
+    def has_timers(self, name: str) -> bool:
+        """Whether the operator has ever had timers of that time domain."""
+        return self._stored.get(name, {}).get("kind") == KIND
+
     @property
     def tables(self) -> list[StateTable]:
-        """The tables behind all registered states."""
+        """The tables behind all registered states, and behind timers."""
         return self._tables
 
     def relieve(self) -> None:
@@ -139,6 +181,25 @@ class KeyedStateBackend:
         table = self._states[name][1]
         assert isinstance(table, ValueTable)
         return table.stored()
+
+    def keys_of(self, name: str) -> Iterator[list[Any]]:
+        """Keys that have an entry in a registered state, each once, in chunks.
+
+        All changes are flushed first. Between two chunks any state may be changed: a key
+        whose state is cleared before its chunk comes is not given.
+        """
+        self.handle(name)
+        return self._keys_under(int(self._stored[name]["id"]).to_bytes(2, "big"))
+
+    def _keys_under(self, prefix: bytes) -> Iterator[list[Any]]:
+        place: bytes | None = b""
+        while place is not None:
+            self.relieve()
+            self.flush()
+            keys, place = read_keys(self._store, prefix, place, KEYS_AT_ONCE)
+            if keys:
+                assert self._encoder.shape is not None
+                yield KeyDecoder(self._encoder.shape).decode_all(keys)
 
     @property
     def key_shape(self) -> str | None:
@@ -211,22 +272,22 @@ class KeyedStateBackend:
         return codec
 
     def _table_args(self, descriptor: StateDescriptor, *codecs: Codec) -> tuple[Any, ...]:
-        state_id = self._state_id(descriptor, [codec.schema for codec in codecs])
+        schemas = [codec.schema for codec in codecs]
+        state_id = self._state_id(descriptor.name, descriptor.kind, schemas)
         args = (descriptor.name, state_id, codecs[0], self._store, self._encoder, self._current)
         return args
 
-    def _state_id(self, descriptor: StateDescriptor, schemas: list[Any]) -> int:
-        known = self._stored.get(descriptor.name)
+    def _state_id(self, name: str, kind: str, schemas: list[Any]) -> int:
+        known = self._stored.get(name)
         if known is not None:
-            if known["kind"] != descriptor.kind:
-                raise self._other_kind(descriptor, known["kind"])
-            check_same_schema(descriptor.name, known["schema"], schemas)
+            if known["kind"] != kind:
+                raise _other_kind(name, kind, known["kind"])
+            check_same_schema(name, known["schema"], schemas)
             return int(known["id"])
         state_id = 1 + max((int(entry["id"]) for entry in self._stored.values()), default=0)
-        entry = {"id": state_id, "kind": descriptor.kind, "schema": schemas}
-        self._stored[descriptor.name] = entry
-        key = STATE_PREFIX + descriptor.name.encode()
-        self._store.write([(key, msgspec.json.encode(entry))])
+        entry = {"id": state_id, "kind": kind, "schema": schemas}
+        self._stored[name] = entry
+        self._store.write([(STATE_PREFIX + name.encode(), msgspec.json.encode(entry))])
         return state_id
 
     def _read_states(self) -> dict[str, dict[str, Any]]:
@@ -262,8 +323,9 @@ class KeyedStateBackend:
             }
         )
 
-    def _other_kind(self, descriptor: StateDescriptor, known: str) -> StateDescriptorError:
-        return StateDescriptorError(
-            f"state name {descriptor.name!r} is already in use for a {known} state of this "
-            f"operator and cannot be a {descriptor.kind} state too; choose another name"
-        )
+
+def _other_kind(name: str, kind: str, known: str) -> StateDescriptorError:
+    return StateDescriptorError(
+        f"state name {name!r} is already in use for a {known} state of this operator and "
+        f"cannot be a {kind} state too; choose another name"
+    )

@@ -63,26 +63,26 @@ class LongKeys:
             transaction.delete(filed, db=self._table)
 
     def scan(
-        self, transaction: lmdb.Transaction[bytes], prefix: bytes
+        self, transaction: lmdb.Transaction[bytes], prefix: bytes, start: bytes = b""
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Entries whose key starts with `prefix`, in the order of the whole keys.
+        """Entries whose key starts with `prefix`, in the order of the whole keys, from `start`.
 
         Keys that begin with the same 495 bytes are filed in the order of their hashes:
         they are held in memory together, to be sorted.
         """
-        start = prefix[:_STEM]
+        begin, beginning = max(prefix, start), prefix[:_STEM]
         cursor = transaction.cursor(self._table)
-        if not (cursor.set_range(start) if start else cursor.first()):
+        if not (cursor.set_range(begin[:_STEM]) if begin else cursor.first()):
             return
         stem, group = b"", dict[bytes, bytes]()
         for filed, bucket in cursor.iternext():
-            if not filed.startswith(start):
+            if not filed.startswith(beginning):
                 break
             if filed[:_STEM] != stem:
-                yield from _sorted_under(prefix, group)
+                yield from _sorted_under(prefix, begin, group)
                 stem, group = filed[:_STEM], {}
             group.update(_decode(bucket))
-        yield from _sorted_under(prefix, group)
+        yield from _sorted_under(prefix, begin, group)
 
     def _filed(self, key: bytes) -> bytes:
         return key[:_STEM] + self._digest(key)
@@ -92,8 +92,10 @@ class LongKeys:
         return {} if found is None else _decode(found)
 
 
-def _sorted_under(prefix: bytes, group: dict[bytes, bytes]) -> list[tuple[bytes, bytes]]:
-    return sorted(item for item in group.items() if item[0].startswith(prefix))
+def _sorted_under(
+    prefix: bytes, begin: bytes, group: dict[bytes, bytes]
+) -> list[tuple[bytes, bytes]]:
+    return sorted(item for item in group.items() if item[0] >= begin and item[0].startswith(prefix))
 
 
 def _encode(bucket: dict[bytes, bytes]) -> bytes:

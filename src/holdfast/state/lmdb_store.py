@@ -161,13 +161,13 @@ class LmdbStore:
             committed = list(map(self._committed, keys))
         return self._staged.overlay(keys, committed)
 
-    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Entries whose key starts with `prefix`, in key order, staged ones included."""
+    def scan(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Entries whose key starts with `prefix`, in key order, from `start` on."""
         self._require_open()
-        committed = self._scan_entries(prefix)
+        committed = self._scan_entries(prefix, max(prefix, start))
         if self._long_entries:
-            committed = merge(committed, self._long.scan(self._snapshot, prefix))
-        return self._staged.merge(prefix, committed)
+            committed = merge(committed, self._long.scan(self._snapshot, prefix, start))
+        return self._staged.merge(prefix, committed, start)
 
     def write(self, items: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Stage entries; a value of None deletes. Later items win over earlier ones."""
@@ -207,11 +207,14 @@ class LmdbStore:
             return self._get(key)
         return self._long.get(self._snapshot, key) if key else None
 
-    def _scan_entries(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def _scan_entries(self, prefix: bytes, begin: bytes) -> Iterator[tuple[bytes, bytes]]:
         if len(prefix) > LONGEST_KEY:
             return
         cursor = self._snapshot.cursor()
-        if not (cursor.set_range(prefix) if prefix else cursor.first()):
+        if not (cursor.set_range(begin[:LONGEST_KEY]) if begin else cursor.first()):
+            return
+        # Of the keys here, only the one that was cut from `begin` can lie before it.
+        if len(begin) > LONGEST_KEY and cursor.key() < begin and not cursor.next():
             return
         for item in cursor.iternext():
             if not item[0].startswith(prefix):
@@ -327,7 +330,7 @@ class LmdbSnapshot:
         found = cursor.set_range(begin) if begin else cursor.first()
         entries = cursor.iternext() if found else iter(())
         if self._has_long_keys:
-            entries = merge(entries, self._long.scan(self._transaction, prefix))
+            entries = merge(entries, self._long.scan(self._transaction, prefix, start))
         for item in entries:
             key = item[0]
             if key >= start and key >= prefix:

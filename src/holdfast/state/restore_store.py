@@ -4,6 +4,10 @@ With as many subtasks as before, each takes its predecessor's files over as they
 Otherwise the entries of its key groups are gathered from all snapshots that hold some.
 Ids of states are drawn by every store for itself, so entries change their first two
 bytes on the way; they are written in key order, a bounded number at a time.
+
+Timers are entries like others. What a store knows of their earliest time holds for its own
+key groups: it stays in files that are taken over, and is left out where entries are
+gathered. A subtask that finds nothing known looks (see `state/timers.py`).
 """
 
 from __future__ import annotations

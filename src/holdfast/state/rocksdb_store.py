@@ -174,12 +174,12 @@ class RocksDBStore:
             found = self._database.get(keys if type(keys) is list else list(keys))
         return self._staged.overlay(keys, cast("list[bytes | None]", found))
 
-    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Entries whose key starts with `prefix`, in key order, staged ones included."""
+    def scan(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Entries whose key starts with `prefix`, in key order, from `start` on."""
         self._require_open()
-        committed = self._scan_entries(prefix)
+        committed = self._scan_entries(prefix, max(prefix, start))
         self._scans.add(committed)
-        return self._staged.merge(prefix, committed)
+        return self._staged.merge(prefix, committed, start)
 
     def write(self, items: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Stage entries; a value of None deletes. Later items win over earlier ones."""
@@ -232,14 +232,14 @@ class RocksDBStore:
         except Exception as error:
             raise self._translated(error) from error
 
-    def _scan_entries(self, prefix: bytes) -> Generator[tuple[bytes, bytes]]:
+    def _scan_entries(self, prefix: bytes, begin: bytes) -> Generator[tuple[bytes, bytes]]:
         options = rocksdict.ReadOptions()
         end = after_prefix(prefix)
         if end is not None:
             options.set_iterate_upper_bound(end)
         entries = self._database.iter(options)
         # Past the record, which has the empty key.
-        entries.seek(prefix or b"\x00")
+        entries.seek(begin or b"\x00")
         valid, key, value, step = entries.valid, entries.key, entries.value, entries.next
         while valid():
             yield key(), value()

@@ -7,6 +7,7 @@ an abort has nothing to undo, and a write that runs out of room can be tried aga
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import StateValueError
@@ -33,7 +34,8 @@ class StagedEntries:
         self.entries: dict[bytes, bytes | None] = {}
         """All changes; not to be modified from outside."""
         self._sorted: list[bytes] = []
-        self._unsorted: list[dict[bytes, bytes | None]] = []
+        self._unsorted: list[list[bytes]] = []
+        """Keys, all different, that came after the others were sorted."""
 
     def stage(self, items: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Add changes, all or, if one of them is refused, none.
@@ -44,7 +46,7 @@ class StagedEntries:
         fresh = dict(items)
         _check(fresh)
         if self._sorted:
-            self._unsorted.append(fresh)
+            self._unsorted.append([key for key in fresh if key not in self.entries])
         if self.entries:
             self.entries.update(fresh)
         else:
@@ -61,11 +63,13 @@ class StagedEntries:
         ]
 
     def merge(
-        self, prefix: bytes, committed: Iterator[tuple[bytes, bytes]]
+        self, prefix: bytes, committed: Iterator[tuple[bytes, bytes]], start: bytes = b""
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Committed entries under `prefix`, in key order, with the changes among them."""
-        changed = self._with_prefix(prefix)
-        return _merged(committed, changed, self.entries) if changed else committed
+        """Committed entries under `prefix`, in key order, with the changes from `start` on."""
+        changed = self._with_prefix(prefix, start)
+        if not changed:
+            return committed
+        return _merged(committed, self._sorted, changed, self.entries)
 
     def in_order(self) -> list[bytes]:
         """All changed keys in order."""
@@ -75,28 +79,30 @@ class StagedEntries:
         """Forget all changes."""
         self.entries, self._sorted, self._unsorted = {}, [], []
 
-    def _with_prefix(self, prefix: bytes) -> list[bytes]:
+    def _with_prefix(self, prefix: bytes, start: bytes) -> range:
+        """Places, among the sorted keys, of those that a scan is about."""
         if not self.entries:
-            return []
+            return range(0)
         self._sort()
         ordered = self._sorted
-        start = bisect_left(ordered, prefix)
+        first = bisect_left(ordered, max(prefix, start))
         end_key = after_prefix(prefix)
-        end = len(ordered) if end_key is None else bisect_left(ordered, end_key, start)
-        return ordered[start:end]
+        end = len(ordered) if end_key is None else bisect_left(ordered, end_key, first)
+        return range(first, end)
 
     def _sort(self) -> None:
         # Scans alternate with small writes in some programs: a full sort for each of them
         # would make an epoch quadratic.
         new = sum(map(len, self._unsorted))
-        if not self._sorted or new > len(self._sorted) * _SORT_ANEW_FROM:
+        if not self._sorted:
             self._sorted = self.in_order()
+        elif new > len(self._sorted) * _SORT_ANEW_FROM:
+            # Sorting finds the runs that are in order already, and only merges them.
+            self._sorted = sorted(chain(self._sorted, *map(sorted, self._unsorted)))
         else:
             for batch in self._unsorted:
                 for key in batch:
-                    place = bisect_left(self._sorted, key)
-                    if self._sorted[place : place + 1] != [key]:
-                        insort(self._sorted, key, lo=place)
+                    insort(self._sorted, key)
         self._unsorted = []
 
 
@@ -125,9 +131,10 @@ def _check(fresh: dict[bytes, bytes | None]) -> None:
 def _merged(
     committed: Iterator[tuple[bytes, bytes]],
     changed: list[bytes],
+    places: range,
     staged: dict[bytes, bytes | None],
 ) -> Iterator[tuple[bytes, bytes]]:
-    place, stop = 0, len(changed)
+    place, stop = places.start, places.stop
     for key, value in committed:
         while place < stop and changed[place] < key:
             new = staged[changed[place]]
@@ -141,7 +148,8 @@ def _merged(
                 yield key, new
         else:
             yield key, value
-    for key in changed[place:]:
+    for rest in range(place, stop):
+        key = changed[rest]
         new = staged[key]
         if new is not None:
             yield key, new

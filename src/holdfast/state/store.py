@@ -33,10 +33,15 @@ class StateStore(Protocol):
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Values of `keys`, in their order; the batched form of `get`."""
 
-    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def scan(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Entries whose key starts with `prefix`, in key order, staged ones included.
 
         The store must not be written to while the iterator is in use.
+
+        Args:
+            prefix: Beginning of the keys.
+            start: Smallest key of interest. It is sought, so that what lies before it costs
+                nothing, be it entries or traces of deleted ones.
         """
 
     def write(self, items: Iterable[tuple[bytes, bytes | None]]) -> None:
