@@ -38,8 +38,19 @@ if TYPE_CHECKING:
         ListCheckpointed,
         OperatorStateStore,
     )
+    from holdfast.api.co_functions import (
+        BroadcastProcessFunction,
+        CoFlatMapFunction,
+        CoMapFunction,
+        CoProcessFunction,
+        KeyedBroadcastProcessFunction,
+        KeyedCoProcessFunction,
+        ProcessJoinFunction,
+        ReadOnlyBroadcastState,
+    )
     from holdfast.api.configuration import Configuration, RuntimeExecutionMode
     from holdfast.api.configuration_file import load_configuration
+    from holdfast.api.connected_streams import BroadcastStream, ConnectedStreams
     from holdfast.api.descriptors import (
         AggregatingStateDescriptor,
         ListStateDescriptor,
@@ -59,6 +70,7 @@ if TYPE_CHECKING:
         ReduceFunction,
         RuntimeContext,
         SinkFunction,
+        TimerService,
     )
     from holdfast.api.graph import ErrorPolicy
     from holdfast.api.output import OutputTag
@@ -67,6 +79,14 @@ if TYPE_CHECKING:
     from holdfast.api.sink import CommitRequest, Committer, Sink, SinkWriter, WriterContext
     from holdfast.api.state import AggregatingState, ListState, MapState, ReducingState, ValueState
     from holdfast.api.streams import DataStream, KeyedStream
+    from holdfast.api.time import (
+        MAX_WATERMARK,
+        MIN_WATERMARK,
+        Duration,
+        TimeDomain,
+        TimestampAssigner,
+        WatermarkStrategy,
+    )
     from holdfast.api.two_phase_commit import TwoPhaseCommitSinkFunction
     from holdfast.connectors.file_sink import FileSink
     from holdfast.connectors.jdbc_sink import JdbcSink
@@ -77,17 +97,26 @@ if TYPE_CHECKING:
     from holdfast.spark.statistics import EpochStatistics, JobStatistics, JobStatus
 
 __all__ = [
+    "MAX_WATERMARK",
+    "MIN_WATERMARK",
     "AggregateFunction",
     "AggregatingState",
     "AggregatingStateDescriptor",
+    "BroadcastProcessFunction",
+    "BroadcastStream",
     "CheckpointConfig",
     "CheckpointListener",
     "CheckpointedFunction",
     "CheckpointingMode",
+    "CoFlatMapFunction",
+    "CoMapFunction",
+    "CoProcessFunction",
     "CommitRequest",
     "Committer",
     "Configuration",
+    "ConnectedStreams",
     "DataStream",
+    "Duration",
     "EmbeddedRocksDBStateBackend",
     "EpochStatistics",
     "ErrorPolicy",
@@ -108,6 +137,8 @@ __all__ = [
     "JobStatistics",
     "JobStatus",
     "KeySelector",
+    "KeyedBroadcastProcessFunction",
+    "KeyedCoProcessFunction",
     "KeyedProcessFunction",
     "KeyedStream",
     "ListCheckpointed",
@@ -119,6 +150,8 @@ __all__ = [
     "OperatorStateStore",
     "OutputTag",
     "ProcessFunction",
+    "ProcessJoinFunction",
+    "ReadOnlyBroadcastState",
     "RecoveryClaimMode",
     "ReduceFunction",
     "ReducingState",
@@ -132,9 +165,13 @@ __all__ = [
     "SinkWriter",
     "SparkSink",
     "StreamExecutionEnvironment",
+    "TimeDomain",
+    "TimerService",
+    "TimestampAssigner",
     "TwoPhaseCommitSinkFunction",
     "ValueState",
     "ValueStateDescriptor",
+    "WatermarkStrategy",
     "WriterContext",
     "load_configuration",
 ]
@@ -149,13 +186,18 @@ _HOMES = {
     "holdfast.api.checkpoint_storage": "FileSystemCheckpointStorage JobManagerCheckpointStorage",
     "holdfast.api.checkpointed": "CheckpointListener CheckpointedFunction "
     "FunctionInitializationContext FunctionSnapshotContext ListCheckpointed OperatorStateStore",
+    "holdfast.api.co_functions": "BroadcastProcessFunction CoFlatMapFunction CoMapFunction "
+    "CoProcessFunction KeyedBroadcastProcessFunction KeyedCoProcessFunction ProcessJoinFunction "
+    "ReadOnlyBroadcastState",
     "holdfast.api.configuration": "Configuration RuntimeExecutionMode",
     "holdfast.api.configuration_file": "load_configuration",
+    "holdfast.api.connected_streams": "BroadcastStream ConnectedStreams",
     "holdfast.api.descriptors": "AggregatingStateDescriptor ListStateDescriptor "
     "MapStateDescriptor ReducingStateDescriptor ValueStateDescriptor",
     "holdfast.api.driver_sinks": "SparkSink",
     "holdfast.api.functions": "AggregateFunction FilterFunction FlatMapFunction KeySelector "
-    "KeyedProcessFunction MapFunction ProcessFunction ReduceFunction RuntimeContext SinkFunction",
+    "KeyedProcessFunction MapFunction ProcessFunction ReduceFunction RuntimeContext SinkFunction "
+    "TimerService",
     "holdfast.api.graph": "ErrorPolicy",
     "holdfast.api.output": "OutputTag",
     "holdfast.api.replayable_source": "ReplayableSource",
@@ -163,6 +205,8 @@ _HOMES = {
     "holdfast.api.sink": "CommitRequest Committer Sink SinkWriter WriterContext",
     "holdfast.api.state": "AggregatingState ListState MapState ReducingState ValueState",
     "holdfast.api.streams": "DataStream KeyedStream",
+    "holdfast.api.time": "Duration MAX_WATERMARK MIN_WATERMARK TimeDomain TimestampAssigner "
+    "WatermarkStrategy",
     "holdfast.api.two_phase_commit": "TwoPhaseCommitSinkFunction",
     "holdfast.connectors.file_sink": "FileSink",
     "holdfast.connectors.jdbc_sink": "JdbcSink",

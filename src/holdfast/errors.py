@@ -27,6 +27,7 @@ constructor's arguments are exactly ``args``.
     │   └── RestoreError            there is nothing to restore from, or it does not fit
     ├── SinkError                   a sink could not write or publish
     ├── UserFunctionError           user code raised; carries operator, subtask, key and row
+    ├── EventTimeError              a row has no event time, or one that is none
     ├── OutputTypeError             an output does not fit the declared type
     └── JobExecutionError           the job failed; the cause is attached
 """
@@ -124,6 +125,10 @@ class SinkError(HoldfastError):
 
 class UserFunctionError(HoldfastError):
     """User code raised; the message carries operator, subtask, key, row and traceback."""
+
+
+class EventTimeError(HoldfastError):
+    """A row has no event time, or one that is none."""
 
 
 class OutputTypeError(HoldfastError, TypeError):

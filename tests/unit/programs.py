@@ -67,6 +67,9 @@ class Program:
         self.graph.add(Kind.OUTPUT, stream._edges, stream.type, function=sink, name="Collect")
         return elements
 
+    def lookup(self, *args: Any) -> Any:
+        raise AssertionError("tables are read on Spark")
+
     def execute_and_collect(
         self, stream: DataStream, job_name: str | None, limit: int | None
     ) -> str:

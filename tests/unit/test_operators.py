@@ -26,7 +26,7 @@ from holdfast import (
 )
 from holdfast.api.types import StreamType
 from holdfast.errors import StateAccessError, StateValueError, UserFunctionError
-from holdfast.runtime.operators import state_spec
+from holdfast.runtime.element_operators import state_spec
 from holdfast.testing import OperatorHarness
 from tests.unit.functions import AllFive
 

@@ -8,7 +8,7 @@ not in an attribute. Output is yielded; a side output is yielded as `(tag, value
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         ReducingState,
         ValueState,
     )
+    from holdfast.api.time import TimeDomain
 
 
 class RuntimeContext(ABC):
@@ -159,13 +160,37 @@ class KeySelector(ABC):
 
 
 class TimerService(ABC):
-    """Tells a function the time."""
+    """Tells a function the time, and calls it back when a time has come.
+
+    Times are milliseconds since 1970. Timers belong to the current key; one that is set
+    twice for a key and a time fires once. They are state, and survive what state survives.
+    """
 
     __slots__ = ()
 
     @abstractmethod
     def current_processing_time(self) -> int:
-        """Milliseconds since the epoch, by the clock of the machine."""
+        """Milliseconds since 1970, by the clock of the machine."""
+
+    @abstractmethod
+    def current_watermark(self) -> int:
+        """Event time up to which all is thought to have come; `MIN_WATERMARK` at first."""
+
+    @abstractmethod
+    def register_event_time_timer(self, timestamp: int) -> None:
+        """Have `on_timer` called when the watermark has reached `timestamp`."""
+
+    @abstractmethod
+    def register_processing_time_timer(self, timestamp: int) -> None:
+        """Have `on_timer` called when the clock has reached `timestamp`."""
+
+    @abstractmethod
+    def delete_event_time_timer(self, timestamp: int) -> None:
+        """Take a timer back; nothing happens if there is none."""
+
+    @abstractmethod
+    def delete_processing_time_timer(self, timestamp: int) -> None:
+        """Take a timer back; nothing happens if there is none."""
 
 
 class ProcessContext(ABC):
@@ -175,7 +200,7 @@ class ProcessContext(ABC):
 
     @abstractmethod
     def timer_service(self) -> TimerService:
-        """Reads the clock."""
+        """Reads the clock and the watermark; on a keyed stream also sets timers."""
 
     @abstractmethod
     def timestamp(self) -> int | None:
@@ -189,11 +214,23 @@ class KeyedProcessContext(ProcessContext):
 
     @abstractmethod
     def get_current_key(self) -> Any:
-        """Key of the element."""
+        """Key of the element, or of the timer."""
+
+
+class KeyedTimerContext(KeyedProcessContext):
+    """What `on_timer` learns about the timer at hand; its timestamp is the timer's."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def time_domain(self) -> TimeDomain:
+        """Whether the watermark or the clock has reached the timer."""
 
 
 class ProcessFunction(Function, ABC):
     """The general operator on a stream that is not keyed."""
+
+    Context: TypeAlias = ProcessContext
 
     @abstractmethod
     def process_element(self, value: Any, ctx: ProcessContext) -> Iterable[Any] | None:
@@ -201,11 +238,17 @@ class ProcessFunction(Function, ABC):
 
 
 class KeyedProcessFunction(Function, ABC):
-    """The general operator on a keyed stream, with state."""
+    """The general operator on a keyed stream, with state and timers."""
+
+    Context: TypeAlias = KeyedProcessContext
+    OnTimerContext: TypeAlias = KeyedTimerContext
 
     @abstractmethod
     def process_element(self, value: Any, ctx: KeyedProcessContext) -> Iterable[Any] | None:
         """Yield the elements to emit for `value`."""
+
+    def on_timer(self, timestamp: int, ctx: KeyedTimerContext) -> Iterable[Any] | None:
+        """Yield the elements to emit when a timer fires; its key is set."""
 
 
 class SinkContext(ABC):

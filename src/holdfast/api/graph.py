@@ -36,6 +36,15 @@ class Kind(Enum):
     PROCESS = "Process"
     KEYED_PROCESS = "KeyedProcess"
     REDUCE = "Reduce"
+    TIMESTAMPS = "Timestamps/Watermarks"
+    CO_MAP = "CoMap"
+    CO_FLAT_MAP = "CoFlatMap"
+    CO_PROCESS = "CoProcess"
+    KEYED_CO_PROCESS = "KeyedCoProcess"
+    BROADCAST_PROCESS = "BroadcastProcess"
+    KEYED_BROADCAST_PROCESS = "KeyedBroadcastProcess"
+    INTERVAL_JOIN = "IntervalJoin"
+    LOOKUP_JOIN = "LookupJoin"
     SINK_FUNCTION = "Sink"
     WRITER = "Writer"
     OUTPUT = "Output"
@@ -52,6 +61,8 @@ class Exchange(Enum):
     """In turn."""
     SHUFFLE = "shuffle"
     """At random."""
+    BROADCAST = "broadcast"
+    """To all of them, before the rows of other exchanges."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +74,8 @@ class Partitioning:
     """Columns the key is made of, if it is made of columns."""
     selector: Callable[[Any], Any] | None = None
     """Function that gives the key, if it is not made of columns."""
+    order: tuple[str, ...] | None = None
+    """Columns that rows are sorted by within an epoch; empty for event time, None for none."""
 
 
 FORWARD = Partitioning(Exchange.FORWARD)
@@ -103,6 +116,8 @@ class Edge:
     tag: OutputTag | None
     type: StreamType
     partitioning: Partitioning = FORWARD
+    side: int = 0
+    """Which input of a node with two of them it leads to."""
 
 
 @dataclass(eq=False)
@@ -115,6 +130,8 @@ class Node:
     inputs: tuple[Edge, ...]
     output: StreamType
     function: Any = None
+    details: Any = None
+    """What the operator is told beside its function; of a kind that its own kind decides."""
     where: str = ""
     uid: str | None = None
     parallelism: int | None = None
@@ -129,10 +146,22 @@ class Node:
         return any(edge.partitioning.exchange is Exchange.KEY for edge in self.inputs)
 
     @property
+    def timed(self) -> bool:
+        """Whether its output has event time."""
+        return self.kind is Kind.TIMESTAMPS or any(edge.node.timed for edge in self.inputs)
+
+    @property
+    def has_two_inputs(self) -> bool:
+        """Whether two streams come together in it, each with a method of its own."""
+        return any(edge.side for edge in self.inputs)
+
+    @property
     def may_have_state(self) -> bool:
         """Whether it can have keyed state, or has operator state."""
         if isinstance(self.function, CheckpointedFunction | ListCheckpointed | Sink):
             # Of a sink, output that waits to be published is found by its uid.
+            return True
+        if self.kind is Kind.BROADCAST_PROCESS:
             return True
         return self.keyed and self.kind is not Kind.OUTPUT
 
@@ -157,6 +186,7 @@ class JobGraph:
         output: StreamType,
         *,
         function: Any = None,
+        details: Any = None,
         name: str | None = None,
     ) -> Node:
         """Add a node; remembers which line of the user's program made it."""
@@ -167,6 +197,7 @@ class JobGraph:
             inputs=inputs,
             output=output,
             function=function,
+            details=details,
             where=calling_line(),
         )
         self.nodes.append(node)
@@ -235,6 +266,8 @@ def _derived_uid(node: Node, uids: dict[int, str], taken: set[str]) -> str:
             edge.partitioning.exchange.name,
             ",".join(edge.partitioning.columns),
         ]
+        if edge.side:
+            parts.append(f"side {edge.side}")
     count = 0
     while True:
         text = "\x1f".join([*parts, str(count)])

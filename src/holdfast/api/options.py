@@ -139,6 +139,17 @@ def duration_ms(value: object) -> int:
     return amount
 
 
+def signed_duration_ms(value: object) -> int:
+    """Milliseconds, which may lie before zero: a negative number or `timedelta`, or "-10 s"."""
+    if isinstance(value, timedelta) and value < timedelta(0):
+        return -duration_ms(-value)
+    if isinstance(value, int) and value < 0:
+        return -duration_ms(-value)
+    if isinstance(value, str) and value.strip().startswith("-"):
+        return -duration_ms(value.strip()[1:])
+    return duration_ms(value)
+
+
 _UNITS_BYTES: Final = {
     unit: 1 << shift
     for units, shift in (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 import pyarrow as pa
 
@@ -35,14 +35,25 @@ from holdfast.api.graph import (
 )
 from holdfast.api.parallelism import check_max_parallelism
 from holdfast.api.sink import Sink
+from holdfast.api.timestamps import check_strategy
 from holdfast.api.two_phase_commit import TwoPhaseCommitSink, TwoPhaseCommitSinkFunction
 from holdfast.api.types import StreamType, declared_output
 from holdfast.errors import JobGraphError, KeyTypeError, TypeDeclarationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from holdfast.api.connected_streams import (
+        BroadcastConnectedStream,
+        BroadcastStream,
+        ConnectedStreams,
+        IntervalJoin,
+    )
+    from holdfast.api.descriptors import MapStateDescriptor
+    from holdfast.api.lookup import LookupJoin
+    from holdfast.api.options import Duration
     from holdfast.api.output import OutputTag
+    from holdfast.api.time import WatermarkStrategy
 
 S = TypeVar("S", bound="_Operator")
 """The kind of stream a setter returns."""
@@ -57,6 +68,11 @@ class Environment(Protocol):
         self, stream: DataStream, job_name: str | None, limit: int | None
     ) -> Any:
         """Run the program and iterate over what `stream` carries."""
+
+    def lookup(
+        self, stream: StreamType, table: Any, on: Any, refresh_interval: Any, how: str
+    ) -> LookupJoin:
+        """The join of a stream's rows with a table."""
 
 
 class _Operator:
@@ -95,7 +111,7 @@ class _Operator:
     def on_error(self: S, policy: ErrorPolicy) -> S:
         """Say what happens to a row on which the operator's function raises."""
         node = self._operator("on_error")
-        if node.kind in (Kind.SOURCE, Kind.OUTPUT) or (
+        if node.kind in (Kind.SOURCE, Kind.OUTPUT, Kind.LOOKUP_JOIN) or (
             isinstance(node.function, Sink) and node.function.takes_rows
         ):
             raise JobGraphError(
@@ -137,7 +153,7 @@ class DataStream(_Operator):
     ) -> DataStream:
         """Turn every element into one other."""
         call = function.map if isinstance(function, MapFunction) else function
-        output = _output_type(call, output_type, per_element=True)
+        output = output_type_of(call, output_type, per_element=True)
         return self._then(Kind.MAP, output, _checked(function, MapFunction, "map"))
 
     def flat_map(
@@ -147,7 +163,7 @@ class DataStream(_Operator):
     ) -> DataStream:
         """Turn every element into any number of others."""
         call = function.flat_map if isinstance(function, FlatMapFunction) else function
-        output = _output_type(call, output_type, per_element=False)
+        output = output_type_of(call, output_type, per_element=False)
         return self._then(Kind.FLAT_MAP, output, _checked(function, FlatMapFunction, "flat_map"))
 
     def filter(self, function: FilterFunction | Callable[[Any], bool]) -> DataStream:
@@ -157,8 +173,8 @@ class DataStream(_Operator):
     def process(self, function: ProcessFunction, output_type: Any = None) -> DataStream:
         """Apply the general operator: side outputs, metrics, life cycle."""
         if not isinstance(function, ProcessFunction):
-            raise JobGraphError(_wrong_function("process", function, "ProcessFunction"))
-        output = _output_type(function.process_element, output_type, per_element=False)
+            raise JobGraphError(wrong_function("process", function, "ProcessFunction"))
+        output = output_type_of(function.process_element, output_type, per_element=False)
         return self._then(Kind.PROCESS, output, function)
 
     def key_by(self, *key: str | KeySelector | Callable[[Any], Any]) -> KeyedStream:
@@ -169,7 +185,8 @@ class DataStream(_Operator):
         """
         if key and all(isinstance(column, str) for column in key):
             columns = tuple(str(column) for column in key)
-            self._check_columns(columns)
+            self._check_columns(columns, "key_by")
+            self._check_key_types(columns)
             partitioning = Partitioning(Exchange.KEY, columns=columns)
         elif len(key) == 1 and isinstance(key[0], KeySelector):
             partitioning = Partitioning(Exchange.KEY, selector=key[0].get_key)
@@ -199,6 +216,74 @@ class DataStream(_Operator):
             self._env, tuple(replace(_unkeyed(edge), type=stream_type) for edge in edges)
         )
 
+    @overload
+    def connect(self, other: DataStream) -> ConnectedStreams: ...
+
+    @overload
+    def connect(self, other: BroadcastStream) -> BroadcastConnectedStream: ...
+
+    def connect(
+        self, other: DataStream | BroadcastStream
+    ) -> ConnectedStreams | BroadcastConnectedStream:
+        """Bring two streams together in one function, which shares its state between them."""
+        from holdfast.api.connected_streams import connected
+
+        return connected(self, other)
+
+    @overload
+    def broadcast(self) -> DataStream: ...
+
+    @overload
+    def broadcast(
+        self, first: MapStateDescriptor, /, *others: MapStateDescriptor
+    ) -> BroadcastStream: ...
+
+    def broadcast(self, *descriptors: MapStateDescriptor) -> DataStream | BroadcastStream:
+        """Send every element to all subtasks of the next operator.
+
+        With descriptors, the result is connected with another stream, and each subtask keeps
+        broadcast states of those names. All subtasks see the elements in the same order, and
+        before the other stream's elements of the same epoch.
+        """
+        from holdfast.api.connected_streams import BroadcastStream
+
+        stream = DataStream(self._env, self._partitioned(Partitioning(Exchange.BROADCAST)))
+        return BroadcastStream(stream, descriptors) if descriptors else stream
+
+    def assign_timestamps_and_watermarks(self, strategy: WatermarkStrategy) -> DataStream:
+        """Give elements their event time, and say how late they may come."""
+        check_strategy(strategy, self.type, timed=self.timed)
+        return self._then(Kind.TIMESTAMPS, self.type, None, strategy)
+
+    @property
+    def timed(self) -> bool:
+        """Whether the elements have event time."""
+        return any(edge.node.timed for edge in self._edges)
+
+    def lookup_join(
+        self,
+        table: Any,
+        on: str | Sequence[str] | Mapping[str, str],
+        *,
+        refresh_interval: Duration | None = None,
+        how: str = "inner",
+    ) -> DataStream:
+        """Join every row with the rows of a static DataFrame that have the same values.
+
+        Args:
+            table: A static DataFrame, or a function that makes one: it is read when the job
+                starts, and again whenever `refresh_interval` has passed. It is kept in memory.
+                Of a DataFrame, files are looked for again; paths, pinned versions and what is
+                cached stay as they were, so prefer a function where those change. A function
+                is called on the driver, also once when the program is built.
+            on: Columns that both have, or a mapping from the stream's columns to the table's.
+            refresh_interval: How long a copy of the table may be used; for good if None.
+            how: "inner", or "left" to keep rows that have no match, with nulls.
+        """
+        self._check_typed("lookup_join")
+        lookup = self._env.lookup(self.type, table, on, refresh_interval, how)
+        return self._then(Kind.LOOKUP_JOIN, lookup.output, None, lookup)
+
     def rebalance(self) -> DataStream:
         """Deal the elements out to the next operator's subtasks in turn."""
         return DataStream(self._env, self._partitioned(Partitioning(Exchange.REBALANCE)))
@@ -220,7 +305,7 @@ class DataStream(_Operator):
         if isinstance(sink, TwoPhaseCommitSinkFunction):
             return self.sink_to(TwoPhaseCommitSink(sink))
         if not isinstance(sink, SinkFunction):
-            raise JobGraphError(_wrong_function("add_sink", sink, "SinkFunction"))
+            raise JobGraphError(wrong_function("add_sink", sink, "SinkFunction"))
         return self._sink(Kind.SINK_FUNCTION, sink, "Sink")
 
     def sink_to(self, sink: Sink | SparkSink) -> DataStreamSink:
@@ -247,7 +332,7 @@ class DataStream(_Operator):
         """
         if not callable(function):
             raise JobGraphError(
-                _wrong_function("foreach_batch", function, "function of (df, epoch)")
+                wrong_function("foreach_batch", function, "function of (df, epoch)")
             )
         self._check_typed("foreach_batch")
         return self._sink(Kind.OUTPUT, ForeachBatchSink(function), "Sink: foreach_batch")
@@ -263,8 +348,10 @@ class DataStream(_Operator):
         """
         return self._env.execute_and_collect(self, job_name, limit)
 
-    def _then(self, kind: Kind, output: StreamType, function: object) -> DataStream:
-        node = self._env.graph.add(kind, self._edges, output, function=function)
+    def _then(
+        self, kind: Kind, output: StreamType, function: object, details: object = None
+    ) -> DataStream:
+        node = self._env.graph.add(kind, self._edges, output, function=function, details=details)
         return DataStream(self._env, (Edge(node, None, output),))
 
     def _sink(self, kind: Kind, function: object, name: str) -> DataStreamSink:
@@ -274,11 +361,11 @@ class DataStream(_Operator):
     def _partitioned(self, partitioning: Partitioning) -> tuple[Edge, ...]:
         return tuple(Edge(e.node, e.tag, e.type, partitioning) for e in self._edges)
 
-    def _check_columns(self, columns: tuple[str, ...]) -> None:
+    def _check_columns(self, columns: tuple[str, ...], what: str) -> None:
         names = list(self.type.schema.names)
         if self.type.kind != "row":
             raise JobGraphError(
-                f"key_by{columns!r}: this stream has no columns, it carries {self.type}; "
+                f"{what}{columns!r}: this stream has no columns, it carries {self.type}; "
                 "use a function, or declare a row type for the operator before it"
             )
         for column in columns:
@@ -286,8 +373,11 @@ class DataStream(_Operator):
                 near = difflib.get_close_matches(column, names, n=1)
                 hint = f"did you mean {near[0]!r}?" if near else ""
                 raise JobGraphError(
-                    f"key_by: there is no column {column!r}; the stream has {names}. {hint}".strip()
+                    f"{what}: there is no column {column!r}; the stream has {names}. {hint}".strip()
                 )
+
+    def _check_key_types(self, columns: tuple[str, ...]) -> None:
+        for column in columns:
             kind = self.type.schema.field(column).type
             if pa.types.is_nested(kind):
                 raise KeyTypeError(
@@ -306,13 +396,41 @@ class DataStream(_Operator):
 class KeyedStream(DataStream):
     """A stream spread by key; its operators have keyed state."""
 
+    def order_by(self, *columns: str) -> KeyedStream:
+        """Hand the rows of an epoch to the next operator in order of these columns.
+
+        Without columns, in order of event time. Rows that are equal in them come in any
+        order, and those of a later epoch come later, whatever they hold.
+        """
+        if columns:
+            self._check_columns(columns, "order_by")
+            for column in columns:
+                if pa.types.is_map(self.type.schema.field(column).type):
+                    raise JobGraphError(f"order_by: column {column!r} is a map, which has no order")
+        elif not self.timed:
+            raise JobGraphError(
+                "order_by() without columns sorts by event time, which this stream does not have; "
+                "name columns, or call assign_timestamps_and_watermarks before key_by"
+            )
+        edges = (
+            replace(edge, partitioning=replace(edge.partitioning, order=columns))
+            for edge in self._edges
+        )
+        return KeyedStream(self._env, tuple(edges))
+
+    def interval_join(self, other: KeyedStream) -> IntervalJoin:
+        """Pair elements of two streams that have one key and lie near each other in time."""
+        from holdfast.api.connected_streams import IntervalJoin
+
+        return IntervalJoin(self, other)
+
     def process(  # type: ignore[override]
         self, function: KeyedProcessFunction, output_type: Any = None
     ) -> DataStream:
         """Apply the general operator, with keyed state."""
         if not isinstance(function, KeyedProcessFunction):
-            raise JobGraphError(_wrong_function("process", function, "KeyedProcessFunction"))
-        output = _output_type(function.process_element, output_type, per_element=False)
+            raise JobGraphError(wrong_function("process", function, "KeyedProcessFunction"))
+        output = output_type_of(function.process_element, output_type, per_element=False)
         return self._then(Kind.KEYED_PROCESS, output, function)
 
     def reduce(self, function: ReduceFunction | Callable[[Any, Any], Any]) -> DataStream:
@@ -350,7 +468,8 @@ def _unkeyed(edge: Edge) -> Edge:
     return Edge(edge.node, edge.tag, edge.type) if keyed else edge
 
 
-def _output_type(call: Callable[..., Any], declared: object, *, per_element: bool) -> StreamType:
+def output_type_of(call: Callable[..., Any], declared: object, *, per_element: bool) -> StreamType:
+    """The declared type, else what the annotation of `call` says, else pickled objects."""
     if declared is not None:
         return StreamType.of(declared)
     return declared_output(call, per_element=per_element) or StreamType.of(Any)
@@ -359,8 +478,9 @@ def _output_type(call: Callable[..., Any], declared: object, *, per_element: boo
 def _checked(function: object, kind: type, what: str) -> object:
     if isinstance(function, kind) or callable(function):
         return function
-    raise JobGraphError(_wrong_function(what, function, f"{kind.__name__} or a callable"))
+    raise JobGraphError(wrong_function(what, function, f"{kind.__name__} or a callable"))
 
 
-def _wrong_function(what: str, function: object, wanted: str) -> str:
+def wrong_function(what: str, function: object, wanted: str) -> str:
+    """The message for a method that was given another function than it takes."""
     return f"{what} takes a {wanted}, not {type(function).__name__}"

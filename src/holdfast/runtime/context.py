@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from holdfast.api.functions import (
     KeyedProcessContext,
+    KeyedTimerContext,
     RuntimeContext,
     SinkContext,
     TimerService,
 )
 from holdfast.api.metrics import MetricGroup
+from holdfast.api.time import MIN_WATERMARK
 from holdfast.errors import StateAccessError
+from holdfast.state.timers import EVENT_TIMERS, PROCESSING_TIMERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,10 +27,12 @@ if TYPE_CHECKING:
         StateDescriptor,
         ValueStateDescriptor,
     )
+    from holdfast.api.time import TimeDomain
     from holdfast.clock import Clock
     from holdfast.runtime.plan import OperatorPlan
     from holdfast.state.keyed_backend import KeyedStateBackend
     from holdfast.state.table import CurrentKey
+    from holdfast.state.timers import TimerTable
 
 
 class SubtaskContext(RuntimeContext):
@@ -116,32 +121,83 @@ class SubtaskContext(RuntimeContext):
         )
 
 
-class ClockTimerService(TimerService):
-    """Tells the time."""
+class SubtaskTimers(TimerService):
+    """The clock, the watermark and the timers of one operator on one subtask."""
 
-    __slots__ = ("_clock",)
+    __slots__ = ("_clock", "_event", "_keyed_state", "_operator", "_processing", "watermark")
 
-    def __init__(self, clock: Clock) -> None:
-        """The time of `clock`."""
+    def __init__(
+        self,
+        operator: OperatorPlan,
+        clock: Clock,
+        keyed_state: Callable[[], KeyedStateBackend] | None,
+    ) -> None:
+        """`keyed_state` opens the state on first use; None where there are no timers."""
+        self._operator = operator
         self._clock = clock
+        self._keyed_state = keyed_state
+        self._event: TimerTable | None = None
+        self._processing: TimerTable | None = None
+        self.watermark = MIN_WATERMARK
 
     def current_processing_time(self) -> int:
-        """Milliseconds since the epoch."""
+        """Milliseconds since 1970."""
         return self._clock.now_ms()
+
+    def current_watermark(self) -> int:
+        """Where the watermark stands."""
+        return self.watermark
+
+    def register_event_time_timer(self, timestamp: int) -> None:
+        """Set a timer for the current key."""
+        (self._event or self.event()).register(timestamp)
+
+    def register_processing_time_timer(self, timestamp: int) -> None:
+        """Set a timer for the current key."""
+        (self._processing or self.processing()).register(timestamp)
+
+    def delete_event_time_timer(self, timestamp: int) -> None:
+        """Take a timer of the current key back."""
+        (self._event or self.event()).delete(timestamp)
+
+    def delete_processing_time_timer(self, timestamp: int) -> None:
+        """Take a timer of the current key back."""
+        (self._processing or self.processing()).delete(timestamp)
+
+    def event(self) -> TimerTable:
+        """The timers that the watermark reaches."""
+        if self._event is None:
+            self._event = self._table(EVENT_TIMERS)
+        return self._event
+
+    def processing(self) -> TimerTable:
+        """The timers that the clock reaches."""
+        if self._processing is None:
+            self._processing = self._table(PROCESSING_TIMERS)
+        return self._processing
+
+    def _table(self, name: str) -> TimerTable:
+        if self._keyed_state is None:
+            raise StateAccessError(
+                f"operator {self._operator.name!r} used a timer: timers can only be set on a "
+                "'keyed stream', i.e. after a key_by(), in a process function"
+            )
+        return self._keyed_state().timers(name)
 
 
 class ElementContext(KeyedProcessContext, SinkContext):
     """What a function learns about the element at hand."""
 
-    __slots__ = ("_current", "_timers")
+    __slots__ = ("_current", "_timers", "time")
 
-    def __init__(self, current: CurrentKey, clock: Clock) -> None:
+    def __init__(self, current: CurrentKey, timers: TimerService) -> None:
         """A context that follows the current key."""
         self._current = current
-        self._timers = ClockTimerService(clock)
+        self._timers = timers
+        self.time: int | None = None
 
     def timer_service(self) -> TimerService:
-        """Reads the clock."""
+        """The clock, the watermark and the timers."""
         return self._timers
 
     def get_current_key(self) -> Any:
@@ -149,5 +205,20 @@ class ElementContext(KeyedProcessContext, SinkContext):
         return self._current.key
 
     def timestamp(self) -> int | None:
-        """None: elements carry no event time."""
-        return None
+        """Event time of the element, or None."""
+        return self.time
+
+
+class TimerContext(ElementContext, KeyedTimerContext):
+    """What a function learns about the timer at hand."""
+
+    __slots__ = ("_domain",)
+
+    def __init__(self, current: CurrentKey, timers: TimerService, domain: TimeDomain) -> None:
+        """A context for timers of one domain."""
+        super().__init__(current, timers)
+        self._domain = domain
+
+    def time_domain(self) -> TimeDomain:
+        """What has reached the timer."""
+        return self._domain

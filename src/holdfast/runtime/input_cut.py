@@ -123,7 +123,7 @@ class InputCut:
     def _keep(self, channel: Channel, rows: pa.RecordBatch) -> None:
         kept = self._kept.get(channel.id)
         # A column's layout may differ between what came from Spark and what was kept before.
-        schema = channel.type.schema
+        schema = channel.schema
         if kept is None:
             staging = self._epoch.staging
             assert staging is not None
@@ -155,9 +155,9 @@ class InputCut:
 
 
 def _check_columns(rows: pa.RecordBatch, channel: Channel, operator: OperatorPlan) -> None:
-    if rows.schema.names != channel.type.schema.names:
+    if rows.schema.names != channel.schema.names:
         raise RestoreError(
             f"operator {operator.name!r} (uid {operator.uid!r}): the checkpoint holds input for it "
-            f"with the columns {rows.schema.names}, and it takes {channel.type.schema.names}; "
+            f"with the columns {rows.schema.names}, and it takes {channel.schema.names}; "
             "change its input only after a savepoint, or an aligned checkpoint"
         )

@@ -11,6 +11,7 @@ import contextlib
 import gc
 import os
 import socket
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,11 +19,15 @@ import pyarrow as pa
 from holdfast.api.output import OutputTag
 from holdfast.errors import OutputTypeError
 from holdfast.runtime.copies import copier, shared
+from holdfast.runtime.event_times import appended, by_tag, time_array, times_of
 from holdfast.runtime.input_cut import InputCut
+from holdfast.runtime.operators import Output
 from holdfast.runtime.partition import partitioner
+from holdfast.runtime.plan import ORDER, TIME
 from holdfast.runtime.read_columns import Reader
 from holdfast.runtime.report import StoreReport, TaskReport
 from holdfast.runtime.seat import Seat, TaskIdentity
+from holdfast.runtime.timestamps import latest_time, with_time
 from holdfast.runtime.wire import Packer, Unpacker
 from holdfast.runtime.writer_operator import WriterOperator
 
@@ -30,8 +35,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.clock import Clock
+    from holdfast.runtime.operators import Times
+    from holdfast.runtime.partition import Route
     from holdfast.runtime.plan import Channel, EpochPlan, LevelPlan, OperatorPlan, Outlet
 
+SENDER_BITS = 40
+"""Bits of a broadcast row's place that count the rows of one sender."""
 COLLECT_EVERY = 16
 """Batches between two runs of the garbage collector, which is off in between."""
 
@@ -59,6 +68,9 @@ class LevelTask:
         if epoch is not None and (epoch.cut_at is not None or epoch.channel_rows):
             unique = f"{epoch.incarnation}-{epoch.epoch}-{task.subtask}-{task.attempt_id}"
             self._cut = InputCut(level, epoch, task.subtask, unique, clock)
+        self._latest: dict[str, int] = {}
+        self._placed = 0
+        """Rows sent on broadcast channels."""
         self._copiers = {c.id: copier(c.type) for c in level.reads.channels}
         self._readers = {c.id: Reader(c.type) for c in level.reads.channels}
 
@@ -86,13 +98,31 @@ class LevelTask:
             if batch.num_rows == 0:
                 continue
             for channel, rows in unpacker.unpack(batch):
-                if self._cut is None or channel.id not in self._level.entries:
+                rows = self._stamped(channel, rows)
+                # Rows that go to all subtasks are few, and their state is to stay the same.
+                if self._cut is None or channel.broadcast or not self._is_taken(channel):
                     self._enter(channel, rows)
                 else:
                     yield from self._enter_until_cut(self._cut, channel, rows)
             yield from self._sent()
             if count % COLLECT_EVERY == 0:
                 gc.collect(1)
+
+    def _is_taken(self, channel: Channel) -> bool:
+        return channel.id in self._level.entries
+
+    def _stamped(self, channel: Channel, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows that arrive, with their event time if they come straight from a source."""
+        time, uid = self._level.time_column, channel.stamped_by
+        if time is not None:
+            rows, uid = with_time(rows, time.column), time.uid
+        if uid is not None:
+            self._note_time(uid, latest_time(rows, f"operator {uid!r}"))
+        return rows
+
+    def _note_time(self, uid: str, latest: int | None) -> None:
+        if latest is not None:
+            self._latest[uid] = max(latest, self._latest.get(uid, latest))
 
     def _enter_until_cut(
         self, cut: InputCut, channel: Channel, rows: pa.RecordBatch, *, left_before: bool = False
@@ -110,61 +140,87 @@ class LevelTask:
         by_element = [i for i in entries if not self._level.operators[i].takes_rows]
         needed = bool(by_element) or any(self._copy_routes[c.id].needs_elements for c in copies)
         elements = self._readers[channel.id].elements(rows) if needed else []
+        times = times_of(rows) if by_element else None
         for copy in copies:
-            subtasks = self._copy_routes[copy.id].subtasks(elements, rows)
-            self._outbox.append(self._packer.pack(copy, rows, subtasks))
+            self._put(copy, rows, elements, self._copy_routes[copy.id])
         for index in entries:
             if self._level.operators[index].takes_rows:
-                self._feed_rows(self._seat(index), rows)
+                self._feed_rows(self._seat(index), rows.select(channel.type.columns))
         for position, index in enumerate(by_element):
             if position and self._copiers[channel.id] is not shared:
                 elements = self._readers[channel.id].elements(rows)
             seat = self._seat(index)
-            keys = seat.keys_of(elements, rows)
-            self._feed(seat, elements, keys)
+            keys = seat.keys_of(elements, rows, channel.side)
+            self._feed(seat, elements, keys, times, channel.side)
+
+    def _put(
+        self,
+        channel: Channel,
+        rows: pa.RecordBatch,
+        elements: list[Any],
+        route: Route | None,
+    ) -> None:
+        """Send rows, in the channel's columns but for their place, to where they belong."""
+        if channel.broadcast:
+            self._put_everywhere(channel, rows)
+        else:
+            subtasks = None if route is None else route.subtasks(elements, rows)
+            self._outbox.append(self._packer.pack(channel, rows, subtasks))
+
+    def _put_everywhere(self, channel: Channel, rows: pa.RecordBatch) -> None:
+        # By the sender first: its rows stay in their order, the same one for every subtask.
+        first = (self._task.subtask << SENDER_BITS) + self._placed
+        self._placed += rows.num_rows
+        places = pa.array(range(first, first + rows.num_rows), pa.int64())
+        rows = appended(rows, ORDER, places)
+        for subtask in range(channel.parallelism):
+            here = pa.repeat(pa.scalar(subtask, pa.int32()), rows.num_rows)
+            self._outbox.append(self._packer.pack(channel, rows, here))
 
     def _feed_rows(self, seat: Seat, rows: pa.RecordBatch) -> None:
         assert isinstance(seat.operator, WriterOperator)
         seat.report.records_in += rows.num_rows
         seat.operator.process_rows(rows)
 
-    def _feed(self, seat: Seat, elements: list[Any], keys: list[Any] | None) -> None:
+    def _feed(
+        self,
+        seat: Seat,
+        elements: list[Any],
+        keys: list[Any] | None,
+        times: Times | None = None,
+        side: int = 0,
+    ) -> None:
         report = seat.report
         report.records_in += len(elements)
         if keys is None:
-            out = seat.operator.process(elements, None)
+            out = seat.operator.process(elements, None, times, side)
         else:
             seat.current.start_batch(keys)
-            out = seat.operator.process(elements, keys)
+            out = seat.operator.process(elements, keys, times, side)
             seat.current.end_batch()
             seat.relieve()
         self._emit(seat, out)
 
-    def _emit(self, seat: Seat, out: list[Any]) -> None:
-        if not out:
+    def _emit(self, seat: Seat, output: Output) -> None:
+        if not output.elements:
             return
         if OutputTag.in_use:
-            out = self._divert_tagged(seat, out)
+            output = self._divert_tagged(seat, output)
         outlet = seat.main
         if outlet is not None:
-            self._send(seat, outlet, out)
+            self._send(seat, outlet, output)
 
-    def _divert_tagged(self, seat: Seat, out: list[Any]) -> list[Any]:
+    def _divert_tagged(self, seat: Seat, output: Output) -> Output:
         """Send tagged outputs to their side outputs; returns the others."""
-        main: list[Any] = []
-        tagged: dict[str, list[Any]] = {}
-        for output in out:
-            if type(output) is tuple and len(output) == 2 and type(output[0]) is OutputTag:
-                tagged.setdefault(output[0].tag_id, []).append(output[1])
-            else:
-                main.append(output)
+        main, tagged = by_tag(output)
         for tag, values in tagged.items():
             outlet = seat.sides.get(tag)
             if outlet is not None:
                 self._send(seat, outlet, values)
         return main
 
-    def _send(self, seat: Seat, outlet: Outlet, out: list[Any]) -> None:
+    def _send(self, seat: Seat, outlet: Outlet, output: Output) -> None:
+        out, times = output
         if not out:
             return
         seat.report.records_out += len(out)
@@ -180,15 +236,14 @@ class LevelTask:
             ) from error
         # Rows first: operators behind may change the very elements the rows are made of.
         for channel in outlet.channels:
-            route = seat.partitioners.get(channel.id)
-            subtasks = None if route is None else route.subtasks(out, rows)
-            self._outbox.append(self._packer.pack(channel, rows, subtasks))
+            sent = appended(rows, TIME, time_array(times, len(out))) if channel.timed else rows
+            self._put(channel, sent, out, seat.partitioners.get(channel.id))
         for index in by_row:
             self._feed_rows(self._seat(index), rows)
         last = len(by_element) - 1
         for position, index in enumerate(by_element):
             mine = chained if position == last else seat.copiers[outlet.tag](chained)
-            self._feed(self._seat(index), mine, None)
+            self._feed(self._seat(index), mine, None, times)
 
     def _pass_on(self, channel: Channel, rows: pa.RecordBatch) -> None:
         here = pa.repeat(pa.scalar(self._task.subtask, pa.int32()), rows.num_rows)
@@ -207,7 +262,8 @@ class LevelTask:
         for index in range(len(self._level.operators)):
             seat = self._seats.get(index)
             if seat is not None:
-                self._emit(seat, seat.operator.finish())
+                yield from self._fire(seat)
+                self._emit(seat, Output(seat.operator.finish()))
         yield from self._sent()
         self._left_over = () if self._cut is None else self._cut.close()
         for seat in self._seats.values():
@@ -218,11 +274,21 @@ class LevelTask:
         for seat in self._seats.values():
             seat.operator.close()
 
+    def _fire(self, seat: Seat) -> Iterator[pa.RecordBatch]:
+        """Let the timers fire that the clock and the watermark reach at the end of the epoch."""
+        time = None if self._epoch is None else self._epoch.time
+        by_clock = seat.fire_by_clock(everything=time is not None and time.last)
+        for output in chain(by_clock, seat.fire_by_watermark()):
+            self._emit(seat, output)
+            yield from self._sent()
+
     def _works_without_rows(self, plan: OperatorPlan) -> bool:
         """Whether the operator is opened though none of the epoch's rows reached it."""
         epoch = self._epoch
         if epoch is None or self._task.subtask >= plan.parallelism:
             return False
+        if epoch.time is not None and (plan.uid, self._task.subtask) in epoch.time.due:
+            return True
         news = bool(epoch.completed or epoch.aborted)
         return plan.has_operator_state or (plan.listens and news)
 
@@ -262,7 +328,13 @@ class LevelTask:
             warnings=tuple(warnings),
             prepared=tuple(one for seat in self._seats.values() for one in seat.prepared),
             left_over=self._left_over,
+            latest=self._latest_times(),
         )
+
+    def _latest_times(self) -> dict[str, int]:
+        for seat in self._seats.values():
+            self._note_time(seat.plan.uid, seat.operator.latest)
+        return self._latest
 
     def _abort(self) -> None:
         if self._cut is not None:
@@ -281,4 +353,7 @@ class LevelTask:
             seat = Seat(plan, self._level, self._epoch, self._task, self._clock)
             self._seats[index] = seat
             seat.open()
+            # What the clock has reached before the first row comes before it.
+            for output in seat.fire_by_clock():
+                self._emit(seat, output)
         return seat

@@ -2,44 +2,33 @@
 
 Each operator takes the elements of a record batch and, if it is keyed, their keys,
 and returns what the function gave out. The loops are as bare as Python allows:
-whatever can be decided once per batch is decided outside of them.
+whatever can be decided once per batch is decided outside of them. Elements that have
+event time take a loop of their own, so that others do not pay for it.
 """
 
 from __future__ import annotations
 
 import inspect
+import os
 import traceback
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pyarrow as pa
-
-from holdfast.api.descriptors import ValueStateDescriptor
 from holdfast.api.functions import (
-    FilterFunction,
-    FlatMapFunction,
     Function,
-    MapFunction,
-    ReduceFunction,
 )
-from holdfast.api.graph import Kind
-from holdfast.api.state import ValueState
 from holdfast.errors import HoldfastError, UserFunctionError
 from holdfast.state.table import NO_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from holdfast.api.types import StreamType
     from holdfast.runtime.context import ElementContext, SubtaskContext
     from holdfast.runtime.plan import OperatorPlan
     from holdfast.state.keyed_backend import KeyedStateBackend
     from holdfast.state.table import CurrentKey
-
-
-REDUCED = "reduced"
-"""Name of the state in which `reduce` and the rolling aggregates keep their results."""
 
 
 class FailedRow(NamedTuple):
@@ -50,6 +39,20 @@ class FailedRow(NamedTuple):
     error: str
     """Type and message of the exception."""
     traceback: str
+
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+Times = Sequence[int | None]
+"""Event times of elements; None for one that has none."""
+
+
+class Output(NamedTuple):
+    """What an operator gives out, and when it happened."""
+
+    elements: list[Any]
+    times: Times | None = None
+    """Event time of every element, if they have some."""
 
 
 class Operator(ABC):
@@ -77,6 +80,8 @@ class Operator(ABC):
         self._element_context = element_context
         self._function = plan.function
         self.is_open = False
+        self.latest: int | None = None
+        """Latest event time that the operator has given an element."""
 
     def open(self) -> None:
         """Open the function."""
@@ -85,6 +90,7 @@ class Operator(ABC):
             with Reported(self, "in open()"):
                 self._function.open(self.context)
         self._call = self._bind()
+        self._calls = (self._call, self._bind_second())
 
     def close(self) -> None:
         """Close the function; once, however often it is asked for."""
@@ -97,14 +103,33 @@ class Operator(ABC):
         """The epoch has failed: drop what was done outside of state; before `close`."""
         return
 
-    def process(self, elements: list[Any], keys: list[Any] | None) -> list[Any]:
-        """What the function gives out for `elements`; tagged outputs among it."""
+    def process(
+        self,
+        elements: list[Any],
+        keys: list[Any] | None,
+        times: Times | None = None,
+        side: int = 0,
+    ) -> Output:
+        """What the function gives out for `elements`; tagged outputs among it.
+
+        Args:
+            elements: Elements of one input.
+            keys: Their keys, if the input is keyed.
+            times: Their event times, if they have some.
+            side: Which input they have come on, of an operator with two.
+        """
         out: list[Any] = []
+        ends: list[int] | None = None if times is None else []
+        self._call = self._calls[side]
         try:
-            if self.plan.policy.mode == "fail":
+            if self._is_guarded(side):
+                self._run_guarded(elements, keys, times, out, ends)
+            elif times is None or ends is None:
                 self._run(elements, repeat(NO_KEY) if keys is None else keys, out)
             else:
-                self._run_guarded(elements, keys, out)
+                self._run_timed(
+                    elements, repeat(NO_KEY) if keys is None else keys, times, out, ends
+                )
         except UserFunctionError:
             raise
         except HoldfastError as error:
@@ -113,6 +138,20 @@ class Operator(ABC):
             raise self._user_error(error) from error
         finally:
             self.current.key = NO_KEY
+            self._element_context.time = None
+        return Output(out, None if times is None or ends is None else self._out_times(times, ends))
+
+    def _is_guarded(self, side: int) -> bool:
+        """Whether the error policy covers elements of an input."""
+        return self.plan.policy.mode != "fail"
+
+    def _out_times(self, times: Times, ends: list[int]) -> Times:
+        """Event time of every output: that of the element it was given out for."""
+        if ends == list(range(1, len(times) + 1)):
+            return times
+        out: list[int | None] = []
+        for time, end in zip(times, ends, strict=True):
+            out.extend(repeat(time, end - len(out)))
         return out
 
     def finish(self) -> list[Any]:
@@ -123,29 +162,44 @@ class Operator(ABC):
     def _bind(self) -> Callable[..., Any]:
         """What the loop calls; the function is open by then."""
 
+    def _bind_second(self) -> Callable[..., Any]:
+        """What the loop calls for elements of the second input, if there is one."""
+        return self._call
+
     @abstractmethod
     def _run(self, elements: list[Any], keys: Iterable[Any], out: list[Any]) -> None:
         """The loop: call the function on every element, with its key set."""
 
-    def _run_guarded(self, elements: list[Any], keys: list[Any] | None, out: list[Any]) -> None:
+    def _run_timed(
+        self,
+        elements: list[Any],
+        keys: Iterable[Any],
+        times: Times,
+        out: list[Any],
+        ends: list[int],
+    ) -> None:
+        """The loop over elements with event time; notes where the outputs of each end."""
+        context, run = self._element_context, self._run
+        for element, key, context.time in zip(elements, keys, times, strict=False):
+            run((element,), (key,), out)  # type: ignore[arg-type]
+            ends.append(len(out))
+
+    def _run_guarded(
+        self,
+        elements: list[Any],
+        keys: list[Any] | None,
+        times: Times | None,
+        out: list[Any],
+        ends: list[int] | None,
+    ) -> None:
         """One by one, undoing all that a failing element has done."""
-        for element, key in zip(elements, keys or repeat(NO_KEY), strict=False):
-            length = len(out)
-            backend = self._keyed_state() if keys else None
-            tables = [] if backend is None else backend.tables
-            remembered = [(table, table.remember(key)) for table in tables]
-            try:
+        every_key, every_time = keys or repeat(NO_KEY), times or repeat(None)
+        context = self._element_context
+        for element, key, context.time in zip(elements, every_key, every_time, strict=False):
+            with Undone(self, key, element, out):
                 self._run([element], (key,), out)
-            except HoldfastError:
-                raise
-            except Exception as error:
-                del out[length:]
-                for table, entry in remembered:
-                    table.put_back(key, entry)
-                for table in tables[len(remembered) :]:
-                    # The element registered it: there was nothing to remember.
-                    table.put_back(key, table.remember(NO_KEY))
-                self._divert(error, element, key, out)
+            if ends is not None:
+                ends.append(len(out))
 
     def _divert(self, error: Exception, element: Any, key: Any, out: list[Any]) -> None:
         self.skipped += 1
@@ -158,8 +212,8 @@ class Operator(ABC):
     def _user_error(self, error: BaseException) -> UserFunctionError:
         return UserFunctionError(
             f"{self.describe()}: {type(error).__name__}: {error}\n"
-            f"  key: {_short(self.current.key)}\n"
-            f"  row: {_short(self._element_of(error))}\n"
+            f"  key: {short(self.current.key)}\n"
+            f"  row: {short(self._element_of(error))}\n"
             f"{user_traceback(error)}"
         )
 
@@ -167,8 +221,8 @@ class Operator(ABC):
         """The same error, saying where it happened."""
         return type(error)(
             f"{self.describe()}: {error}\n"
-            f"  key: {_short(self.current.key)}\n"
-            f"  row: {_short(self._element_of(error))}"
+            f"  key: {short(self.current.key)}\n"
+            f"  row: {short(self._element_of(error))}"
         )
 
     def _element_of(self, error: BaseException) -> object:
@@ -176,13 +230,13 @@ class Operator(ABC):
 
         It is read from the frame of the loop, so that the loop need not note it.
         """
-        loop = type(self)._run.__code__
-        trace = error.__traceback__
+        loops = {type(self)._run.__code__, type(self)._run_timed.__code__}
+        trace, found = error.__traceback__, None
         while trace is not None:
-            if trace.tb_frame.f_code is loop:
-                return trace.tb_frame.f_locals.get("element")
+            if trace.tb_frame.f_code in loops:
+                found = trace.tb_frame.f_locals.get("element")
             trace = trace.tb_next
-        return None
+        return found
 
     def describe(self) -> str:
         """Name, uid and subtask, for messages."""
@@ -193,107 +247,30 @@ class Operator(ABC):
         )
 
 
-class MapOperator(Operator):
-    """One element in, one out."""
+class Undone:
+    """Undoes, under the error policy, all that a call has done to a key before it raised."""
 
-    def _bind(self) -> Callable[..., Any]:
-        return bound(self._function, MapFunction, "map")
+    def __init__(self, operator: Operator, key: Any, element: Any, out: list[Any]) -> None:
+        """`element` is what the policy diverts."""
+        self._operator, self._key, self._element, self._out = operator, key, element, out
 
-    def _run(self, elements: list[Any], keys: Iterable[Any], out: list[Any]) -> None:
-        call, append, current = self._call, out.append, self.current
-        for current.key, element in zip(keys, elements, strict=False):
-            append(call(element))
+    def __enter__(self) -> None:
+        keyed = self._key is not NO_KEY
+        self._tables = self._operator._keyed_state().tables if keyed else []
+        self._remembered = [(table, table.remember(self._key)) for table in self._tables]
+        self._length = len(self._out)
 
-
-class FilterOperator(Operator):
-    """Keeps some elements."""
-
-    def _bind(self) -> Callable[..., Any]:
-        return bound(self._function, FilterFunction, "filter")
-
-    def _run(self, elements: list[Any], keys: Iterable[Any], out: list[Any]) -> None:
-        call, append, current = self._call, out.append, self.current
-        for current.key, element in zip(keys, elements, strict=False):
-            if call(element):
-                append(element)
-
-
-class FlatMapOperator(Operator):
-    """One element in, any number out."""
-
-    def _bind(self) -> Callable[..., Any]:
-        return _always_iterable(bound(self._function, FlatMapFunction, "flat_map"))
-
-    def _run(self, elements: list[Any], keys: Iterable[Any], out: list[Any]) -> None:
-        call, append, current = self._call, out.append, self.current
-        for current.key, element in zip(keys, elements, strict=False):
-            for output in call(element):
-                append(output)
-
-
-class ProcessOperator(Operator):
-    """The general operator, keyed or not."""
-
-    def _bind(self) -> Callable[..., Any]:
-        return _always_iterable(self._function.process_element)
-
-    def _run(self, elements: list[Any], keys: Iterable[Any], out: list[Any]) -> None:
-        call, append, current = self._call, out.append, self.current
-        context = self._element_context
-        for current.key, element in zip(keys, elements, strict=False):
-            for output in call(element, context):
-                append(output)
-
-
-class SinkOperator(Operator):
-    """Hands every element to a sink function."""
-
-    def _bind(self) -> Callable[..., Any]:
-        return self._function.invoke  # type: ignore[no-any-return]
-
-    def _run(self, elements: list[Any], keys: Iterable[Any], out: list[Any]) -> None:
-        call, context, current = self._call, self._element_context, self.current
-        for current.key, element in zip(keys, elements, strict=False):
-            call(element, context)
-
-    def finish(self) -> list[Any]:
-        """Flush the sink."""
-        with Reported(self, "in flush()"):
-            self._function.flush()
-        return []
-
-
-class ReduceOperator(Operator):
-    """Folds the elements of every key; in batch mode gives only the final results."""
-
-    def _bind(self) -> Callable[..., Any]:
-        backend = self._keyed_state()
-        table = backend.register(ValueStateDescriptor(REDUCED, state_spec(self.plan.output)))
-        assert isinstance(table, ValueState)
-        self._table = table
-        self._backend = backend
-        return bound(self._function, ReduceFunction, "reduce")
-
-    def _run(self, elements: list[Any], keys: Iterable[Any], out: list[Any]) -> None:
-        call, append, current = self._call, out.append, self.current
-        value, update = self._table.value, self._table.update
-        start = len(out)
-        for current.key, element in zip(keys, elements, strict=False):
-            old = value()
-            new = element if old is None else call(old, element)
-            update(new)
-            append(new)
-        if self._batch_mode:
-            del out[start:]
-
-    def finish(self) -> list[Any]:
-        """In batch mode, the final results."""
-        return list(self._backend.values(REDUCED)) if self._batch_mode else []
-
-
-def bound(function: Any, kind: type, method: str) -> Callable[..., Any]:
-    """What to call: the method of a function object, or the callable itself."""
-    return getattr(function, method) if isinstance(function, kind) else function  # type: ignore[no-any-return]
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if error is None or isinstance(error, HoldfastError) or not isinstance(error, Exception):
+            return False
+        del self._out[self._length :]
+        for table, entry in self._remembered:
+            table.put_back(self._key, entry)
+        for table in self._tables[len(self._remembered) :]:
+            # It was registered meanwhile: there was nothing to remember.
+            table.put_back(self._key, table.remember(NO_KEY))
+        self._operator._divert(error, self._element, self._key, self._out)
+        return True
 
 
 class Reported:
@@ -317,7 +294,7 @@ class Reported:
             ) from error
 
 
-def _always_iterable(call: Callable[..., Any]) -> Callable[..., Iterable[Any]]:
+def always_iterable(call: Callable[..., Any]) -> Callable[..., Iterable[Any]]:
     """`call`, giving an empty tuple where it would give None."""
     if inspect.isgeneratorfunction(call):
         return call
@@ -330,36 +307,16 @@ def _always_iterable(call: Callable[..., Any]) -> Callable[..., Iterable[Any]]:
 
 
 def user_traceback(error: BaseException) -> str:
-    """The traceback of `error`, from where it left this module for user code."""
+    """The traceback of `error`, from where it left Holdfast for user code."""
     frames = traceback.extract_tb(error.__traceback__)
-    inside = [i for i, frame in enumerate(frames) if frame.filename == __file__]
-    start = inside[-1] + 1 if inside else 0
+    outside = [i for i, frame in enumerate(frames) if not frame.filename.startswith(_PACKAGE)]
+    start = outside[0] if outside else 0
     lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames[start:])]
     lines += traceback.format_exception_only(error)
     return "".join(lines).rstrip()
 
 
-def _short(value: object, limit: int = 500) -> str:
+def short(value: object, limit: int = 500) -> str:
+    """A value for a message, cut off where it is long."""
     text = repr(value)
     return text if len(text) <= limit else f"{text[:limit]}... ({len(text)} characters)"
-
-
-def state_spec(stream: StreamType) -> Any:
-    """The type under which a stream's elements are kept in state."""
-    if stream.kind == "object":
-        return None
-    if stream.element is not None:
-        return stream.element
-    return stream.schema.field(0).type if stream.kind == "value" else pa.struct(list(stream.schema))
-
-
-KINDS: dict[Kind, type[Operator]] = {
-    Kind.MAP: MapOperator,
-    Kind.FILTER: FilterOperator,
-    Kind.FLAT_MAP: FlatMapOperator,
-    Kind.PROCESS: ProcessOperator,
-    Kind.KEYED_PROCESS: ProcessOperator,
-    Kind.REDUCE: ReduceOperator,
-    Kind.SINK_FUNCTION: SinkOperator,
-}
-"""The operator class of every kind that runs in tasks."""

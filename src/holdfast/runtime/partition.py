@@ -159,9 +159,11 @@ class AtRandom:
         return pa.array([draw(p) for _ in range(rows.num_rows)], pa.int32())
 
 
-def partitioner(
-    channel: Channel, subtask: int, operator: str
-) -> KeyPartitioner | InPlace | RoundRobin | AtRandom:
+Route = KeyPartitioner | InPlace | RoundRobin | AtRandom
+"""What says which subtask receives a row."""
+
+
+def partitioner(channel: Channel, subtask: int, operator: str) -> Route:
     """The partitioner of a channel, as it runs on `subtask`."""
     match channel.partitioning.exchange:
         case Exchange.KEY:
@@ -169,7 +171,7 @@ def partitioner(
             return KeyPartitioner(channel, Keys(channel.key, channel.type, operator))
         case Exchange.SHUFFLE:
             return AtRandom(channel.parallelism, subtask)
-        case Exchange.FORWARD:
+        case Exchange.FORWARD | Exchange.BROADCAST:
             return InPlace(channel.parallelism, subtask)
         case _:
             return RoundRobin(channel.parallelism, subtask)

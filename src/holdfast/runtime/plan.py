@@ -9,19 +9,47 @@ those included that only pass through.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import pyarrow as pa
 
 from holdfast.api.checkpointed import CheckpointedFunction, CheckpointListener, ListCheckpointed
+from holdfast.api.graph import Exchange, Kind
 from holdfast.api.sink import Sink
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from holdfast.api.backends import StateBackend
-    from holdfast.api.graph import ErrorPolicy, Kind, Partitioning
+    from holdfast.api.graph import ErrorPolicy, Partitioning
     from holdfast.api.sink import StagedRows, Staging
     from holdfast.api.types import StreamType
     from holdfast.state.machine import ProcessIdentity
+
+
+TIME: Final = "_hf_time"
+"""Column with a row's event time, in milliseconds."""
+ORDER: Final = "_hf_order"
+"""Column with a broadcast row's place."""
+
+TIMER_KINDS: Final = frozenset(
+    {
+        Kind.KEYED_PROCESS,
+        Kind.KEYED_CO_PROCESS,
+        Kind.KEYED_BROADCAST_PROCESS,
+        Kind.INTERVAL_JOIN,
+    }
+)
+"""Operators that can set timers."""
+
+
+class TableCopy(Protocol):
+    """The rows of a lookup join's table, as tasks get them."""
+
+    @property
+    def number(self) -> int:
+        """Tells the copies of one table apart."""
+
+    def read(self) -> pa.Table:
+        """The rows."""
 
 
 @dataclass(frozen=True)
@@ -45,16 +73,49 @@ class Channel:
     key: KeyPlan | None
     parallelism: int
     max_parallelism: int
+    side: int = 0
+    """Which input of the operator that takes the rows they are for."""
+    timed: bool = False
+    """Whether rows carry their event time."""
+    stamped_by: str | None = None
+    """Uid under which the watermark is kept, if these are rows whose event time is new."""
+
+    @property
+    def broadcast(self) -> bool:
+        """Whether every subtask gets all rows, in one order and before those of others."""
+        return self.partitioning.exchange is Exchange.BROADCAST
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the rows in a task: the payload's, then those that the channel adds."""
+        fields = list(self.type.schema)
+        if self.timed:
+            fields.append(pa.field(TIME, pa.int64()))
+        if self.broadcast:
+            fields.append(pa.field(ORDER, pa.int64()))
+        return pa.schema(fields)
+
+
+@dataclass(frozen=True)
+class TimeColumn:
+    """Where the rows of a source have their event time."""
+
+    uid: str
+    """Of the operator that says so; the watermark is kept under it."""
+    column: str
 
 
 @dataclass(frozen=True)
 class Wire:
     """The columns between two levels.
 
-        _hf_subtask int, if routed | _hf_channel int, if there are several | payload
+        _hf_subtask int, if routed | _hf_channel int, if there are several |
+        _hf_time bigint, if rows have event time | _hf_order bigint, if some are broadcast |
+        payload
 
     Channels of one schema share a payload slot. A single slot's columns lie flat;
-    several are nullable structs, of which a row fills one.
+    several are nullable structs, of which a row fills one. The order of a broadcast row
+    is its place among all of its channel; other rows have none.
     """
 
     channels: tuple[Channel, ...]
@@ -74,6 +135,16 @@ class Wire:
         """Whether rows say which channel they are on."""
         return len(self.channels) > 1
 
+    @property
+    def timed(self) -> bool:
+        """Whether rows carry their event time, if they have one."""
+        return any(channel.timed for channel in self.channels)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether broadcast rows carry their place."""
+        return any(channel.broadcast for channel in self.channels)
+
 
 @dataclass(frozen=True)
 class Outlet:
@@ -84,6 +155,14 @@ class Outlet:
     operators: tuple[int, ...]
     """Operators of the same level, by position."""
     channels: tuple[Channel, ...]
+
+
+@dataclass(frozen=True)
+class SecondInput:
+    """The second of an operator's two inputs."""
+
+    type: StreamType
+    key: KeyPlan | None
 
 
 @dataclass(frozen=True)
@@ -101,6 +180,15 @@ class OperatorPlan:
     parallelism: int
     max_parallelism: int
     outlets: tuple[Outlet, ...]
+    second: SecondInput | None = None
+    """The other input, of an operator that has two."""
+    details: Any = None
+    """What it is told beside its function; see the operator of its kind."""
+
+    @property
+    def has_timers(self) -> bool:
+        """Whether it can set timers."""
+        return self.kind in TIMER_KINDS
 
     @property
     def has_operator_state(self) -> bool:
@@ -141,6 +229,8 @@ class LevelPlan:
     job_parameters: dict[str, str] = field(default_factory=dict)
     copies: dict[int, tuple[Channel, ...]] = field(default_factory=dict)
     """Channels onto which rows that arrive on another are copied as they are."""
+    time_column: TimeColumn | None = None
+    """Where rows have their event time, at a source that gives them one."""
 
 
 @dataclass(frozen=True)
@@ -166,6 +256,18 @@ class ChannelRows:
     max_parallelism: int
     """Key groups that it had then."""
     rows: StagedRows
+
+
+@dataclass(frozen=True)
+class EpochTime:
+    """How time passes in one epoch."""
+
+    watermarks: dict[str, tuple[int, int]]
+    """Of every operator with event time, by uid: where it stands, and where it is at the end."""
+    due: frozenset[tuple[str, int]] = frozenset()
+    """Operators and subtasks that have timers to fire, whether rows come or not."""
+    last: bool = False
+    """Whether the job ends with it, so that every timer fires."""
 
 
 @dataclass(frozen=True)
@@ -200,3 +302,7 @@ class EpochPlan:
     """When to stop, in milliseconds since 1970, and to leave the rest for the next epoch."""
     least_work_ms: int = 100
     """Time that a task gets for what was left over before, though it starts after the cut."""
+    time: EpochTime | None = None
+    """How time passes; None in an epoch that processes nothing."""
+    tables: dict[str, TableCopy] = field(default_factory=dict)
+    """Tables of lookup joins, by uid."""

@@ -50,6 +50,9 @@ class StoreReport:
     entries: int
     bytes_on_disk: int
     snapshot: SnapshotReport | None = None
+    next_event_timer: int | None = None
+    """Before this time no timer is pending; None if there are none."""
+    next_processing_timer: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +88,5 @@ class TaskReport:
     """Output that waits to be published."""
     left_over: tuple[ChannelRows, ...] = ()
     """Input for the next epoch."""
+    latest: dict[str, int] = field(default_factory=dict)
+    """Latest event time that was given to rows, by the uid of what gave it."""

@@ -7,14 +7,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from holdfast import faults
-from holdfast.api.graph import Kind
+from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK, TimeDomain
 from holdfast.clock import monotonic
 from holdfast.errors import HoldfastError, StateError
-from holdfast.runtime.context import ElementContext, SubtaskContext
+from holdfast.runtime.co_operators import BroadcastOperator
+from holdfast.runtime.context import ElementContext, SubtaskContext, SubtaskTimers
 from holdfast.runtime.copies import copier
 from holdfast.runtime.function_state import FunctionState
-from holdfast.runtime.operators import KINDS, Operator, Reported
+from holdfast.runtime.kinds import KINDS
+from holdfast.runtime.lookup_join import LookupJoinOperator
+from holdfast.runtime.operators import Operator, Reported
 from holdfast.runtime.partition import Keys, partitioner
+from holdfast.runtime.process_operator import ProcessOperator
 from holdfast.runtime.report import (
     OPERATOR_STATE,
     STORE,
@@ -33,10 +37,12 @@ from holdfast.state.directories import (
     snapshot_directory,
     store_directory,
 )
+from holdfast.state.key_groups import key_groups
 from holdfast.state.keyed_backend import KeyedStateBackend
 from holdfast.state.open_store import open_store
 from holdfast.state.operator_state import OperatorStateBackend
 from holdfast.state.table import CurrentKey
+from holdfast.state.timers import EVENT_TIMERS, PROCESSING_TIMERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,6 +51,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from holdfast.clock import Clock
+    from holdfast.runtime.operators import Output
     from holdfast.runtime.plan import CheckpointOrder, EpochPlan, LevelPlan, OperatorPlan
     from holdfast.state.redistribution import OperatorStateSnapshot
     from holdfast.state.store import StoreStatistics
@@ -87,12 +94,12 @@ class Seat:
             level.job_parameters,
             None if plan.key is None else self.open_state,
         )
-        kind = WriterOperator if plan.kind is Kind.WRITER else KINDS[plan.kind]
-        self.operator: Operator = kind(
+        self._timers = SubtaskTimers(plan, clock, self.open_state if plan.has_timers else None)
+        self.operator: Operator = KINDS[plan.kind](
             plan,
             self._context,
             task.subtask,
-            ElementContext(self.current, clock),
+            ElementContext(self.current, self._timers),
             self.current,
             self.open_state,
             batch_mode=level.batch_mode,
@@ -100,6 +107,16 @@ class Seat:
         if isinstance(self.operator, WriterOperator):
             assert epoch is not None, "sinks never run at the sources"
             self.operator.start(epoch, task.attempt_id)
+        elif isinstance(self.operator, BroadcastOperator):
+            self.operator.open_operator_state = self._open_operator_state
+        elif isinstance(self.operator, LookupJoinOperator):
+            assert epoch is not None, "lookup joins never run at the sources"
+            self.operator.table = epoch.tables[plan.uid]
+        self._time = None if epoch is None else epoch.time
+        watermarks = {} if self._time is None else self._time.watermarks
+        self._timers.watermark, self._target = watermarks.get(
+            plan.uid, (MIN_WATERMARK, MIN_WATERMARK)
+        )
         described = self.operator.describe()
         self.main = next((o for o in plan.outlets if o.tag is None), None)
         self.sides = {o.tag: o for o in plan.outlets if o.tag is not None}
@@ -111,7 +128,12 @@ class Seat:
             for c in o.channels
             if level.writes.routed
         }
-        self._keys = None if plan.key is None else Keys(plan.key, plan.input, described)
+        inputs = [(plan.key, plan.input)]
+        if plan.second is not None:
+            inputs.append((plan.second.key, plan.second.type))
+        self._keys = [
+            None if key is None else Keys(key, stream, described) for key, stream in inputs
+        ]
         self._clock = clock
         self._function_state: FunctionState | None = None
         if epoch is not None and (plan.has_operator_state or plan.listens):
@@ -141,14 +163,59 @@ class Seat:
         if self._function_state is not None and self.operator.is_open:
             self._function_state.snapshot(self._clock.now_ms())
 
-    def keys_of(self, elements: list[Any], rows: pa.RecordBatch | None) -> list[Any] | None:
-        """Keys of rows that have arrived, or None if the operator is not keyed."""
-        keys = self._keys
+    def keys_of(
+        self, elements: list[Any], rows: pa.RecordBatch | None, side: int = 0
+    ) -> list[Any] | None:
+        """Keys of rows that have arrived, or None if their input is not keyed."""
+        keys = self._keys[side]
         if keys is None:
             return None
         if keys.from_columns and rows is not None:
             return keys.of_rows(rows)
         return keys.of_elements(elements)
+
+    @property
+    def has_timers_due(self) -> bool:
+        """Whether timers are to fire in this subtask though no rows may come."""
+        time = self._time
+        return time is not None and (self.plan.uid, self._subtask) in time.due
+
+    def fire_by_clock(self, *, everything: bool = False) -> Iterator[Output]:
+        """What timers give out that the clock has reached.
+
+        Args:
+            everything: Whether all others fire too, since nobody will wait for them; but none
+                that is set meanwhile, unless the clock has reached it as well.
+        """
+        if self._fires():
+            now = self._clock.now_ms()
+            until = MAX_WATERMARK if everything else now
+            yield from self._fire(TimeDomain.PROCESSING_TIME, until, now)
+
+    def fire_by_watermark(self, watermark: int | None = None) -> Iterator[Output]:
+        """Advance the watermark, and what timers give out that it reaches.
+
+        Args:
+            watermark: Where it goes; to where it is at the end of the epoch, if None.
+        """
+        watermark = self._target if watermark is None else watermark
+        self._timers.watermark = watermark
+        if self._fires():
+            yield from self._fire(TimeDomain.EVENT_TIME, watermark, watermark)
+
+    def _fires(self) -> bool:
+        if self._time is None or not self.plan.has_timers:
+            return False
+        # A function that uses neither state nor timers has no store to be opened.
+        return self.state is not None or self.has_timers_due
+
+    def _fire(self, domain: TimeDomain, until: int, registered_until: int) -> Iterator[Output]:
+        event = domain is TimeDomain.EVENT_TIME
+        if not self.open_state().has_timers(EVENT_TIMERS if event else PROCESSING_TIMERS):
+            return
+        table = self._timers.event() if event else self._timers.processing()
+        assert isinstance(self.operator, ProcessOperator)
+        yield from self.operator.fire(domain, table.due(until, registered_until))
 
     def relieve(self) -> None:
         """Keep the state's caches within bounds."""
@@ -178,6 +245,7 @@ class Seat:
                 max_parallelism=plan.max_parallelism,
                 epoch=epoch.epoch,
                 current=self.current,
+                key_groups=key_groups(self._subtask, plan.parallelism, plan.max_parallelism),
             )
         return self.state
 
@@ -209,6 +277,8 @@ class Seat:
             exported = None if directory is None else self._exported_operator_state()
             if self._operator_state is not None:
                 self._operator_state.flush()
+            next_event_timer = self._next_timer(EVENT_TIMERS)
+            next_processing_timer = self._next_timer(PROCESSING_TIMERS)
             statistics, sync_ms = self._commit_store(version, directory, where)
             snapshot = None
             if directory is not None:
@@ -217,7 +287,19 @@ class Seat:
                 states, key = tuple(self.state.state_descriptions()), self.state.key_shape
                 snapshot = SnapshotReport(str(directory), states, key, sync_ms)
                 faults.reach("after-snapshot", **where)
-        return StoreReport(version, statistics.entries, statistics.bytes_on_disk, snapshot)
+        return StoreReport(
+            version,
+            statistics.entries,
+            statistics.bytes_on_disk,
+            snapshot,
+            next_event_timer,
+            next_processing_timer,
+        )
+
+    def _next_timer(self, name: str) -> int | None:
+        state = self.state
+        assert state is not None
+        return state.timers(name).next_time if state.has_timers(name) else None
 
     def _commit_store(
         self, version: str, directory: Path | None, where: dict[str, Any]

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.runtime.plan import ORDER, TIME
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -31,6 +33,10 @@ def wire_schema(wire: Wire) -> pa.Schema:
     fields = [pa.field(SUBTASK, pa.int32())] if wire.routed else []
     if wire.tagged:
         fields.append(pa.field(CHANNEL, pa.int32()))
+    if wire.timed:
+        fields.append(pa.field(TIME, pa.int64()))
+    if wire.ordered:
+        fields.append(pa.field(ORDER, pa.int64()))
     if wire.flat:
         fields += [f for schema in wire.slots for f in schema]
     else:
@@ -51,20 +57,26 @@ class Packer:
     def pack(
         self, channel: Channel, rows: pa.RecordBatch, subtasks: pa.Array | None
     ) -> pa.RecordBatch:
-        """`rows` in the wire's columns; `subtasks` if it is routed."""
+        """`rows`, in the channel's columns, in the wire's; `subtasks` if it is routed."""
         wire, count = self._wire, rows.num_rows
         columns: list[pa.Array] = [subtasks] if wire.routed else []
         if wire.tagged:
             columns.append(pa.repeat(pa.scalar(channel.id, pa.int32()), count))
+        if wire.timed:
+            columns.append(rows.column(TIME) if channel.timed else pa.nulls(count, pa.int64()))
+        if wire.ordered:
+            place = rows.column(ORDER) if channel.broadcast else pa.nulls(count, pa.int64())
+            columns.append(place)
+        payload = rows.columns[: len(channel.type.columns)]
         if wire.flat:
-            columns += rows.columns
+            columns += payload
         else:
             mine = wire.slot_of[channel.id]
             for slot, schema in enumerate(wire.slots):
                 if slot == mine:
                     # Spark may have given a string or binary column its large layout.
-                    rows = pa.RecordBatch.from_arrays(rows.columns, schema=schema)
-                    columns.append(pa.StructArray.from_arrays(rows.columns, fields=list(schema)))
+                    own = pa.RecordBatch.from_arrays(payload, schema=schema)
+                    columns.append(pa.StructArray.from_arrays(own.columns, fields=list(schema)))
                 else:
                     columns.append(pa.nulls(count, pa.struct(list(schema))))
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
@@ -76,16 +88,18 @@ class Unpacker:
     def __init__(self, wire: Wire) -> None:
         """An unpacker for one wire; its rows have arrived, without the routing column."""
         self._wire = wire
+        # What is broadcast comes before the other rows of its batch, as before those of others.
+        self._channels = sorted(wire.channels, key=lambda channel: not channel.broadcast)
 
     def unpack(self, batch: pa.RecordBatch) -> Iterator[tuple[Channel, pa.RecordBatch]]:
-        """The rows of every channel that has any in `batch`."""
+        """The rows of every channel that has any in `batch`, in the channel's columns."""
         wire = self._wire
         if not wire.tagged:
             yield wire.channels[0], self._payload(wire.channels[0], batch)
             return
         tags = batch.column(CHANNEL)
         present = set(pc.unique(tags).to_pylist())
-        for channel in wire.channels:
+        for channel in self._channels:
             if channel.id not in present:
                 continue
             rows = batch
@@ -97,8 +111,15 @@ class Unpacker:
         wire = self._wire
         slot = wire.slot_of[channel.id]
         columns = (
-            rows.columns[1 if wire.tagged else 0 :]
+            rows.columns[wire.tagged + wire.timed + wire.ordered :]
             if wire.flat
             else rows.column(slot_name(slot)).flatten()
         )
-        return pa.RecordBatch.from_arrays(columns, names=list(wire.slots[slot].names))
+        names = list(wire.slots[slot].names)
+        if channel.timed:
+            columns.append(rows.column(TIME))
+            names.append(TIME)
+        if channel.broadcast:
+            columns.append(rows.column(ORDER))
+            names.append(ORDER)
+        return pa.RecordBatch.from_arrays(columns, names=names)

@@ -18,13 +18,24 @@ from holdfast.api.parallelism import check_parallelism, default_max_parallelism
 from holdfast.api.sink import Sink
 from holdfast.api.types import StreamType
 from holdfast.errors import JobGraphError
-from holdfast.runtime.plan import Channel, KeyPlan, LevelPlan, OperatorPlan, Outlet, Wire
+from holdfast.runtime.plan import (
+    Channel,
+    KeyPlan,
+    LevelPlan,
+    OperatorPlan,
+    Outlet,
+    SecondInput,
+    TimeColumn,
+    Wire,
+)
+from holdfast.spark.event_time import TimeLine, time_line
 from holdfast.spark.staged_frames import StagedFrameSink
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from holdfast.api.backends import StateBackend
+    from holdfast.api.lookup import LookupJoin
 
 
 _SINKS = -1
@@ -57,6 +68,8 @@ class SourcePlan:
     level: LevelPlan
     channels: tuple[Channel, ...]
     """Channels on which the source's own rows leave, if nothing runs on them first."""
+    time_column: TimeColumn | None = None
+    """Where rows have their event time, if the JVM can say so."""
 
     @property
     def direct(self) -> bool:
@@ -91,6 +104,21 @@ class JobPlan:
 
     They are known in other modes too: a checkpoint may hold rows for them.
     """
+    sorted_by: tuple[tuple[SortedChannel, ...], ...] = ()
+    """In which order every level from 1 on reads its rows; in any, where there is nothing."""
+    time: TimeLine = field(default_factory=TimeLine)
+    """What gives rows their event time, and which operators depend on it."""
+    lookups: dict[str, LookupJoin] = field(default_factory=dict)
+    """Lookup joins, by uid."""
+
+
+@dataclass(frozen=True)
+class SortedChannel:
+    """A channel whose rows are read in order."""
+
+    channel: Channel
+    columns: tuple[str, ...]
+    """Columns of its payload; none for event time, and for the place of broadcast rows."""
 
 
 def compile_job(graph: JobGraph, settings: Settings) -> JobPlan:
@@ -109,6 +137,8 @@ class _Compiler:
     def __init__(self, graph: JobGraph, settings: Settings) -> None:
         self._graph = _in_use(graph)
         self._settings = settings
+        self._absorbed = _time_columns(self._graph)
+        self._graph = [node for node in self._graph if node.id not in self._absorbed]
         self._uids = graph.uids()
         self._levels: dict[int, int] = {}
         self._parallelism: dict[int, int] = {}
@@ -119,6 +149,9 @@ class _Compiler:
     def plan(self) -> JobPlan:
         for node in self._graph:
             self._place(node)
+        for node in self._absorbed.values():
+            self._parallelism[node.id] = self._parallelism[node.inputs[0].node.id]
+            self._max_parallelism[node.id] = self._max_parallelism[node.inputs[0].node.id]
         self._last = max(self._levels.values())
         self._make_channels()
         wires = [self._wire(level) for level in range(1, self._last + 2)]
@@ -138,7 +171,18 @@ class _Compiler:
             max_parallelism=self._max_parallelism,
             level_parallelism=tuple(self._tasks(wire) for wire in wires[:-1]),
             frame_sinks={self._uids[node.id]: node for node in self._graph if _takes_frames(node)},
+            sorted_by=tuple(_sorted_channels(wire, i) for i, wire in enumerate(wires[:-1], 1)),
+            time=time_line([*self._graph, *self._absorbed.values()], self._uids),
+            lookups={
+                self._uids[node.id]: node.details
+                for node in self._graph
+                if node.kind is Kind.LOOKUP_JOIN
+            },
         )
+
+    def _producer(self, edge: Edge) -> Node:
+        """Where the rows of an edge come from; times that the JVM gives need no node."""
+        return edge.node.inputs[0].node if edge.node.id in self._absorbed else edge.node
 
     def _is_staged(self, node: Node) -> bool:
         """Whether the node's rows wait for a checkpoint before they go to the driver."""
@@ -162,28 +206,30 @@ class _Compiler:
         self._parallelism[node.id] = parallelism
         self._max_parallelism[node.id] = limit
         if self._is_output(node) or not node.inputs:
-            self._levels[node.id] = max((self._levels[e.node.id] for e in node.inputs), default=0)
+            self._levels[node.id] = max(
+                (self._levels[self._producer(e).id] for e in node.inputs), default=0
+            )
         else:
             self._levels[node.id] = max(self._level_after(edge, node) for edge in node.inputs)
 
     def _level_after(self, edge: Edge, node: Node) -> int:
-        return self._levels[edge.node.id] + (not self._may_chain(edge, node))
+        return self._levels[self._producer(edge).id] + (not self._may_chain(edge, node))
 
     def _may_chain(self, edge: Edge, node: Node) -> bool:
         """Whether rows can stay in their task on the way to `node`."""
-        if edge.partitioning.exchange is not Exchange.FORWARD:
+        if edge.partitioning.exchange is not Exchange.FORWARD or node.has_two_inputs:
             return False
-        if self._levels[edge.node.id] == 0:
+        if self._levels[self._producer(edge).id] == 0:
             # Tasks at the sources come and go with the input: nothing outlives an epoch there.
             return (
                 node.parallelism is None
                 and not _keeps_something(node)
                 and not self._is_staged(node)
             )
-        return self._parallelism[edge.node.id] == self._parallelism[node.id]
+        return self._parallelism[self._producer(edge).id] == self._parallelism[node.id]
 
     def _chained(self, edge: Edge, node: Node) -> bool:
-        same_level = self._levels[edge.node.id] == self._levels[node.id]
+        same_level = self._levels[self._producer(edge).id] == self._levels[node.id]
         return same_level and self._may_chain(edge, node)
 
     def _make_channels(self) -> None:
@@ -193,18 +239,26 @@ class _Compiler:
                 continue
             for position, edge in enumerate(node.inputs):
                 if not self._chained(edge, node):
-                    key = (edge.node.id, _tag(edge), node.id, position)
+                    key = (self._producer(edge).id, _tag(edge), node.id, position)
                     self._channels[key] = self._channel(edge, node, is_output=False)
 
     def _make_output_channel(self, node: Node) -> None:
         # A sink is handed an epoch's rows once, so all parts of a union share one channel.
-        channel = self._channels.get(_output_key(node, 0))
+        channel = self._channels.get(self._output_key(node, 0))
         if channel is None:
             channel = self._channel(node.inputs[0], node, is_output=True)
         for position in range(len(node.inputs)):
-            self._channels[_output_key(node, position)] = channel
+            self._channels[self._output_key(node, position)] = channel
+
+    def _output_key(self, node: Node, position: int) -> tuple[int, str | None, int, int]:
+        """Where a sink's channel is found: sinks of one output share it, a union has its own."""
+        edge = node.inputs[position]
+        consumer = (_SINKS, 0) if len(node.inputs) == 1 else (node.id, position)
+        return (self._producer(edge).id, _tag(edge), *consumer)
 
     def _channel(self, edge: Edge, node: Node, *, is_output: bool) -> Channel:
+        producer = self._producer(edge)
+        timed = edge.node.timed and not is_output
         partitioning = FORWARD if is_output else edge.partitioning
         if partitioning.exchange is Exchange.FORWARD and not self._keeps_place(edge, node):
             partitioning = Partitioning(Exchange.REBALANCE)
@@ -214,15 +268,18 @@ class _Compiler:
             level=self._last + 1 if is_output else self._levels[node.id],
             partitioning=partitioning,
             key=None if is_output else _key_plan(edge),
-            parallelism=self._parallelism[edge.node.id if is_output else node.id],
+            parallelism=self._parallelism[producer.id if is_output else node.id],
             max_parallelism=self._max_parallelism[node.id],
+            side=edge.side,
+            timed=timed,
+            stamped_by=self._uids[edge.node.id] if timed and producer is not edge.node else None,
         )
 
     def _keeps_place(self, edge: Edge, node: Node) -> bool:
         """Whether rows that only cross levels, without an exchange, can keep their subtask."""
         return self._is_output(node) or (
-            self._levels[edge.node.id] > 0
-            and self._parallelism[edge.node.id] == self._parallelism[node.id]
+            self._levels[self._producer(edge).id] > 0
+            and self._parallelism[self._producer(edge).id] == self._parallelism[node.id]
         )
 
     def _wire(self, level: int) -> Wire:
@@ -275,6 +332,7 @@ class _Compiler:
     def _operator(self, node: Node, places: dict[int, int]) -> OperatorPlan:
         tags: list[str | None] = [None, *node.side_outputs]
         outlets = [self._outlet(node, tag, places) for tag in tags]
+        second = next((edge for edge in node.inputs if edge.side), None)
         return OperatorPlan(
             uid=self._uids[node.id],
             name=node.name,
@@ -287,6 +345,8 @@ class _Compiler:
             parallelism=self._parallelism[node.id],
             max_parallelism=self._max_parallelism[node.id],
             outlets=tuple(o for o in outlets if o is not None),
+            second=None if second is None else SecondInput(second.type, _key_plan(second)),
+            details=node.details,
         )
 
     def _outlet(self, node: Node, tag: str | None, places: dict[int, int]) -> Outlet | None:
@@ -294,7 +354,7 @@ class _Compiler:
             (consumer, edge)
             for consumer in self._graph
             for edge in consumer.inputs
-            if edge.node is node and _tag(edge) == tag
+            if self._producer(edge) is node and _tag(edge) == tag
         ]
         if not fed:
             return None
@@ -319,18 +379,29 @@ class _Compiler:
         level = self._level(0, behind, reads, writes)
         places = {n.id: i for i, n in enumerate(behind)}
         first = tuple(
-            places[n.id] for n in behind for e in n.inputs if e.node is node and _tag(e) is None
+            places[n.id]
+            for n in behind
+            for e in n.inputs
+            if self._producer(e) is node and _tag(e) is None
         )
         channels = self._channels_from(node, None)
-        level = replace(level, entries={_RAW: first}, copies={_RAW: channels})
-        return SourcePlan(node, self._uids[node.id], level, channels)
+        time = next(
+            (
+                TimeColumn(self._uids[absorbed.id], absorbed.details.assigner)
+                for absorbed in self._absorbed.values()
+                if absorbed.inputs[0].node is node
+            ),
+            None,
+        )
+        level = replace(level, entries={_RAW: first}, copies={_RAW: channels}, time_column=time)
+        return SourcePlan(node, self._uids[node.id], level, channels, time)
 
     def _chained_behind(self, source: Node) -> list[Node]:
         """Nodes of level 0 that this source's rows reach."""
         reached = {source.id}
         behind = []
         for node in self._at(0):
-            if any(edge.node.id in reached for edge in node.inputs):
+            if any(self._producer(edge).id in reached for edge in node.inputs):
                 reached.add(node.id)
                 behind.append(node)
         return behind
@@ -339,22 +410,15 @@ class _Compiler:
         outputs: dict[int, OutputPlan] = {}
         for node in self._graph:
             if self._is_output(node):
-                channel = self._channels[_output_key(node, 0)]
+                channel = self._channels[self._output_key(node, 0)]
                 known = outputs.get(channel.id, OutputPlan(channel, ()))
                 outputs[channel.id] = OutputPlan(channel, (*known.sinks, node))
         return tuple(outputs.values())
 
 
-def _output_key(node: Node, position: int) -> tuple[int, str | None, int, int]:
-    """Where a sink's channel is found: sinks of one output share it, a union has its own."""
-    edge = node.inputs[position]
-    consumer = (_SINKS, 0) if len(node.inputs) == 1 else (node.id, position)
-    return (edge.node.id, _tag(edge), *consumer)
-
-
 def _keeps_something(node: Node) -> bool:
-    """Whether the function has operator state, hears of checkpoints, or stages output."""
-    return isinstance(
+    """Whether it has operator state or a table, hears of checkpoints, or stages output."""
+    return node.kind is Kind.LOOKUP_JOIN or isinstance(
         node.function, CheckpointedFunction | ListCheckpointed | CheckpointListener | Sink
     )
 
@@ -383,6 +447,44 @@ def _key_plan(edge: Edge) -> KeyPlan | None:
         return None
     names = list(edge.type.schema.names)
     return KeyPlan(tuple(map(names.index, partitioning.columns)), partitioning.selector)
+
+
+def _time_columns(nodes: list[Node]) -> dict[int, Node]:
+    """Nodes that only say in which column the rows of a source have their event time.
+
+    They run no code, so the JVM can do what they say. Where a source's rows are read without
+    their event time as well, a node of its own gives it to the others.
+    """
+    found = {}
+    for node in nodes:
+        if node.kind is not Kind.TIMESTAMPS or not isinstance(node.details.assigner, str):
+            continue
+        [edge, *others] = node.inputs
+        readers = [n for n in nodes for e in n.inputs if e.node is edge.node]
+        if (
+            not others
+            and edge.node.kind is Kind.SOURCE
+            and edge.partitioning.exchange is Exchange.FORWARD
+            and readers == [node]
+            and node.policy.mode == "fail"
+            and any(e.node is node for n in nodes for e in n.inputs)
+        ):
+            found[node.id] = node
+    return found
+
+
+def _sorted_channels(wire: Wire, level: int) -> tuple[SortedChannel, ...]:
+    """The channels that a level reads in order: first what is broadcast, then the others."""
+    taken = [channel for channel in wire.channels if channel.level == level]
+    found = [SortedChannel(channel, ()) for channel in taken if channel.broadcast][:1]
+    return (
+        *found,
+        *(
+            SortedChannel(channel, channel.partitioning.order)
+            for channel in taken
+            if channel.partitioning.order is not None
+        ),
+    )
 
 
 def _in_use(graph: JobGraph) -> list[Node]:

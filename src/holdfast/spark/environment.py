@@ -36,6 +36,7 @@ from holdfast.spark.compiler import JobPlan, Settings, compile_job
 from holdfast.spark.incarnation import Pace
 from holdfast.spark.indexed_source import IndexedElements, data_source
 from holdfast.spark.job import JobClient, JobExecutionResult, JobOrder, new_job_id
+from holdfast.spark.lookups import make_lookup
 from holdfast.spark.progress import wait_watched
 from holdfast.spark.replayable_source import replayed
 from holdfast.spark.session import check_session, local_session
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from holdfast.api.checkpointed import CheckpointListener
+    from holdfast.api.lookup import LookupJoin
     from holdfast.api.options import ConfigOption, Duration
     from holdfast.api.replayable_source import ReplayableSource
     from holdfast.spark.statistics import EpochStatistics
@@ -331,6 +333,13 @@ class StreamExecutionEnvironment:
         node = self.graph.add(Kind.SOURCE, (), stream_type, function=source, name=name)
         return DataStream(self, (Edge(node, None, stream_type),))
 
+    def lookup(
+        self, stream: StreamType, table: Any, on: Any, refresh_interval: Any, how: str
+    ) -> LookupJoin:
+        """The join of a stream's rows with a table; see `DataStream.lookup_join`."""
+        zone = self.spark.conf.get("spark.sql.session.timeZone")
+        return make_lookup(stream, table, on, refresh_interval, how, zone or "UTC")
+
     # Execution
 
     def execute(self, job_name: str | None = None) -> JobExecutionResult:
@@ -468,6 +477,7 @@ class StreamExecutionEnvironment:
             interval_ms=self._configuration.get(conf.EPOCH_INTERVAL),
             available_now=all_bounded or available_now,
             one_pass=one_pass,
+            ends=all_bounded,
         )
 
 

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 
-from holdfast.clock import monotonic
+from holdfast.clock import SystemClock, monotonic
 from holdfast.errors import JobExecutionError, StoreVersionError
 from holdfast.runtime.plan import EpochPlan
 from holdfast.runtime.wire import wire_schema
+from holdfast.spark.lookup_tables import LookupTables
 from holdfast.spark.outputs import Outputs, run_only
-from holdfast.spark.routing import routable, routed
+from holdfast.spark.routing import in_order, routable, routed, time_readable
 from holdfast.spark.serialization import dump_level
 from holdfast.spark.task import LevelFunction, ReportsParam
+from holdfast.spark.time_keeper import TimeKeeper
 from holdfast.spark.types import refuse_collated_keys, spark_schema
 from holdfast.state.machine import ProcessIdentity
 
@@ -80,6 +82,8 @@ class EpochOrder:
     """When tasks stop before the end of their input, in milliseconds since 1970."""
     least_work_ms: int = 0
     """Time that each of them gets for what was left over before, all the same."""
+    last: bool = False
+    """Whether the job has no more input, so that time comes to its end."""
 
 
 @dataclass(frozen=True)
@@ -117,11 +121,14 @@ class EpochRunner:
         """Input that the epochs so far had no time for."""
         self._restored = start.checkpoint
         self._owner = ProcessIdentity.current()
+        self._clock = SystemClock()
         self._expected = dict(start.expected)
         self._levels = [dump_level(level) for level in plan.levels]
         self._source_levels = {source.uid: dump_level(source.level) for source in plan.sources}
         self._schemas = [spark_schema(wire_schema(level.writes)) for level in plan.levels]
         self._reports = spark.sparkContext.accumulator([], ReportsParam())
+        self._time = TimeKeeper(plan, set(self._expected), self._clock.now_ms())
+        self._tables = LookupTables(spark, plan.lookups)
         self._pinning = pinning
         last_wire = plan.levels[-1].writes if plan.levels else plan.first_wire
         self._outputs = Outputs(plan.outputs, last_wire)
@@ -138,8 +145,12 @@ class EpochRunner:
         wire = self._plan.first_wire
         for channel in source.channels:
             refuse_collated_keys(frame.schema, channel.partitioning.columns)
-        if source.direct and all(routable(frame, channel) for channel in source.channels):
-            return routed(frame, source.channels, wire)
+        if (
+            source.direct
+            and all(routable(frame, channel) for channel in source.channels)
+            and time_readable(frame, source.time_column)
+        ):
+            return routed(frame, source.channels, wire, source.time_column)
         function = LevelFunction(self._source_levels[source.uid], None, self._reports)
         return frame.mapInArrow(function, spark_schema(wire_schema(wire)))
 
@@ -167,14 +178,35 @@ class EpochRunner:
             channel_rows=() if order.idle else self.channel_rows,
             cut_at=order.cut_at,
             least_work_ms=order.least_work_ms,
+            time=None if order.idle else self._time.of_epoch(order, self._clock.now_ms()),
+            tables={} if order.idle else self._tables.copies(self._clock.now_ms()),
         )
         rows = batch
-        for level, tasks, schema in zip(
-            self._levels, self._plan.level_parallelism, self._schemas, strict=True
-        ):
+        for number, level in enumerate(self._levels):
             function = LevelFunction(level, epoch, self._reports)
-            rows = self._pinning.spread(rows, tasks).mapInArrow(function, schema)
+            spread = self._pinning.spread(rows, self._plan.level_parallelism[number])
+            wire = self._plan.levels[number].reads
+            spread = in_order(spread, self._plan.sorted_by[number], wire)
+            rows = spread.mapInArrow(function, self._schemas[number])
         return rows
+
+    def has_timers_due(self, *, event_time: bool) -> bool:
+        """Whether an epoch without input would fire timers, or could.
+
+        Args:
+            event_time: Whether timers count that the watermark reaches, beside the clock's.
+        """
+        now = self._clock.now_ms()
+        return not self.channel_rows and self._time.is_due(now, event_time=event_time)
+
+    def watermarks(self) -> dict[str, int]:
+        """Where the watermarks of operators and time sources stand, by uid."""
+        return self._time.watermarks()
+
+    @property
+    def has_pending_timers(self) -> bool:
+        """Whether any timer is pending, or could be."""
+        return self._time.has_pending_timers
 
     def _stages(self, order: EpochOrder) -> bool:
         """Whether tasks keep rows, or read rows that were kept; else they open no storage."""
@@ -199,9 +231,14 @@ class EpochRunner:
         self._acknowledge(reports)
         if not order.idle:
             self.channel_rows = tuple(left for report in reports for left in report.left_over)
+        self._time.ended(reports, self._clock.now_ms(), left_over=bool(self.channel_rows))
         duration = int((monotonic() - start) * 1000)
-        statistics = self._statistics.add(self.epoch, duration, reports)
+        statistics = self._statistics.add(self.epoch, duration, reports, self.watermarks())
         return EpochResult(statistics, reports, self.channel_rows)
+
+    def close(self) -> None:
+        """Let go of what the epochs have used; no other follows."""
+        self._tables.close()
 
     def take_warnings(self) -> list[str]:
         """What tasks have warned of since this was last asked, each thing once per job."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from holdfast.api.descriptors import StateDescriptor
     from holdfast.api.graph import Edge, JobGraph, Node
+    from holdfast.api.time import WatermarkStrategy
     from holdfast.spark.compiler import JobPlan
 
 
@@ -64,6 +65,8 @@ def explain_job(graph: JobGraph, plan: JobPlan, epoch_rows: DataFrame) -> str:
     for node in graph.nodes:
         lines.append(_node_line(node, plan))
         lines += [f"      reads {_edge_text(edge)}" for edge in node.inputs]
+        if node.kind is Kind.TIMESTAMPS:
+            lines.append(f"      time {_strategy_text(node.details)}")
         lines += [f"      state {text}" for text in _states(node)]
     lines += ["", "== Spark plan of an epoch ==", _spark_plan(epoch_rows)]
     return "\n".join(lines)
@@ -88,9 +91,31 @@ def _edge_text(edge: Edge) -> str:
     text = f"[{edge.node.id}]"
     if edge.tag is not None:
         text += f" side output {edge.tag.tag_id!r}"
-    if partitioning.exchange is Exchange.KEY:
-        return f"{text} by key ({', '.join(partitioning.columns) or 'a function'})"
-    return f"{text} {partitioning.exchange.value}"
+    if edge.side:
+        text += " as second input"
+    if partitioning.exchange is not Exchange.KEY:
+        return f"{text} {partitioning.exchange.value}"
+    text += f" by key ({', '.join(partitioning.columns) or 'a function'})"
+    if partitioning.order is not None:
+        text += f" in order of {', '.join(partitioning.order) or 'event time'}"
+    return text
+
+
+def _strategy_text(strategy: WatermarkStrategy) -> str:
+    """Where event time comes from, and how the watermark follows it."""
+    match strategy.assigner:
+        case None:
+            text = "as it was before"
+        case str(column):
+            text = f"from {column}"
+        case _:
+            text = "from a function"
+    if strategy.out_of_orderness_ms is None:
+        return f"{text}, no watermarks"
+    text += f", watermark {strategy.out_of_orderness_ms + 1} ms behind the latest"
+    if strategy.idle_after_ms is not None:
+        text += f", idle after {strategy.idle_after_ms} ms"
+    return text
 
 
 def _states(node: Node) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from pyspark import InheritableThread
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 LOOK_AROUND = 0.05
 """Seconds between two looks at whether a checkpoint is due though no data comes."""
+QUIET = 0.25
+"""Seconds without an epoch before one runs for event-time timers alone: data that follows
+at once takes them along."""
 TRY_AGAIN = 0.5
 """Seconds before a last checkpoint that has failed is tried again."""
 CANCEL_AGAIN = 0.1
@@ -44,6 +47,8 @@ class Pace:
     """Whether the job ends when it has processed all there is."""
     one_pass: bool
     """Whether all data is processed as one epoch, without a streaming query."""
+    ends: bool = False
+    """Whether there will never be more data than there is."""
 
 
 class Barriers(Protocol):
@@ -110,6 +115,7 @@ class Incarnation:
         """Held while an epoch runs, whatever has caused it."""
         self._last_batch = restored_batch
         self._last_start: float | None = None
+        self._last_end = monotonic()
         self.epoch_thread: int | None = None
         """The thread in which an epoch runs now."""
 
@@ -179,13 +185,16 @@ class Incarnation:
         with self._lock:
             order = self._barriers.order(idle=False)
             assert order is not None
-            self._run_epoch(batch, order, batch_id)
+            self._run_epoch(batch, replace(order, last=self._pace.one_pass), batch_id)
             # Not before: a checkpoint of a later epoch says that it contains this batch.
             self._last_batch = batch_id
             # The epoch took longer than was foreseen, and a checkpoint has become due.
             self._run_idle_epoch()
             # Before Spark reads more: what waits then stays within one batch.
             self._drain()
+            if order.cut_at is not None:
+                # An epoch that may be cut moves no watermark; one that follows does.
+                self._run_timers(event_time=True)
 
     def _run_epoch(self, batch: DataFrame | None, order: EpochOrder, batch_id: int) -> None:
         self.epoch_thread = threading.get_ident()
@@ -202,9 +211,10 @@ class Incarnation:
             raise
         finally:
             self.epoch_thread = None
+            self._last_end = monotonic()
 
     def _look_around(self) -> None:
-        """Take checkpoints that are due while no data comes."""
+        """Take checkpoints and fire timers that are due while no data comes."""
         self._join_idle_group()
         while not self._ended.wait(LOOK_AROUND):
             if self._last_batch is None or not self._lock.acquire(blocking=False):
@@ -212,6 +222,7 @@ class Incarnation:
             try:
                 self._run_idle_epoch()
                 self._drain()
+                self._run_timers(event_time=monotonic() - self._last_end >= QUIET)
             except BaseException as failure:
                 self.break_off(failure)
                 return
@@ -227,6 +238,17 @@ class Incarnation:
             with settings(self._spark, QUERY_SETTINGS):
                 self._run_epoch(None, order, self._last_batch)
             self._run_idle_epoch()
+
+    def _run_timers(self, *, event_time: bool) -> None:
+        """Run an epoch without input for timers that are due, if there are any."""
+        if self._last_batch is None or self._is_ending():
+            return
+        if not self._runner.has_timers_due(event_time=event_time):
+            return
+        order = self._barriers.order(idle=False)
+        assert order is not None
+        with settings(self._spark, QUERY_SETTINGS):
+            self._run_epoch(None, replace(order, cut_at=None), self._last_batch)
 
     def _is_ending(self) -> bool:
         return self._stopping.is_set() or self._failure is not None
@@ -253,12 +275,23 @@ class Incarnation:
         self._join_idle_group()
         with self._lock:
             self._drain()
+            self._end_time()
             pause = 0.0
             while self._last_batch is not None and not self._barriers.settle():
                 self._stopping.wait(pause)
                 pause = TRY_AGAIN
                 if not self._run_idle_epoch(last=True):
                     return
+
+    def _end_time(self) -> None:
+        """Let everything fire that still waits, if all input there will ever be is processed."""
+        if not self._pace.ends or self._last_batch is None or self._is_ending():
+            return
+        if self._runner.has_pending_timers:
+            order = self._barriers.order(idle=False)
+            assert order is not None
+            with settings(self._spark, QUERY_SETTINGS):
+                self._run_epoch(None, replace(order, cut_at=None, last=True), self._last_batch)
 
     def _keep_interval(self) -> None:
         """Space epochs out where the trigger does not."""

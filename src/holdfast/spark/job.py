@@ -27,7 +27,8 @@ from holdfast.errors import (
     RestoreError,
     SinkError,
 )
-from holdfast.spark.epochs import EpochRunner, JobIdentity
+from holdfast.spark.epochs import EpochOrder, EpochRunner, JobIdentity
+from holdfast.spark.event_time import held_back
 from holdfast.spark.executors import ExecutorWatch
 from holdfast.spark.failures import original_error
 from holdfast.spark.incarnation import Incarnation
@@ -104,6 +105,7 @@ class JobClient:
         self._restarts = RestartTracker(order.restarts)
         self._scratch = _scratch_directory()
         self._incarnation: Incarnation | None = None
+        self._runner: EpochRunner | None = None
         self._begun = 0
         self._prepared = False
         self._ran = False
@@ -200,7 +202,25 @@ class JobClient:
         self._checkpointing.open(self._spark, self._plan, self._calls, self._break_off)
         self._frames = [self._frame(source) for source in self._plan.sources]
         self._watch = ExecutorWatch(self._spark, self._pinning, self._break_off)
+        self._warn_of_held_time()
         self._prepared = True
+
+    def _warn_of_held_time(self) -> None:
+        names = {
+            operator.uid: operator.name
+            for level in self._plan.levels
+            for operator in level.operators
+            if operator.has_timers
+        }
+        held = [names[uid] for uid in held_back(self._plan.time) if uid in names]
+        if held:
+            logger.warning(
+                "job %r: the watermark of %s stays where it is until the job ends, since one of "
+                "its inputs has watermarks and another has none; call "
+                "assign_timestamps_and_watermarks on that one too",
+                self._name,
+                ", ".join(map(repr, held)),
+            )
 
     def _frame(self, source: SourcePlan) -> DataFrame:
         if self._order.pace.one_pass:
@@ -214,6 +234,7 @@ class JobClient:
         """Begin the next incarnation, from the newest checkpoint if there is one."""
         if not self._prepared:
             self._prepare()
+        self._close_runner()
         self._begun += 1
         job = replace(self._job, incarnation=self._checkpointing.incarnation(self._begun))
         query_dir = self._scratch / f"query-{self._begun}"
@@ -314,6 +335,7 @@ class JobClient:
         steps: list[Callable[[], None]] = [
             self._close_checkpoints,
             self._stop_watch,
+            self._close_runner,
             self._pinning.close,
             self._delete_local_state,
         ]
@@ -330,6 +352,11 @@ class JobClient:
         kept = not self._ran or isinstance(self._failure, FencedError | RestoreError)
         self._checkpointing.close(None if kept else self._status)
 
+    def _close_runner(self) -> None:
+        if self._runner is not None:
+            self._runner.close()
+            self._runner = None
+
     def _stop_watch(self) -> None:
         watch = getattr(self, "_watch", None)
         if watch is not None:
@@ -341,6 +368,7 @@ class JobClient:
 
     def _end_epoch(self, result: EpochResult) -> None:
         epoch = result.statistics
+        assert self._runner is not None
         for text in self._runner.take_warnings():
             logger.warning("job %r: %s", self._name, text)
         for listener in self._order.listeners:
@@ -378,7 +406,9 @@ def preview_rows(spark: SparkSession, plan: JobPlan) -> DataFrame:
     runner = EpochRunner(spark, plan, job, StatisticsKeeper(plan), Pinning(spark))
     schemas = [spark_schema(source.node.output.schema) for source in plan.sources]
     with settings(spark, QUERY_SETTINGS):
-        rows = runner.rows(runner.first_rows([spark.createDataFrame([], s) for s in schemas]))
+        frames = [spark.createDataFrame([], schema) for schema in schemas]
+        # An idle one: nothing is read for it, such as the tables of lookup joins.
+        rows = runner.rows(runner.first_rows(frames), EpochOrder(idle=True))
         # Planned here, while the settings are in force.
         rows._jdf.queryExecution().executedPlan()
         return rows

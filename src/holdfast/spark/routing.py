@@ -12,21 +12,25 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from holdfast.api.graph import Exchange
+from holdfast.runtime.plan import ORDER, TIME
 from holdfast.runtime.wire import CHANNEL, SUBTASK, slot_name
 from holdfast.spark.types import spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from holdfast.runtime.plan import Channel, Wire
+    from holdfast.runtime.plan import Channel, TimeColumn, Wire
+    from holdfast.spark.compiler import SortedChannel
 
+ARRIVED = "_hf_arrived"
+"""Column with a row's place in its partition, while that is sorted."""
 _AS_LONG = (T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _AS_THEY_ARE = (T.DoubleType, T.BinaryType, T.TimestampType, T.TimestampNTZType)
 
 
 def routable(df: DataFrame, channel: Channel) -> bool:
     """Whether the JVM can say which subtask receives a row of `df`."""
-    if channel.partitioning.exchange is Exchange.REBALANCE:
+    if channel.partitioning.exchange in (Exchange.REBALANCE, Exchange.BROADCAST):
         # A streaming plan may not number its rows.
         return False
     if channel.partitioning.exchange is not Exchange.KEY:
@@ -35,6 +39,25 @@ def routable(df: DataFrame, channel: Channel) -> bool:
     return bool(columns) and all(
         _hashable(df.schema[name].dataType) is not None for name in columns
     )
+
+
+def time_readable(df: DataFrame, time: TimeColumn | None) -> bool:
+    """Whether the JVM can read the event time of a row of `df`."""
+    if time is None:
+        return True
+    kind = df.schema[time.column].dataType
+    return isinstance(kind, (*_AS_LONG[1:], T.TimestampType, T.DateType))
+
+
+def _time_column(df: DataFrame, time: TimeColumn) -> Column:
+    column = F.col(_quoted(time.column))
+    match df.schema[time.column].dataType:
+        case T.TimestampType():
+            return F.unix_millis(column)
+        case T.DateType():
+            return F.unix_date(column).cast("bigint") * F.lit(86_400_000)
+        case _:
+            return column.cast("bigint")
 
 
 def _hashable(kind: T.DataType) -> str | None:
@@ -85,7 +108,9 @@ def _subtask_column(df: DataFrame, channel: Channel) -> Column:
             return F.floor(F.rand() * p).cast("int")
 
 
-def routed(df: DataFrame, channels: tuple[Channel, ...], wire: Wire) -> DataFrame:
+def routed(
+    df: DataFrame, channels: tuple[Channel, ...], wire: Wire, time: TimeColumn | None = None
+) -> DataFrame:
     """A source's rows on the wire, once for each of `channels`."""
     payload = df.columns
     if wire.tagged or len(channels) > 1:
@@ -96,6 +121,11 @@ def routed(df: DataFrame, channels: tuple[Channel, ...], wire: Wire) -> DataFram
         columns.append(_by_channel(df, channels).alias(SUBTASK))
     if wire.tagged:
         columns.append(F.col(CHANNEL))
+    if wire.timed:
+        found = F.lit(None).cast("bigint") if time is None else _time_column(df, time)
+        columns.append(found.alias(TIME))
+    if wire.ordered:
+        columns.append(F.lit(None).cast("bigint").alias(ORDER))
     fields = [F.col(_quoted(name)) for name in payload]
     if wire.flat:
         return df.select(*columns, *fields)
@@ -106,6 +136,40 @@ def routed(df: DataFrame, channels: tuple[Channel, ...], wire: Wire) -> DataFram
         else:
             columns.append(F.lit(None).cast(spark_schema(schema)).alias(slot_name(slot)))
     return df.select(*columns)
+
+
+def in_order(df: DataFrame, channels: tuple[SortedChannel, ...], wire: Wire) -> DataFrame:
+    """Rows of a partition in the order that these channels ask for: what is broadcast first.
+
+    Rows that are equal in it stay in the order in which they have arrived: a sort in Spark
+    alone would not see to that, once it has spilled to disk.
+    """
+    if not channels:
+        return df
+    by_column = [key for one in channels for key in _sort_keys(one, wire)]
+    arrived = F.monotonically_increasing_id()
+    if not by_column:
+        # One number for both, which is what Spark sorts fastest; broadcast rows come below zero.
+        arrived = F.coalesce(F.col(ORDER) - F.lit(1 << 62), arrived)
+    elif wire.ordered:
+        by_column.insert(0, F.col(ORDER).asc_nulls_last())
+    df = df.withColumn(ARRIVED, arrived)
+    return df.sortWithinPartitions(*by_column, F.col(ARRIVED)).drop(ARRIVED)
+
+
+def _sort_keys(one: SortedChannel, wire: Wire) -> list[Column]:
+    """What the rows of a channel are sorted by; nothing for those that are only broadcast."""
+    if one.channel.partitioning.order is None:
+        return []
+    slot = "" if wire.flat else f"{slot_name(wire.slot_of[one.channel.id])}."
+    paths = [f"{slot}{_quoted(name)}" for name in one.columns] or [TIME]
+    return [_of_channel(F.col(path), one, wire) for path in paths]
+
+
+def _of_channel(column: Column, one: SortedChannel, wire: Wire) -> Column:
+    if not wire.tagged:
+        return column
+    return F.when(F.col(CHANNEL) == one.channel.id, column)
 
 
 def _by_channel(df: DataFrame, channels: tuple[Channel, ...]) -> Column:

@@ -9,8 +9,11 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from holdfast.api.metrics import MetricValues
+from holdfast.api.time import MIN_WATERMARK
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from holdfast.checkpoint.statistics import CheckpointingStatistics
     from holdfast.runtime.report import TaskReport
     from holdfast.spark.compiler import JobPlan
@@ -54,6 +57,8 @@ class OperatorStatistics:
     """Entries of its local stores."""
     state_bytes: int = 0
     """Size of its local stores on disk."""
+    watermark: int | None = None
+    """Event time up to which all is thought to have come; None if it has none yet."""
     metrics: MetricValues = field(default_factory=MetricValues)
 
 
@@ -72,6 +77,8 @@ class JobStatistics:
     operators: dict[str, OperatorStatistics]
     """By uid."""
     restarts: int = 0
+    watermarks: dict[str, int] = field(default_factory=dict)
+    """How far event time has come, by uid of an operator or of what assigns timestamps."""
     checkpoints: CheckpointingStatistics | None = None
     """None if the job takes no checkpoints."""
 
@@ -87,6 +94,7 @@ class StatisticsKeeper:
         self._epochs = 0
         self._last: EpochStatistics | None = None
         self._restarts = 0
+        self._watermarks: dict[str, int] = {}
         self._stores: dict[tuple[str, int], tuple[int, int]] = {}
         levels = [*(source.level for source in plan.sources), *plan.levels]
         self._operators = {
@@ -96,9 +104,20 @@ class StatisticsKeeper:
         }
         self._first = _first_operators(plan)
 
-    def add(self, epoch: int, duration_ms: int, reports: list[TaskReport]) -> EpochStatistics:
-        """Take in one epoch's reports."""
+    def add(
+        self,
+        epoch: int,
+        duration_ms: int,
+        reports: list[TaskReport],
+        watermarks: Mapping[str, int] | None = None,
+    ) -> EpochStatistics:
+        """Take in one epoch's reports, and where the watermarks stand after it, by uid."""
         with self._lock:
+            self._watermarks = {
+                uid: time for uid, time in (watermarks or {}).items() if time != MIN_WATERMARK
+            }
+            for uid, operator in self._operators.items():
+                operator.watermark = self._watermarks.get(uid)
             events = 0
             for report in reports:
                 events += self._add_report(report)
@@ -143,6 +162,7 @@ class StatisticsKeeper:
                 last_epoch=self._last,
                 operators=copy.deepcopy(self._operators),
                 restarts=self._restarts,
+                watermarks=dict(self._watermarks),
             )
 
 

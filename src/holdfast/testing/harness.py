@@ -29,32 +29,24 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.api.backends import HashMapStateBackend, StateBackend
 from holdfast.api.checkpointed import CheckpointListener
-from holdfast.api.functions import (
-    FilterFunction,
-    FlatMapFunction,
-    Function,
-    KeyedProcessFunction,
-    KeySelector,
-    MapFunction,
-    ProcessFunction,
-    ReduceFunction,
-    SinkFunction,
-)
-from holdfast.api.graph import ErrorPolicy, Kind
-from holdfast.api.output import OutputTag
+from holdfast.api.functions import KeySelector
+from holdfast.api.graph import ErrorPolicy
 from holdfast.api.parallelism import check_parallelism, default_max_parallelism
-from holdfast.api.sink import Sink
 from holdfast.api.state import MapState
-from holdfast.api.two_phase_commit import TwoPhaseCommitSinkFunction
+from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.api.types import OBJECTS
 from holdfast.errors import ConfigurationError, JobGraphError, StateAccessError
-from holdfast.runtime.operators import Reported
+from holdfast.runtime.co_operators import BroadcastOperator
+from holdfast.runtime.event_times import by_tag
+from holdfast.runtime.operators import Output, Reported
 from holdfast.runtime.plan import (
     CheckpointOrder,
     EpochPlan,
+    EpochTime,
     KeyPlan,
     LevelPlan,
     OperatorPlan,
+    SecondInput,
     Wire,
 )
 from holdfast.runtime.seat import Seat, TaskIdentity
@@ -64,23 +56,17 @@ from holdfast.state.keys import canonical_key, key_group_of, key_hash
 from holdfast.state.machine import ProcessIdentity
 from holdfast.state.table import NO_KEY
 from holdfast.testing.clock import ManualClock
+from holdfast.testing.kinds import BROADCAST, CONNECTED, kind_of
 from holdfast.testing.snapshots import HarnessSnapshot, RestorePoint, read_snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
+    from holdfast.api.descriptors import MapStateDescriptor
     from holdfast.api.metrics import MetricValues
+    from holdfast.api.output import OutputTag
 
-_KINDS: tuple[tuple[type, Kind], ...] = (
-    (KeyedProcessFunction, Kind.KEYED_PROCESS),
-    (ProcessFunction, Kind.PROCESS),
-    (MapFunction, Kind.MAP),
-    (FlatMapFunction, Kind.FLAT_MAP),
-    (FilterFunction, Kind.FILTER),
-    (ReduceFunction, Kind.REDUCE),
-    (SinkFunction, Kind.SINK_FUNCTION),
-)
 _UID = "harness"
 _INCARNATION = "1"
 _NOTHING = Wire((), (), {}, routed=False)
@@ -96,6 +82,9 @@ class OperatorHarness:
     Args:
         function: The function under test; a plain callable is taken for a map.
         key: Gives an element's key; without it the stream is not keyed.
+        second_key: Gives the key of an element of the second stream, of a function that
+            connects two; the same as `key` if not given.
+        broadcast: Descriptors of the broadcast states, of a function that has some.
         backend: Where state is kept; the hash map backend if not given.
         on_error: What happens to elements on which the function raises.
         parallelism: What the runtime context says.
@@ -114,6 +103,8 @@ class OperatorHarness:
         function: Any,
         *,
         key: KeySelector | Callable[[Any], Any] | None = None,
+        second_key: KeySelector | Callable[[Any], Any] | None = None,
+        broadcast: Sequence[MapStateDescriptor] = (),
         backend: StateBackend | None = None,
         on_error: ErrorPolicy | None = None,
         parallelism: int = 1,
@@ -122,7 +113,7 @@ class OperatorHarness:
         restore_from: HarnessSnapshot | Sequence[HarnessSnapshot] | None = None,
     ) -> None:
         """Open the function's first epoch."""
-        self._kind = _kind_of(function, keyed=key is not None)
+        self._kind = kind_of(function, keyed=key is not None)
         _check_subtask(subtask, parallelism)
         self._max_parallelism = default_max_parallelism(parallelism)
         self.clock = ManualClock()
@@ -132,6 +123,10 @@ class OperatorHarness:
         self._settled: dict[str | None, int] = {}
         self._fresh_copy = _copier(function)
         self._key = key.get_key if isinstance(key, KeySelector) else key
+        second = key if second_key is None else second_key
+        self._second_key = second.get_key if isinstance(second, KeySelector) else second
+        self._broadcast = tuple(broadcast)
+        self._watermark = MIN_WATERMARK
         self._parallelism, self._subtask = parallelism, subtask
         self._policy = on_error or ErrorPolicy.fail()
         self._backend = backend or HashMapStateBackend()
@@ -157,23 +152,55 @@ class OperatorHarness:
         if point.restore(self._backend, directory, self._subtask, self._parallelism, version):
             self._version = version
 
-    def push(self, *elements: Any) -> None:
-        """Process elements, in order, as one batch.
+    def push(self, *elements: Any, at: int | None = None) -> None:
+        """Process elements, in order, as one batch; `at` is their event time, if they have one.
 
         Raises:
             UserFunctionError: The function raised, and the policy is to fail; the epoch
                 has failed with it.
         """
-        batch = list(elements)
+        self._push(list(elements), at, 0)
+
+    def push_second(self, *elements: Any, at: int | None = None) -> None:
+        """The same with elements of the second stream, or of the broadcast stream."""
+        if self._kind not in CONNECTED | BROADCAST:
+            raise JobGraphError(f"{type(self.function).__name__} takes elements of one stream only")
+        self._push(list(elements), at, 1)
+
+    def advance_watermark(self, watermark: int) -> None:
+        """Let event time pass, and the timers fire that it reaches. It never goes back."""
+        self._watermark = max(self._watermark, watermark)
+        self._fire(self._seat.fire_by_watermark(self._watermark))
+
+    def set_processing_time(self, milliseconds: int) -> None:
+        """Set the clock, and let the timers fire that it reaches."""
+        self.clock.set(milliseconds)
+        self._fire(self._seat.fire_by_clock())
+
+    def end_input(self) -> None:
+        """Let time come to its end, as at the end of a bounded stream: every timer fires."""
+        self._fire(self._seat.fire_by_clock(everything=True))
+        self.advance_watermark(MAX_WATERMARK)
+
+    def _fire(self, outputs: Iterable[Output]) -> None:
+        try:
+            for output in outputs:
+                self._collect(output)
+        except BaseException:
+            self.fail()
+            raise
+
+    def _push(self, batch: list[Any], at: int | None, side: int) -> None:
         seat = self._seat
         try:
-            keys = seat.keys_of(batch, None)
+            keys = seat.keys_of(batch, None, side)
             if keys is not None:
                 # A job refuses what cannot be a key when it spreads the elements.
                 for key in keys:
                     key_hash(key)
                 seat.current.start_batch(keys)
-            out = seat.operator.process(batch, keys)
+            times = None if at is None else [at] * len(batch)
+            out = seat.operator.process(batch, keys, times, side)
             seat.current.end_batch()
             seat.relieve()
         except BaseException:
@@ -226,6 +253,11 @@ class OperatorHarness:
 
     def operator_state(self, name: str) -> Any:
         """What an operator state holds now: a list, or a broadcast state's map as a dict."""
+        operator = self._seat.operator
+        if isinstance(operator, BroadcastOperator):
+            # The function may not have asked for it in this epoch.
+            for descriptor in self._broadcast:
+                operator.open_operator_state().get_broadcast_state(descriptor)
         backend = self._seat.operator_state
         if backend is None:
             raise StateAccessError(
@@ -303,7 +335,7 @@ class OperatorHarness:
     def _finish_epoch(self) -> None:
         seat = self._seat
         try:
-            self._collect(seat.operator.finish())
+            self._collect(Output(seat.operator.finish()))
             seat.snapshot_function()
             seat.operator.close()
             report = seat.commit()
@@ -341,12 +373,11 @@ class OperatorHarness:
         """Close."""
         self.close()
 
-    def _collect(self, out: list[Any]) -> None:
-        for output in out:
-            if type(output) is tuple and len(output) == 2 and type(output[0]) is OutputTag:
-                self.side_output(output[0]).append(output[1])
-            else:
-                self.outputs.append(output)
+    def _collect(self, output: Output) -> None:
+        main, tagged = by_tag(output)
+        self.outputs += main.elements
+        for tag, side in tagged.items():
+            self._sides.setdefault(tag, []).extend(side.elements)
 
     def _abort(self) -> None:
         with suppress(Exception):
@@ -383,6 +414,10 @@ class OperatorHarness:
             checkpoint=checkpoint,
             next_checkpoint=self._checkpoint + 1,
             restored=self._restored,
+            time=EpochTime(
+                {_UID: (self._watermark, self._watermark)},
+                frozenset() if self._version is None else frozenset({(_UID, self._subtask)}),
+            ),
         )
 
     def _plan(self, function: Any) -> OperatorPlan:
@@ -398,28 +433,18 @@ class OperatorHarness:
             parallelism=self._parallelism,
             max_parallelism=self._max_parallelism,
             outlets=(),
+            second=self._second_input(),
+            details=self._broadcast or None,
         )
 
-
-def _kind_of(function: Any, *, keyed: bool) -> Kind:
-    if isinstance(function, type) and issubclass(function, Function):
-        raise JobGraphError(f"the harness takes a function, not its class: {function.__name__}()")
-    if isinstance(function, Sink | TwoPhaseCommitSinkFunction):
-        raise JobGraphError(
-            f"the harness runs one step, and {type(function).__name__} publishes in a second one; "
-            "try it in a small job"
+    def _second_input(self) -> SecondInput | None:
+        if self._kind in BROADCAST:
+            return SecondInput(OBJECTS, None)
+        if self._kind not in CONNECTED:
+            return None
+        return SecondInput(
+            OBJECTS, None if self._second_key is None else KeyPlan(selector=self._second_key)
         )
-    kind = next((kind for cls, kind in _KINDS if isinstance(function, cls)), Kind.MAP)
-    if kind is Kind.MAP and not (isinstance(function, MapFunction) or callable(function)):
-        raise JobGraphError(f"the harness takes a function, not {type(function).__name__}")
-    if kind in (Kind.KEYED_PROCESS, Kind.REDUCE) and not keyed:
-        raise JobGraphError(f"{type(function).__name__} runs on a keyed stream; give a key")
-    if kind is Kind.PROCESS and keyed:
-        raise JobGraphError(
-            f"{type(function).__name__} does not run on a keyed stream; leave the key out, or "
-            "write a KeyedProcessFunction"
-        )
-    return kind
 
 
 def _check_subtask(subtask: int, parallelism: int) -> None:

@@ -1,0 +1,250 @@
+"""Functions over two streams: connected, with a broadcast stream, and joined.
+
+The two sides of a function share its state. Which side's elements come first within an
+epoch is open, except that the elements of a broadcast stream come before all others.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from holdfast.api.functions import (
+    Function,
+    KeyedProcessContext,
+    KeyedTimerContext,
+    ProcessContext,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from holdfast.api.descriptors import MapStateDescriptor, StateDescriptor
+    from holdfast.api.state import MapState
+
+
+class CoMapFunction(Function, ABC):
+    """One element of either stream in, one out."""
+
+    @abstractmethod
+    def map1(self, value: Any) -> Any:
+        """Element to emit for an element of the first stream."""
+
+    @abstractmethod
+    def map2(self, value: Any) -> Any:
+        """Element to emit for an element of the second stream."""
+
+
+class CoFlatMapFunction(Function, ABC):
+    """One element of either stream in, any number out."""
+
+    @abstractmethod
+    def flat_map1(self, value: Any) -> Iterable[Any] | None:
+        """Yield the elements to emit for an element of the first stream."""
+
+    @abstractmethod
+    def flat_map2(self, value: Any) -> Iterable[Any] | None:
+        """Yield the elements to emit for an element of the second stream."""
+
+
+class CoProcessFunction(Function, ABC):
+    """The general operator on two streams that are not keyed."""
+
+    Context: TypeAlias = ProcessContext
+
+    @abstractmethod
+    def process_element1(self, value: Any, ctx: ProcessContext) -> Iterable[Any] | None:
+        """Yield the elements to emit for an element of the first stream."""
+
+    @abstractmethod
+    def process_element2(self, value: Any, ctx: ProcessContext) -> Iterable[Any] | None:
+        """Yield the elements to emit for an element of the second stream."""
+
+
+class KeyedCoProcessFunction(Function, ABC):
+    """The general operator on two keyed streams, which share keyed state and timers."""
+
+    Context: TypeAlias = KeyedProcessContext
+    OnTimerContext: TypeAlias = KeyedTimerContext
+
+    @abstractmethod
+    def process_element1(self, value: Any, ctx: KeyedProcessContext) -> Iterable[Any] | None:
+        """Yield the elements to emit for an element of the first stream."""
+
+    @abstractmethod
+    def process_element2(self, value: Any, ctx: KeyedProcessContext) -> Iterable[Any] | None:
+        """Yield the elements to emit for an element of the second stream."""
+
+    def on_timer(self, timestamp: int, ctx: KeyedTimerContext) -> Iterable[Any] | None:
+        """Yield the elements to emit when a timer fires; its key is set."""
+
+
+class ReadOnlyBroadcastState(ABC):
+    """A broadcast state as the data side sees it. What it hands out is the caller's own."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def get(self, key: Any) -> Any:
+        """Value under `key`, or None if there is none."""
+
+    @abstractmethod
+    def contains(self, key: Any) -> bool:
+        """Whether there is an entry under `key`, be its value None."""
+
+    @abstractmethod
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        """All entries."""
+
+    @abstractmethod
+    def is_empty(self) -> bool:
+        """Whether there is no entry."""
+
+    def keys(self) -> Iterator[Any]:
+        """All keys."""
+        return (key for key, _ in self.items())
+
+    def values(self) -> Iterator[Any]:
+        """All values."""
+        return (value for _, value in self.items())
+
+    def __getitem__(self, key: Any) -> Any:
+        """Value under `key`, or None."""
+        return self.get(key)
+
+    def __contains__(self, key: Any) -> bool:
+        """Whether there is an entry under `key`."""
+        return self.contains(key)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over the keys."""
+        return self.keys()
+
+
+class ReadOnlyBroadcastContext(ABC):
+    """What the data side may do with broadcast state: read it."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def get_broadcast_state(self, descriptor: MapStateDescriptor) -> ReadOnlyBroadcastState:
+        """A state that was named in `broadcast(...)`, to be read."""
+
+
+class BroadcastReadContext(ReadOnlyBroadcastContext, ProcessContext):
+    """What `process_element` of a `BroadcastProcessFunction` learns and gets."""
+
+    __slots__ = ()
+
+
+class KeyedBroadcastReadContext(ReadOnlyBroadcastContext, KeyedProcessContext):
+    """What `process_element` of a `KeyedBroadcastProcessFunction` learns and gets."""
+
+    __slots__ = ()
+
+
+class BroadcastTimerContext(ReadOnlyBroadcastContext, KeyedTimerContext):
+    """What `on_timer` of a `KeyedBroadcastProcessFunction` learns and gets."""
+
+    __slots__ = ()
+
+
+class BroadcastContext(ABC):
+    """What `process_broadcast_element` learns and gets; there is no current key."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def get_broadcast_state(self, descriptor: MapStateDescriptor) -> MapState[Any, Any]:
+        """A state that was named in `broadcast(...)`, to be read and changed.
+
+        Change it in the same way on every subtask: by the elements alone.
+        """
+
+    @abstractmethod
+    def timestamp(self) -> int | None:
+        """Event time of the element in milliseconds, or None if it has none."""
+
+    @abstractmethod
+    def current_processing_time(self) -> int:
+        """Milliseconds since 1970, by the clock of the machine."""
+
+    @abstractmethod
+    def current_watermark(self) -> int:
+        """Event time up to which all is thought to have come."""
+
+
+class KeyedBroadcastContext(BroadcastContext):
+    """The same beside a keyed stream."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def apply_to_keyed_state(
+        self, descriptor: StateDescriptor, function: Callable[[Any, Any], None]
+    ) -> None:
+        """Call `function(key, state)` for every key of this subtask that has such state."""
+
+
+class BroadcastProcessFunction(Function, ABC):
+    """The operator on a stream that is not keyed, and a broadcast stream."""
+
+    ReadOnlyContext: TypeAlias = BroadcastReadContext
+    Context: TypeAlias = BroadcastContext
+
+    @abstractmethod
+    def process_element(self, value: Any, ctx: BroadcastReadContext) -> Iterable[Any] | None:
+        """Yield the elements to emit for an element of the data stream."""
+
+    @abstractmethod
+    def process_broadcast_element(self, value: Any, ctx: BroadcastContext) -> Iterable[Any] | None:
+        """Take an element of the broadcast stream, which every subtask is handed."""
+
+
+class KeyedBroadcastProcessFunction(Function, ABC):
+    """The operator on a keyed stream, with state and timers, and a broadcast stream."""
+
+    ReadOnlyContext: TypeAlias = KeyedBroadcastReadContext
+    Context: TypeAlias = KeyedBroadcastContext
+    OnTimerContext: TypeAlias = BroadcastTimerContext
+
+    @abstractmethod
+    def process_element(self, value: Any, ctx: KeyedBroadcastReadContext) -> Iterable[Any] | None:
+        """Yield the elements to emit for an element of the keyed stream."""
+
+    @abstractmethod
+    def process_broadcast_element(
+        self, value: Any, ctx: KeyedBroadcastContext
+    ) -> Iterable[Any] | None:
+        """Take an element of the broadcast stream, which every subtask is handed."""
+
+    def on_timer(self, timestamp: int, ctx: BroadcastTimerContext) -> Iterable[Any] | None:
+        """Yield the elements to emit when a timer fires; its key is set."""
+
+
+class JoinContext(ABC):
+    """What `process_element` of a join learns about the pair at hand."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def get_left_timestamp(self) -> int:
+        """Event time of the left element in milliseconds."""
+
+    @abstractmethod
+    def get_right_timestamp(self) -> int:
+        """Event time of the right element in milliseconds."""
+
+    @abstractmethod
+    def get_timestamp(self) -> int:
+        """Event time of the pair: the later of the two."""
+
+
+class ProcessJoinFunction(Function, ABC):
+    """Makes something of every pair of a join."""
+
+    Context: TypeAlias = JoinContext
+
+    @abstractmethod
+    def process_element(self, left: Any, right: Any, ctx: JoinContext) -> Iterable[Any] | None:
+        """Yield the elements to emit for a pair."""

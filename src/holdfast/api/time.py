@@ -1,0 +1,128 @@
+"""Event time: where timestamps come from, and how far time is known to have come."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from enum import Enum
+from typing import Any, Final
+
+from holdfast.api import options
+from holdfast.errors import ConfigurationError
+
+MIN_WATERMARK: Final = -(2**63)
+"""The watermark before anything was seen."""
+MAX_WATERMARK: Final = 2**63 - 1
+"""The watermark at the end of a bounded stream."""
+
+
+class TimeDomain(Enum):
+    """By what a timer is reached."""
+
+    EVENT_TIME = "event time"
+    """The watermark."""
+    PROCESSING_TIME = "processing time"
+    """The clock."""
+
+
+class Duration(timedelta):
+    """A length of time, under Flink's names. A `timedelta` or "10 s" does as well."""
+
+    @classmethod
+    def of_days(cls, days: float) -> Duration:
+        """So many days."""
+        return cls(days=days)
+
+    @classmethod
+    def of_hours(cls, hours: float) -> Duration:
+        """So many hours."""
+        return cls(hours=hours)
+
+    @classmethod
+    def of_minutes(cls, minutes: float) -> Duration:
+        """So many minutes."""
+        return cls(minutes=minutes)
+
+    @classmethod
+    def of_seconds(cls, seconds: float) -> Duration:
+        """So many seconds."""
+        return cls(seconds=seconds)
+
+    @classmethod
+    def of_millis(cls, millis: int) -> Duration:
+        """So many milliseconds."""
+        return cls(milliseconds=millis)
+
+
+class TimestampAssigner(ABC):
+    """Says when an element happened."""
+
+    @abstractmethod
+    def extract_timestamp(self, value: Any, record_timestamp: int | None) -> int:
+        """Event time of `value` in milliseconds; `record_timestamp` is what it had before."""
+
+
+Assigner = str | Callable[[Any, int | None], int]
+"""A column, or a function of an element and the event time it had before."""
+
+
+@dataclass(frozen=True)
+class WatermarkStrategy:
+    """When elements happened, and how late they may come.
+
+    Made by one of the `for_...` methods or `no_watermarks`, and refined by those that
+    begin with `with_`, each of which returns a new strategy.
+    """
+
+    out_of_orderness_ms: int | None
+    """How far elements may lag behind the latest; None for no watermarks at all."""
+    assigner: Assigner | None = None
+    idle_after_ms: int | None = None
+    """How long without elements before a source no longer holds the watermark back."""
+
+    @staticmethod
+    def for_monotonous_timestamps() -> WatermarkStrategy:
+        """Elements come in the order in which they happened."""
+        return WatermarkStrategy(0)
+
+    @staticmethod
+    def for_bounded_out_of_orderness(
+        max_out_of_orderness: int | str | timedelta,
+    ) -> WatermarkStrategy:
+        """Elements may lag behind the latest one by so much, and no more."""
+        bound = _checked("for_bounded_out_of_orderness", max_out_of_orderness, least=0)
+        return WatermarkStrategy(bound)
+
+    @staticmethod
+    def no_watermarks() -> WatermarkStrategy:
+        """Elements have timestamps, and the watermark stays where it is until the end."""
+        return WatermarkStrategy(None)
+
+    def with_timestamp_assigner(self, assigner: TimestampAssigner | Assigner) -> WatermarkStrategy:
+        """Take event time from a column, or from a function of the element.
+
+        A column is read in the JVM where the stream comes straight from a source. It holds a
+        timestamp, a date, or a whole number of milliseconds since 1970. A function is given
+        the element and the event time it had before, or None, and returns milliseconds.
+        """
+        if isinstance(assigner, TimestampAssigner):
+            return replace(self, assigner=assigner.extract_timestamp)
+        if not (isinstance(assigner, str) and assigner) and not callable(assigner):
+            raise ConfigurationError(
+                "with_timestamp_assigner takes the name of a column, a TimestampAssigner or a "
+                f"function (value, record_timestamp) -> milliseconds, not {assigner!r}"
+            )
+        return replace(self, assigner=assigner)
+
+    def with_idleness(self, idle_timeout: options.Duration) -> WatermarkStrategy:
+        """Let the others' watermarks pass when no elements have come for so long."""
+        return replace(self, idle_after_ms=_checked("with_idleness", idle_timeout, least=1))
+
+
+def _checked(method: str, value: object, *, least: int) -> int:
+    try:
+        return options.lasting(least)(value)
+    except ValueError as error:
+        raise ConfigurationError(f"{method}: {error}, not {value!r}") from error

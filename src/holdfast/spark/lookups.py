@@ -1,0 +1,257 @@
+"""Building a lookup join: what its table must be, and how it is made anew for every read."""
+
+from __future__ import annotations
+
+import difflib
+import uuid
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from holdfast.api.ddl import ddl_of
+from holdfast.api.lookup import LookupJoin
+from holdfast.api.options import duration_ms
+from holdfast.api.types import StreamType
+from holdfast.errors import JobGraphError, TypeDeclarationError
+from holdfast.spark.types import is_collated, stream_type_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def make_lookup(
+    stream: StreamType, table: Any, on: Any, refresh_interval: Any, how: Any, zone: str
+) -> LookupJoin:
+    """The join of a stream's rows with a table.
+
+    Args:
+        stream: What the stream carries.
+        table: A static DataFrame, or a function that makes one.
+        on: Name or names of columns, or a mapping from the stream's columns to the table's.
+        refresh_interval: How long a copy of the table may be used; for good if None.
+        how: "inner" or "left".
+        zone: Zone of the datetimes that the table's timestamps are read as.
+
+    Raises:
+        JobGraphError: An argument is wrong, or table and stream do not fit together.
+    """
+    if how not in ("inner", "left"):
+        raise JobGraphError(
+            f'lookup_join: how is "inner" or "left", not {how!r}; rows of the table that nothing '
+            "in the stream matches cannot be given out, since more of the stream may come"
+        )
+    pairs = _pairs(on)
+    refresh_ms = _refresh_ms(refresh_interval)
+    load = _loader(table)
+    frame = load()
+    columns = _columns(frame, zone)
+    compared = []
+    for name, table_name in pairs.items():
+        _check_exists(name, stream.columns, "stream")
+        _check_exists(table_name, tuple(columns.names), "table")
+        compared.append(columns.field(table_name))
+        _check_comparable(stream.schema.field(name), columns.field(table_name))
+        if is_collated(frame.schema[table_name].dataType):
+            raise JobGraphError(
+                f"lookup_join: the table's column {table_name!r} has a collation, under which "
+                "strings are equal that differ; strings are compared as they are here, so cast "
+                f"it in the table: col({table_name!r}).cast('string collate UTF8_BINARY')"
+            )
+    added = [column for column in columns if column.name not in pairs.values()]
+    _check_names(stream, added)
+    if how == "left":
+        added = [column.with_nullable(True) for column in added]
+    return LookupJoin(
+        id=uuid.uuid4().hex,
+        load=load,
+        columns=tuple(stream.columns.index(name) for name in pairs),
+        table=pa.schema([*compared, *added]),
+        outer=how == "left",
+        refresh_ms=refresh_ms,
+        output=StreamType("row", pa.schema([*stream.schema, *added])),
+    )
+
+
+def _pairs(on: Any) -> dict[str, str]:
+    """The stream's columns that are compared, each with the table's."""
+    if isinstance(on, str):
+        on = [on]
+    if isinstance(on, Mapping):
+        pairs = dict(on)
+    elif isinstance(on, list | tuple) and all(isinstance(name, str) for name in on):
+        pairs = dict(zip(on, on, strict=True))
+    else:
+        pairs = {}
+    names = [*pairs, *pairs.values()]
+    if not names or not all(isinstance(name, str) for name in names):
+        raise JobGraphError(
+            "lookup_join: on is the name of a column, a list of names, or a mapping from the "
+            f"stream's columns to the table's, not {on!r}"
+        )
+    if len(set(pairs.values())) < len(pairs):
+        raise JobGraphError(f"lookup_join: on={on!r} names a column of the table twice")
+    return pairs
+
+
+def _refresh_ms(interval: Any) -> int | None:
+    if interval is None:
+        return None
+    try:
+        return duration_ms(interval)
+    except ValueError as error:
+        raise JobGraphError(f"lookup_join: refresh_interval={interval!r}: {error}") from None
+
+
+def _loader(table: Any) -> Callable[[], DataFrame]:
+    """What makes the table's DataFrame for every read."""
+    if callable(table):
+        return _Made(table)
+    return _Planned(_checked(table, "lookup_join takes"))
+
+
+def _checked(frame: Any, takes: str) -> DataFrame:
+    """`frame`, if it is a static DataFrame of a classic session."""
+    if type(frame).__module__.startswith("pyspark.sql.connect"):
+        raise JobGraphError(
+            f"{takes} a DataFrame of a classic session, and this one belongs to a Spark Connect "
+            "session; Holdfast runs in the driver: SparkSession.builder.master(...).getOrCreate()"
+        )
+    if not isinstance(frame, DataFrame):
+        raise JobGraphError(
+            f"{takes} a static DataFrame, or a function that makes one, not "
+            f"{type(frame).__name__}; spark.createDataFrame makes one of Python data"
+        )
+    if frame.isStreaming:
+        raise JobGraphError(
+            f"{takes} a static DataFrame, and this one is streaming; read the table with "
+            "spark.read, or make it a stream with from_dataframe and connect the two"
+        )
+    return frame
+
+
+class _Made:
+    """A table that a function makes."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+
+    def __call__(self) -> DataFrame:
+        try:
+            frame = self._make()
+        except Exception as error:
+            raise JobGraphError(
+                "lookup_join: the function that makes the table, which is called without "
+                f"arguments on the driver, raised {type(error).__name__}: {error}"
+            ) from error
+        return _checked(frame, "lookup_join: the function that makes the table must return")
+
+
+class _Planned:
+    """A table that a DataFrame describes, whose files are looked for again at every read.
+
+    A DataFrame remembers the files it found when it was made, and the plan of the first
+    action. So the listings in its plan are made again, and the plan is planned anew.
+    """
+
+    def __init__(self, frame: DataFrame) -> None:
+        self._frame = frame
+        self._seen: set[int] = set()
+        """Those of the plan's relations that have had files."""
+
+    def __call__(self) -> DataFrame:
+        plan: Any = self._frame._jdf.queryExecution().analyzed()
+        plans = [plan, *_items(plan.subqueriesAll())]
+        for one in plans:
+            one.refresh()
+        leaves = [leaf for one in plans for leaf in _items(one.collectLeaves())]
+        for place, leaf in enumerate(leaves):
+            self._check_files(place, leaf)
+        return self._frame.select("*")
+
+    def _check_files(self, place: int, leaf: Any) -> None:
+        """Refuse a directory that has lost all files: Spark takes it for an empty table."""
+        if leaf.getClass().getSimpleName() != "LogicalRelation":
+            return
+        relation = leaf.relation()
+        if relation.getClass().getSimpleName() != "HadoopFsRelation":
+            return
+        location = relation.location()
+        if location.sizeInBytes() > 0 or len(location.inputFiles()) > 0:
+            self._seen.add(place)
+        elif place in self._seen:
+            paths = ", ".join(str(path) for path in _items(location.rootPaths()))
+            raise JobGraphError(
+                f"lookup_join: the files of the table are gone, there are none in {paths}; to "
+                "empty a table, leave a file without rows"
+            )
+
+
+def _items(sequence: Any) -> list[Any]:
+    """Items of a Scala sequence."""
+    return [sequence.apply(i) for i in range(sequence.size())]
+
+
+def _columns(frame: DataFrame, zone: str) -> pa.Schema:
+    try:
+        return stream_type_of(frame.schema, zone=zone).schema
+    except TypeDeclarationError as error:
+        raise JobGraphError(
+            f"lookup_join: the table cannot be used as it is: {error}; select what is needed"
+        ) from error
+
+
+def _check_exists(name: str, names: tuple[str, ...], what: str) -> None:
+    if name not in names:
+        known = {other.casefold(): other for other in names}
+        near = difflib.get_close_matches(name.casefold(), known, n=1)
+        hint = f" Did you mean {known[near[0]]!r}?" if near else ""
+        raise JobGraphError(
+            f"lookup_join: the {what} has no column {name!r}; it has {list(names)}.{hint}"
+        )
+
+
+def _check_comparable(column: pa.Field, other: pa.Field) -> None:
+    kind, other_kind = _family(column.type), _family(other.type)
+    for field, family, what in ((column, kind, "stream"), (other, other_kind, "table")):
+        if family is None:
+            raise JobGraphError(
+                f"lookup_join: the {what}'s column {field.name!r} is of type "
+                f"{ddl_of(field.type)}, which cannot be compared; join on its parts"
+            )
+    if kind != other_kind:
+        raise JobGraphError(
+            f"lookup_join: the stream's column {column.name!r} is of type {ddl_of(column.type)} "
+            f"and the table's {other.name!r} of type {ddl_of(other.type)}, so they are never "
+            f"equal; cast it in the table: col({other.name!r}).cast({ddl_of(column.type)!r})"
+        )
+
+
+def _family(column: pa.DataType) -> str | None:
+    """Types of one family have values that are equal exactly if they are equal to Spark."""
+    if pa.types.is_timestamp(column):
+        return "timestamp" if column.tz else "timestamp_ntz"
+    return next((name for name, belongs in _FAMILIES.items() if belongs(column)), None)
+
+
+_FAMILIES: dict[str, Callable[[pa.DataType], bool]] = {
+    "exact number": lambda t: pa.types.is_integer(t) or pa.types.is_decimal(t),
+    "floating": pa.types.is_floating,
+    "boolean": pa.types.is_boolean,
+    "string": lambda t: pa.types.is_string(t) or pa.types.is_large_string(t),
+    "binary": lambda t: pa.types.is_binary(t) or pa.types.is_large_binary(t),
+    "date": pa.types.is_date,
+    "time": pa.types.is_time,
+}
+
+
+def _check_names(stream: StreamType, added: list[pa.Field]) -> None:
+    taken = {name.casefold() for name in stream.columns}
+    twice = [column.name for column in added if column.name.casefold() in taken]
+    if twice:
+        raise JobGraphError(
+            f"lookup_join: the stream and the table both have {', '.join(map(repr, twice))} "
+            "beside the columns that are compared; rename or drop it in the table, such as with "
+            f"withColumnRenamed({twice[0]!r}, {'table_' + twice[0]!r})"
+        )

@@ -1,0 +1,111 @@
+"""Which timers are due, and how time passes in the next epoch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.runtime.plan import EpochTime
+from holdfast.spark.event_time import Watermarks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.runtime.report import TaskReport
+    from holdfast.spark.compiler import JobPlan
+    from holdfast.spark.epochs import EpochOrder
+
+Store = tuple[str, int]
+"""Uid and subtask."""
+
+
+class TimeKeeper:
+    """Time in one incarnation: watermarks, and when the next timers are due."""
+
+    def __init__(self, plan: JobPlan, restored: Iterable[Store], now: int) -> None:
+        """Nothing was seen yet; in stores that were restored there may be timers."""
+        self._watermarks = Watermarks(plan.time, now)
+        with_timers = {
+            operator.uid
+            for level in plan.levels
+            for operator in level.operators
+            if operator.has_timers
+        }
+        self._unknown = {store for store in restored if store[0] in with_timers}
+        """Stores of which nothing is known yet, so that somebody has to look."""
+        self._event: dict[Store, int] = {}
+        self._processing: dict[Store, int] = {}
+        self._targets: dict[str, int] = {}
+        self._held = False
+        """Whether the epoch that runs moves no watermark, since it may be cut."""
+
+    @property
+    def has_pending_timers(self) -> bool:
+        """Whether any timer is pending, or could be."""
+        return bool(self._unknown or self._event or self._processing)
+
+    def of_epoch(self, order: EpochOrder, now: int) -> EpochTime:
+        """How time passes in the epoch that is about to run."""
+        self._held = order.cut_at is not None
+        if order.last:
+            self._targets = self._watermarks.at_the_end()
+        elif self._held:
+            # What it leaves over may be older than what it has seen: nothing may overtake it.
+            self._targets = {}
+        else:
+            self._targets = self._watermarks.possible(now)
+        current = self._watermarks.current
+        uids = self._watermarks.operators
+        return EpochTime(
+            watermarks={uid: (current(uid), self._targets.get(uid, current(uid))) for uid in uids},
+            due=frozenset(self._due(self._targets, now, everything=order.last)),
+            last=order.last,
+        )
+
+    def is_due(self, now: int, *, event_time: bool = True) -> bool:
+        """Whether an epoch without input would fire timers, or could."""
+        targets = self._watermarks.possible(now) if event_time else {}
+        return any(True for _ in self._due(targets, now))
+
+    def ended(self, reports: Iterable[TaskReport], now: int, *, left_over: bool) -> None:
+        """The epoch has ended well."""
+        self._watermarks.advanced(self._targets)
+        self._targets = {}
+        for report in reports:
+            self._watermarks.saw(report.latest, now)
+            for uid, store in report.stores.items():
+                where = (uid, report.subtask)
+                self._unknown.discard(where)
+                _note(self._event, where, store.next_event_timer)
+                _note(self._processing, where, store.next_processing_timer)
+        if self._held and not left_over:
+            self._catch_up(now)
+
+    def _catch_up(self, now: int) -> None:
+        """Move watermarks that an epoch has not moved, if no timers wait for that."""
+        possible = self._watermarks.possible(now)
+        waiting = (possible.get(uid, time - 1) >= time for (uid, _), time in self._event.items())
+        if not any(waiting):
+            self._watermarks.advanced(possible)
+
+    def watermarks(self) -> dict[str, int]:
+        """Where the watermarks of operators and time sources stand, by uid."""
+        current = {uid: self._watermarks.current(uid) for uid in self._watermarks.operators}
+        return {**current, **self._watermarks.sources()}
+
+    def _due(
+        self, targets: dict[str, int], now: int, *, everything: bool = False
+    ) -> Iterable[Store]:
+        yield from self._unknown
+        for where, time in self._event.items():
+            if everything or time <= targets.get(where[0], time - 1):
+                yield where
+        for where, time in self._processing.items():
+            if everything or time <= now:
+                yield where
+
+
+def _note(times: dict[Store, int], where: Store, time: int | None) -> None:
+    if time is None:
+        times.pop(where, None)
+    else:
+        times[where] = time

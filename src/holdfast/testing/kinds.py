@@ -1,0 +1,86 @@
+"""Which operator runs a function in the harness, and which functions it refuses."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from holdfast.api.co_functions import (
+    BroadcastProcessFunction,
+    CoFlatMapFunction,
+    CoMapFunction,
+    CoProcessFunction,
+    KeyedBroadcastProcessFunction,
+    KeyedCoProcessFunction,
+    ProcessJoinFunction,
+)
+from holdfast.api.functions import (
+    FilterFunction,
+    FlatMapFunction,
+    Function,
+    KeyedProcessFunction,
+    MapFunction,
+    ProcessFunction,
+    ReduceFunction,
+    SinkFunction,
+)
+from holdfast.api.graph import Kind
+from holdfast.api.sink import Sink
+from holdfast.api.two_phase_commit import TwoPhaseCommitSinkFunction
+from holdfast.errors import JobGraphError
+
+_KINDS: Final[tuple[tuple[type, Kind], ...]] = (
+    (KeyedProcessFunction, Kind.KEYED_PROCESS),
+    (ProcessFunction, Kind.PROCESS),
+    (MapFunction, Kind.MAP),
+    (FlatMapFunction, Kind.FLAT_MAP),
+    (FilterFunction, Kind.FILTER),
+    (ReduceFunction, Kind.REDUCE),
+    (CoMapFunction, Kind.CO_MAP),
+    (CoFlatMapFunction, Kind.CO_FLAT_MAP),
+    (CoProcessFunction, Kind.CO_PROCESS),
+    (KeyedCoProcessFunction, Kind.KEYED_CO_PROCESS),
+    (BroadcastProcessFunction, Kind.BROADCAST_PROCESS),
+    (KeyedBroadcastProcessFunction, Kind.KEYED_BROADCAST_PROCESS),
+    (SinkFunction, Kind.SINK_FUNCTION),
+)
+_KEYED: Final = frozenset(
+    {Kind.KEYED_PROCESS, Kind.REDUCE, Kind.KEYED_CO_PROCESS, Kind.KEYED_BROADCAST_PROCESS}
+)
+_NOT_KEYED: Final = frozenset({Kind.PROCESS, Kind.CO_PROCESS, Kind.BROADCAST_PROCESS})
+CONNECTED: Final = frozenset(
+    {Kind.CO_MAP, Kind.CO_FLAT_MAP, Kind.CO_PROCESS, Kind.KEYED_CO_PROCESS}
+)
+"""Functions of two streams."""
+BROADCAST: Final = frozenset({Kind.BROADCAST_PROCESS, Kind.KEYED_BROADCAST_PROCESS})
+"""Functions of a stream and a broadcast stream."""
+
+
+def kind_of(function: Any, *, keyed: bool) -> Kind:
+    """The kind of operator that runs `function` on a stream, keyed or not.
+
+    Raises:
+        JobGraphError: No such stream takes the function.
+    """
+    if isinstance(function, type) and issubclass(function, Function):
+        raise JobGraphError(f"the harness takes a function, not its class: {function.__name__}()")
+    if isinstance(function, Sink | TwoPhaseCommitSinkFunction):
+        raise JobGraphError(
+            f"the harness runs one step, and {type(function).__name__} publishes in a second one; "
+            "try it in a small job"
+        )
+    if isinstance(function, ProcessJoinFunction):
+        raise JobGraphError(
+            f"{type(function).__name__} is called by a join; call its process_element, or try it "
+            "in a small job"
+        )
+    kind = next((kind for cls, kind in _KINDS if isinstance(function, cls)), Kind.MAP)
+    if kind is Kind.MAP and not (isinstance(function, MapFunction) or callable(function)):
+        raise JobGraphError(f"the harness takes a function, not {type(function).__name__}")
+    if kind in _KEYED and not keyed:
+        raise JobGraphError(f"{type(function).__name__} runs on a keyed stream; give a key")
+    if kind in _NOT_KEYED and keyed:
+        raise JobGraphError(
+            f"{type(function).__name__} does not run on a keyed stream; leave the key out, or "
+            "write a KeyedProcessFunction"
+        )
+    return kind
