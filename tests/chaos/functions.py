@@ -1,7 +1,7 @@
 """The operators of the chaos job, and the rows between them.
 
 Every operator passes on what the one before it gave, and adds all that it holds itself: so
-a row at the end tells the state of all three.
+a row at the end tells the state of all of them; but for `Delay`, which adds nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from holdfast import (
     AggregateFunction,
     AggregatingStateDescriptor,
+    KeyedBroadcastProcessFunction,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -92,6 +93,36 @@ class Ledger(ProcessFunction, CheckpointedFunction):
 
     def snapshot_state(self, ctx: Any) -> None:
         self.state.update([self.tally])
+
+
+RULES = MapStateDescriptor("rules", None, int)
+"""Broadcast state: how many control elements there were, under the key None."""
+
+
+class Delay(KeyedBroadcastProcessFunction):
+    """Holds events back until the watermark has reached them, in map state and timers.
+
+    Every subtask is handed the control elements, which are numbered: one that is lost,
+    repeated or out of its place stops the job for good.
+    """
+
+    def open(self, ctx: Any) -> None:
+        self.waiting = ctx.get_map_state(MapStateDescriptor("waiting", int, Ledgered))
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        self.waiting.put(ctx.timestamp(), value)
+        ctx.timer_service().register_event_time_timer(ctx.timestamp())
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Ledgered]:
+        yield self.waiting.get(timestamp)
+        self.waiting.remove(timestamp)
+
+    def process_broadcast_element(self, value: Any, ctx: Any) -> None:
+        rules = ctx.get_broadcast_state(RULES)
+        seen = rules.get(None) or 0
+        if value != seen:
+            raise AssertionError(f"control element {value} came where {seen} was to come")
+        rules.put(None, seen + 1)
 
 
 class FoldByKey(KeyedProcessFunction):

@@ -2,11 +2,11 @@
 
     python -m tests.chaos.job DIRECTORY '{"data": 5000, ...}'
 
-Source, an operator with operator state, two keyed operators on different keys. Everything
-that state holds is given out with every element; the driver keeps the newest of it in
-`results.json`, which a successor takes up. Beside that, rows go to files and into tables
-(see `sinks`). Started again after a crash, the program finds its newest checkpoint unaided:
-it is told nothing that it was not told the first time.
+Source, an operator with operator state, one with timers and broadcast state, two keyed
+operators on different keys. Everything that state holds is given out with every element;
+the driver keeps the newest of it in `results.json`, which a successor takes up. Beside that,
+rows go to files and into tables (see `sinks`). Started again after a crash, the program
+finds its newest checkpoint unaided: it is told nothing that it was not told the first time.
 """
 
 from __future__ import annotations
@@ -29,10 +29,20 @@ from holdfast import (
     HashMapStateBackend,
     RestartStrategies,
     StreamExecutionEnvironment,
+    WatermarkStrategy,
 )
 from tests.chaos.compare import tally_of
 from tests.chaos.events import NOTHING, Event, Tally, event
-from tests.chaos.functions import FoldByKey, FoldByTeam, Folded, Ledger, Ledgered, Output
+from tests.chaos.functions import (
+    RULES,
+    Delay,
+    FoldByKey,
+    FoldByTeam,
+    Folded,
+    Ledger,
+    Ledgered,
+    Output,
+)
 from tests.chaos.sinks import RESULTS, attach
 
 if TYPE_CHECKING:
@@ -41,6 +51,8 @@ if TYPE_CHECKING:
 JOB_ID = "c4a05c4a05c4a05c4a05c4a05c4a05c4"
 PARALLELISM = 2
 LARGEST_EPOCH = 400
+CONTROL, CONTROL_RATE = 100, 20.0
+"""Elements of the control stream where all streams end, and how many come in a second."""
 INLINE_BELOW = 2048
 """Bytes; some of the rows that wait for their checkpoint are more, and become files."""
 INTERVAL_MS = 200
@@ -176,8 +188,15 @@ def build(
     source = env.from_generator(
         partial(event, data=options.data), count=options.count, rate=options.rate, type_info=Event
     ).uid("events")
-    ledger = source.rebalance().process(Ledger(), Ledgered).uid("ledger")
-    keys = ledger.key_by("key").process(FoldByKey(), Folded).uid("keys")
+    timed = source.assign_timestamps_and_watermarks(
+        WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("number")
+    ).uid("time")
+    ledger = timed.rebalance().process(Ledger(), Ledgered).uid("ledger")
+    elements = None if options.count is None else CONTROL
+    control = env.from_generator(int, count=elements, rate=CONTROL_RATE, type_info=int)
+    rules = control.uid("control").set_parallelism(1).broadcast(RULES)
+    delayed = ledger.key_by("key").connect(rules).process(Delay(), Ledgered).uid("delay")
+    keys = delayed.key_by("key").process(FoldByKey(), Folded).uid("keys")
     slow = FoldByTeam(SLOW if options.unaligned else 0.0)
     teams = keys.key_by("team").process(slow, Output).uid("teams")
     teams.foreach_batch(results.take).uid(RESULTS)
