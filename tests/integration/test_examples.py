@@ -70,6 +70,24 @@ def test_the_state_machine_alerts_on_invalid_events() -> None:
     ]
 
 
+def test_the_pattern_evaluator_finds_matches_of_the_pattern_in_force() -> None:
+    # Sorted: two subtasks share the users.
+    assert sorted(printed("pattern_evaluator.py")) == [
+        "Match(user=1001, first='login', second='logout')",
+        "Match(user=1001, first='login', second='logout')",
+        "Match(user=1002, first='add', second='logout')",
+    ]
+
+
+def test_event_time_timers_report_every_silence_once() -> None:
+    assert sorted(printed("event_time_timers.py")) == [
+        "Silence(device='fan', since_minute=24)",
+        "Silence(device='pump', since_minute=21)",
+        "Silence(device='pump', since_minute=44)",
+        "Silence(device='pump', since_minute=6)",
+    ]
+
+
 def test_the_demo_shows_progress_and_ends_with_a_summary() -> None:
     lines = printed("demo.py")
     assert any("[####" in line and "epoch" in line for line in lines)
