@@ -11,7 +11,7 @@ SPARK := scripts/with-spark.sh
 QUICK_JAVA := JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 PYTHON_TREES := $(wildcard src tests benchmarks examples)
 
-.PHONY: help demo test test-all test-fast fmt check bench bench-scale bench-checkpoints bench-output docs ci clean
+.PHONY: help demo test test-all test-fast fmt check bench bench-scale bench-checkpoints bench-output bench-timers docs ci clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,9 +43,13 @@ bench: $(READY) ## Throughput beside Spark's own stateful operators (ARGS="--qui
 	@$(SPARK) $(BIN)/python -m benchmarks.run $(ARGS)
 	@$(if $(ARGS),,$(SPARK) $(BIN)/python -m benchmarks.checkpoints)
 	@$(if $(ARGS),,$(SPARK) $(BIN)/python -m benchmarks.output)
+	@$(if $(ARGS),,$(SPARK) $(BIN)/python -m benchmarks.timers)
 
 bench-output: $(READY) ## Part of bench: what exactly once costs, what unaligned checkpoints gain
 	@$(SPARK) $(BIN)/python -m benchmarks.output $(ARGS)
+
+bench-timers: $(READY) ## Part of bench: registering and firing a million keys' timers, beside Spark's
+	@$(SPARK) $(BIN)/python -m benchmarks.timers $(ARGS)
 
 bench-scale: $(READY) ## What an event costs as the state grows, and how much memory it takes
 	@$(SPARK) $(BIN)/python -m benchmarks.scale $(ARGS)
