@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.api.backends import backend_named
+from holdfast.state import staged as staged_module
 from holdfast.state.machine import boot_id
 from holdfast.state.open_store import open_store
 from holdfast.state.staged import StagedEntries, after_prefix
@@ -108,22 +109,25 @@ def test_a_store_behaves_like_a_dictionary(backend: str, operations: list[tuple[
     writes=st.lists(st.lists(st.tuples(KEYS, VALUES), max_size=5), max_size=6),
     prefix=PREFIXES,
     start=PREFIXES,
+    insert_up_to=st.sampled_from([0, 2, 256]),
 )
-def test_staged_entries_are_merged_in_order(committed, writes, prefix, start) -> None:
+def test_staged_entries_are_merged_in_order(committed, writes, prefix, start, insert_up_to) -> None:
     staged, model = StagedEntries(), dict(committed)
-    for items in writes:
-        staged.stage(items)
-        model.update(items)
-        under = sorted(item for item in committed.items() if item[0].startswith(prefix))
-        expected = sorted(
-            (key, value)
-            for key, value in model.items()
-            if key.startswith(prefix) and value is not None
-        )
-        assert list(staged.merge(prefix, iter(under))) == expected
-        behind = [item for item in under if item[0] >= start]
-        expected = [item for item in expected if item[0] >= start]
-        assert list(staged.merge(prefix, iter(behind), start)) == expected
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(staged_module, "_INSERT_UP_TO", insert_up_to)
+        for items in writes:
+            staged.stage(items)
+            model.update(items)
+            under = sorted(item for item in committed.items() if item[0].startswith(prefix))
+            expected = sorted(
+                (key, value)
+                for key, value in model.items()
+                if key.startswith(prefix) and value is not None
+            )
+            assert list(staged.merge(prefix, iter(under))) == expected
+            behind = [item for item in under if item[0] >= start]
+            expected = [item for item in expected if item[0] >= start]
+            assert list(staged.merge(prefix, iter(behind), start)) == expected
 
 
 @given(PREFIXES, PREFIXES)

@@ -153,6 +153,13 @@ def test_components_of_tuples_are_compared_and_nulls_fit_any_type() -> None:
             encoder.encode(b"\x00\x01", wrong)
 
 
+def test_a_tuple_of_nothing_and_a_tuple_of_a_null_are_different_types() -> None:
+    encoder = KeyEncoder(128)
+    encoder.encode(b"\x00\x01", (None,))
+    with pytest.raises(KeyTypeError, match=r"tuple\[\?\]"):
+        encoder.encode(b"\x00\x01", ())
+
+
 def test_naive_and_zoned_datetimes_are_different_types() -> None:
     encoder = KeyEncoder(128)
     encoder.encode(b"\x00\x01", datetime(2026, 1, 1, tzinfo=UTC))

@@ -212,7 +212,8 @@ class KeyShape:
         """Types of a tuple's components; nothing for other keys."""
         if not self.name.startswith("tuple["):
             return []
-        return self.name.removeprefix("tuple[").removesuffix("]").split(", ")
+        inside = self.name.removeprefix("tuple[").removesuffix("]")
+        return inside.split(", ") if inside else []
 
 
 class KeyEncoder:

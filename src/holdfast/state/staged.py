@@ -20,8 +20,9 @@ MAX_BYTES: Final = 2**31 - 1
 
 _MISSING: Final = object()
 
-# Keeping a sorted list sorted key by key beats sorting it anew up to this share of new keys.
-_SORT_ANEW_FROM: Final = 1 / 64
+# Up to so many new keys, putting one by one into a sorted list beats merging, at any length:
+# both cost in proportion to it.
+_INSERT_UP_TO: Final = 256
 
 
 class StagedEntries:
@@ -96,7 +97,7 @@ class StagedEntries:
         new = sum(map(len, self._unsorted))
         if not self._sorted:
             self._sorted = self.in_order()
-        elif new > len(self._sorted) * _SORT_ANEW_FROM:
+        elif new > _INSERT_UP_TO:
             # Sorting finds the runs that are in order already, and only merges them.
             self._sorted = sorted(chain(self._sorted, *map(sorted, self._unsorted)))
         else:
