@@ -7,9 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import KeyedProcessFunction, OutputTag, ProcessFunction, SinkFunction, SparkSink
+from holdfast import (
+    CoMapFunction,
+    ErrorPolicy,
+    KeyedBroadcastProcessFunction,
+    KeyedProcessFunction,
+    MapStateDescriptor,
+    OutputTag,
+    ProcessFunction,
+    SinkFunction,
+    SparkSink,
+    WatermarkStrategy,
+)
 from holdfast.api.graph import Exchange, Kind
 from holdfast.errors import ConfigurationError, JobGraphError
+from holdfast.runtime.plan import TimeColumn
+from holdfast.spark.compiler import SortedChannel
 from tests.unit.programs import Program
 
 if TYPE_CHECKING:
@@ -449,3 +462,200 @@ def test_sinks_that_may_have_rows_in_a_checkpoint_are_known_in_every_mode() -> N
         set(plan.frame_sinks) == set(framed(exactly_once=True).frame_sinks) == {"calls", "written"}
     )
     assert not any(op.kind is Kind.WRITER for level in plan.levels for op in level.operators)
+
+
+# Event time
+
+BY_COLUMN = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("n")
+BY_FUNCTION = BY_COLUMN.with_timestamp_assigner(lambda value, _: value.n)
+
+
+def test_a_time_column_straight_behind_a_source_needs_no_operator(program: Program) -> None:
+    rows = program.source(ROWS).assign_timestamps_and_watermarks(BY_COLUMN).uid("time")
+    rows.key_by("k").process(Keep(), ROWS).name("keep").uid("keep").print()
+    plan = program.compile()
+    assert levels(plan) == [[], ["keep"]]
+    [source] = plan.sources
+    assert source.direct
+    assert source.time_column == TimeColumn("time", "n")
+    assert source.level.time_column == source.time_column
+    [channel] = source.channels
+    assert (channel.timed, channel.stamped_by) == (True, "time")
+    assert plan.first_wire.timed
+    assert [found.uid for found in plan.time.sources] == ["time"]
+    assert plan.time.feeds["keep"] == {"time"}
+
+
+def test_what_runs_behind_a_time_column_runs_at_the_source_and_knows_the_time(
+    program: Program,
+) -> None:
+    rows = program.source(ROWS).assign_timestamps_and_watermarks(BY_COLUMN).uid("time")
+    rows.map(same, ROWS).name("map").key_by("k").process(Keep(), ROWS).print()
+    plan = program.compile()
+    assert levels(plan)[0] == ["map"]
+    assert plan.sources[0].level.time_column == TimeColumn("time", "n")
+    [channel] = plan.first_wire.channels
+    assert (channel.timed, channel.stamped_by) == (True, None), "the source has said it"
+
+
+def test_a_function_gives_event_time_in_an_operator_of_its_own(program: Program) -> None:
+    rows = program.source(ROWS).assign_timestamps_and_watermarks(BY_FUNCTION).name("times")
+    rows.key_by("k").process(Keep(), ROWS).name("keep").print()
+    plan = program.compile()
+    assert levels(plan) == [["times"], ["keep"]]
+    assert plan.sources[0].time_column is None
+    assert plan.sources[0].level.operators[0].details == BY_FUNCTION
+
+
+@pytest.mark.parametrize("case", ["read twice", "policy", "later", "union", "rebalanced", "unread"])
+def test_a_time_column_elsewhere_is_an_operator_like_others(program: Program, case: str) -> None:
+    source = program.source(ROWS)
+    before = {
+        "later": lambda: source.map(same, ROWS).name("map"),
+        "union": lambda: source.union(program.source(ROWS)),
+        "rebalanced": source.rebalance,
+    }.get(case, lambda: source)()
+    stream = before.assign_timestamps_and_watermarks(BY_COLUMN).name("times")
+    if case == "read twice":
+        source.key_by("k").process(Keep())
+    if case == "policy":
+        stream.on_error(ErrorPolicy.skip())
+    if case != "unread":
+        stream.key_by("k").process(Keep())
+    plan = program.compile()
+    assert "times" in [name for level in levels(plan) for name in level]
+    assert all(found.time_column is None for found in plan.sources)
+
+
+def test_outputs_carry_no_event_time(program: Program) -> None:
+    rows = program.source(ROWS).assign_timestamps_and_watermarks(BY_COLUMN)
+    rows.key_by("k").process(Keep(), ROWS).print()
+    plan = program.compile()
+    assert plan.first_wire.timed
+    assert not plan.levels[-1].writes.timed
+    assert not any(output.channel.timed for output in plan.outputs)
+
+
+def test_only_channels_behind_event_time_carry_it(program: Program) -> None:
+    plain = program.source(ROWS)
+    rows = program.source(ROWS).assign_timestamps_and_watermarks(BY_COLUMN)
+    plain.key_by("k").process(Keep(), ROWS).key_by("k").process(Keep()).name("untimed")
+    plain.union(rows).key_by("k").process(Keep(), ROWS).key_by("k").process(Keep()).name("timed")
+    plan = program.compile()
+    by_consumer = {
+        name: channel.timed
+        for channel in plan.levels[1].reads.channels
+        for name in entries(plan.levels[1])[channel.id]
+    }
+    assert by_consumer == {"untimed": False, "timed": True}
+
+
+# Two inputs
+
+
+class Both(CoMapFunction):
+    def map1(self, value: Any) -> Any:
+        return value
+
+    def map2(self, value: Any) -> Any:
+        return value
+
+
+class Ruled(KeyedBroadcastProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        return [value]
+
+    def process_broadcast_element(self, value: Any, ctx: Any) -> Any:
+        return None
+
+
+RULES = MapStateDescriptor("rules", str, int)
+
+
+def test_an_operator_with_two_inputs_is_never_chained(program: Program) -> None:
+    rows, others = program.source(ROWS), program.source("x double")
+    joined = rows.map(same, ROWS).name("a").connect(others).map(Both(), ROWS).name("both")
+    joined.connect(joined).map(Both(), ROWS).name("again").map(same).name("b").print()
+    plan = program.compile()
+    assert levels(plan) == [["a"], ["both"], ["again", "b"]]
+    [both], [again, _] = (level.operators for level in plan.levels)
+    assert both.second is not None
+    assert (both.input, both.second.type) == (rows.type, others.type)
+    assert again.second is not None
+    assert [[c.side for c in level.reads.channels] for level in plan.levels] == [[0, 1], [0, 1]]
+
+
+def test_each_input_has_a_key_of_its_own(program: Program) -> None:
+    rows, others = program.source(ROWS), program.source("x double, y string")
+    rows.key_by("k").connect(others.key_by("y")).map(Both())
+    [operator] = program.compile().levels[0].operators
+    assert operator.key is not None
+    assert operator.second is not None
+    assert operator.second.key is not None
+    assert (operator.key.columns, operator.second.key.columns) == ((0,), (1,))
+    assert [c.partitioning.exchange for c in program.compile().levels[0].reads.channels] == [
+        Exchange.KEY,
+        Exchange.KEY,
+    ]
+
+
+def test_a_broadcast_channel_has_the_parallelism_of_who_reads_it(program: Program) -> None:
+    rows, rules = program.source(ROWS), program.source(ROWS)
+    rows.key_by("k").connect(rules.broadcast(RULES)).process(Ruled()).set_parallelism(5)
+    plan = program.compile()
+    data, control = plan.levels[0].reads.channels
+    assert (data.broadcast, control.broadcast) == (False, True)
+    assert (data.side, control.side) == (0, 1)
+    assert control.parallelism == plan.level_parallelism[0] == 5
+    assert plan.first_wire.ordered
+    [operator] = plan.levels[0].operators
+    assert operator.details == (RULES,)
+    assert operator.second is not None
+    assert operator.second.key is None
+
+
+# Order
+
+
+def test_a_level_reads_in_the_order_that_its_channels_ask_for(program: Program) -> None:
+    rows, rules = program.source(ROWS), program.source(ROWS)
+    by_time = program.source(ROWS).assign_timestamps_and_watermarks(BY_COLUMN)
+    rows.key_by("k").order_by("n", "k").process(Keep(), ROWS).name("a")
+    rows.key_by("k").process(Keep(), ROWS).name("b").key_by("k").process(Keep()).name("later")
+    by_time.key_by("k").order_by().process(Keep(), ROWS).name("c")
+    rows.key_by("k").connect(rules.broadcast(RULES)).process(Ruled()).name("d")
+    plan = program.compile()
+    first, second = plan.sorted_by
+    of = {
+        name: channel
+        for channel in plan.levels[0].reads.channels
+        for name in entries(plan.levels[0]).get(channel.id, [])
+        if not channel.side
+    }
+    [control] = [c for c in plan.levels[0].reads.channels if c.broadcast]
+    assert first == (
+        SortedChannel(control, ()),
+        SortedChannel(of["a"], ("n", "k")),
+        SortedChannel(of["c"], ()),
+    )
+    assert second == ()
+
+
+def test_several_broadcast_channels_are_sorted_by_their_places_once(program: Program) -> None:
+    rows, rules, more = (program.source(ROWS) for _ in range(3))
+    rows.key_by("k").connect(rules.union(more).broadcast(RULES)).process(Ruled())
+    plan = program.compile()
+    assert sum(c.broadcast for c in plan.first_wire.channels) == 2
+    [[only]] = plan.sorted_by
+    assert only.channel.broadcast
+
+
+def test_rows_are_sorted_where_they_are_read_and_not_where_they_pass(program: Program) -> None:
+    rows, rules = program.source(ROWS), program.source(ROWS)
+    data = rows.key_by("n").process(Keep(), ROWS)
+    data.key_by("k").connect(rules.broadcast(RULES)).process(Ruled())
+    plan = program.compile()
+    assert plan.sorted_by[0] == ()
+    [control] = plan.sorted_by[1]
+    assert control.channel.broadcast
+    assert control.channel in plan.levels[0].reads.channels, "it passes through the first level"

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import (
+    BroadcastProcessFunction,
+    CoMapFunction,
     EmbeddedRocksDBStateBackend,
     ErrorPolicy,
     FilterFunction,
@@ -19,10 +21,12 @@ from holdfast import (
     KeyedProcessFunction,
     KeySelector,
     MapFunction,
+    MapStateDescriptor,
     OutputTag,
     ProcessFunction,
     ReduceFunction,
     SinkFunction,
+    TimeDomain,
     ValueStateDescriptor,
 )
 from holdfast.errors import (
@@ -413,3 +417,104 @@ def test_the_runtime_context_says_what_was_given() -> None:
     with OperatorHarness(Here(), parallelism=3, subtask=1, job_parameters=given) as harness:
         harness.push(0)
         assert harness.outputs == [("Here", 1, 3, 128, 0, "5", "default", given)]
+
+
+# Time, and functions of two streams
+
+
+class Alarm(KeyedProcessFunction):
+    """Sets a timer of either domain for every element, and tells when it was called."""
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        timers = ctx.timer_service()
+        timers.register_event_time_timer(value[1])
+        timers.register_processing_time_timer(value[1])
+        yield value[0], ctx.timestamp(), timers.current_watermark()
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+        if timestamp < 0:
+            raise ValueError("before 1970")
+        yield ctx.get_current_key(), timestamp, ctx.time_domain()
+
+
+class Merged(CoMapFunction):
+    def map1(self, value: Any) -> Any:
+        return "first", value
+
+    def map2(self, value: Any) -> Any:
+        return "second", value
+
+
+class Ruled(BroadcastProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        yield value, sorted(ctx.get_broadcast_state(RULES))
+
+    def process_broadcast_element(self, value: Any, ctx: Any) -> None:
+        ctx.get_broadcast_state(RULES).put(value, 1)
+
+
+RULES = MapStateDescriptor("rules", str, int)
+
+
+def test_elements_are_pushed_with_an_event_time_or_without() -> None:
+    with OperatorHarness(Alarm(), key=first) as harness:
+        harness.push(("a", 5), ("b", 5), at=3)
+        harness.push(("a", 5))
+        assert [time for _, time, _ in harness.outputs] == [3, 3, None]
+
+
+def test_timers_fire_when_the_harness_is_told_the_time() -> None:
+    with OperatorHarness(Alarm(), key=first) as harness:
+        harness.push(("a", 5), ("b", 7))
+        harness.take()
+        harness.advance_watermark(6)
+        assert harness.take() == [("a", 5, TimeDomain.EVENT_TIME)]
+        harness.set_processing_time(7)
+        assert sorted(harness.take()) == [
+            ("a", 5, TimeDomain.PROCESSING_TIME),
+            ("b", 7, TimeDomain.PROCESSING_TIME),
+        ]
+        harness.end_input()
+        assert harness.take() == [("b", 7, TimeDomain.EVENT_TIME)]
+
+
+def test_the_watermark_goes_from_epoch_to_epoch_and_never_back() -> None:
+    with OperatorHarness(Alarm(), key=first) as harness:
+        harness.advance_watermark(50)
+        harness.advance_watermark(40)
+        harness.push(("a", 100))
+        harness.end_epoch()
+        harness.push(("a", 100))
+        harness.fail()
+        harness.push(("a", 100))
+        assert [mark for _, _, mark in harness.outputs] == [50, 50]
+
+
+def test_a_timer_that_raises_fails_the_epoch() -> None:
+    with OperatorHarness(Alarm(), key=first) as harness:
+        harness.push(("a", 5))
+        harness.end_epoch()
+        harness.push(("a", -5), ("b", 5))
+        with pytest.raises(UserFunctionError, match="before 1970"):
+            harness.advance_watermark(10)
+        harness.advance_watermark(10)
+        assert harness.outputs[1:] == [("a", 5, TimeDomain.EVENT_TIME)]
+
+
+def test_elements_of_the_second_stream_are_pushed_apart() -> None:
+    with OperatorHarness(Merged()) as harness:
+        harness.push(1)
+        harness.push_second(2, 3, at=5)
+        assert harness.outputs == [("first", 1), ("second", 2), ("second", 3)]
+
+
+@BACKENDS
+def test_a_broadcast_state_is_read_whether_the_epoch_has_used_it_or_not(backend: Any) -> None:
+    with OperatorHarness(Ruled(), broadcast=[RULES], backend=backend) as harness:
+        assert harness.operator_state("rules") == {}
+        harness.push_second("a", "b")
+        assert harness.operator_state("rules") == {"a": 1, "b": 1}
+        harness.end_epoch()
+        assert harness.operator_state("rules") == {"a": 1, "b": 1}
+        harness.push("x")
+        assert harness.outputs == [("x", ["a", "b"])]

@@ -351,3 +351,29 @@ def test_a_function_that_does_not_listen_cannot_be_told() -> None:
         pytest.raises(JobGraphError, match="Count hears of no checkpoints"),
     ):
         harness.notify_checkpoint_complete(1)
+
+
+class Reminder(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> None:
+        ctx.timer_service().register_event_time_timer(value)
+        ctx.timer_service().register_processing_time_timer(value)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+        yield timestamp, ctx.time_domain().value
+
+
+@BACKENDS
+def test_timers_are_in_a_snapshot_though_no_element_touched_them(backend: Any) -> None:
+    with OperatorHarness(Reminder(), key=whole, backend=backend) as harness:
+        harness.push(5)
+        harness.end_epoch()
+        harness.snapshot()
+        snapshot = harness.snapshot()
+        harness.advance_watermark(9)
+        harness.set_processing_time(9)
+        gone = harness.snapshot()
+    for point, expected in ((snapshot, [(5, "event time"), (5, "processing time")]), (gone, [])):
+        with OperatorHarness(Reminder(), key=whole, backend=backend, restore_from=point) as harness:
+            harness.advance_watermark(9)
+            harness.set_processing_time(9)
+            assert harness.outputs == expected

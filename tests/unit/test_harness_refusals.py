@@ -9,11 +9,15 @@ import pytest
 from holdfast import (
     AggregateFunction,
     AggregatingStateDescriptor,
+    CoMapFunction,
+    CoProcessFunction,
+    KeyedCoProcessFunction,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapFunction,
     MapStateDescriptor,
     ProcessFunction,
+    ProcessJoinFunction,
     ReduceFunction,
     ReducingStateDescriptor,
     ValueStateDescriptor,
@@ -151,3 +155,61 @@ def test_a_state_is_asked_for_by_its_own_descriptor(ask: str, descriptor: Any) -
 
     with pytest.raises(UserFunctionError, match="is described by a"):
         OperatorHarness(Asks(), key=whole)
+
+
+class Both(CoMapFunction):
+    def map1(self, value: Any) -> Any:
+        return value
+
+    def map2(self, value: Any) -> Any:
+        return value
+
+
+class KeyedBoth(KeyedCoProcessFunction):
+    def process_element1(self, value: Any, ctx: Any) -> Any:
+        return [value]
+
+    def process_element2(self, value: Any, ctx: Any) -> Any:
+        return [value]
+
+
+class PlainBoth(CoProcessFunction):
+    def process_element1(self, value: Any, ctx: Any) -> Any:
+        return [value]
+
+    def process_element2(self, value: Any, ctx: Any) -> Any:
+        return [value]
+
+
+class Joined(ProcessJoinFunction):
+    def process_element(self, left: Any, right: Any, ctx: Any) -> Any:
+        return [left]
+
+
+@pytest.mark.parametrize(
+    ("function", "key", "said"),
+    [
+        (KeyedBoth(), None, "KeyedBoth runs on a keyed stream; give a key"),
+        (PlainBoth(), whole, "PlainBoth does not run on a keyed stream"),
+        (Joined(), whole, "Joined is called by a join; call its process_element"),
+    ],
+)
+def test_a_function_of_two_streams_that_they_would_not_take_is_refused(
+    function: Any, key: Any, said: str
+) -> None:
+    with pytest.raises(JobGraphError, match=said):
+        OperatorHarness(function, key=key)
+
+
+@pytest.mark.parametrize("function", [Doubled(), Split(), whole])
+def test_a_function_of_one_stream_has_no_second(function: Any) -> None:
+    with OperatorHarness(function) as harness, pytest.raises(JobGraphError, match="of one stream"):
+        harness.push_second(1)
+
+
+@pytest.mark.parametrize("key", [whole, None])
+def test_a_function_that_maps_two_streams_runs_keyed_or_not(key: Any) -> None:
+    with OperatorHarness(Both(), key=key) as harness:
+        harness.push(1)
+        harness.push_second(1)
+        assert harness.outputs == [1, 1]

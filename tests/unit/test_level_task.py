@@ -18,6 +18,7 @@ from holdfast import (
     OutputTag,
     SinkFunction,
     ValueStateDescriptor,
+    WatermarkStrategy,
 )
 from holdfast.errors import (
     HoldfastError,
@@ -26,18 +27,22 @@ from holdfast.errors import (
     StoreVersionError,
     UserFunctionError,
 )
-from holdfast.runtime.level_task import COLLECT_EVERY, LevelTask
-from holdfast.runtime.plan import EpochPlan
+from holdfast.runtime.level_task import COLLECT_EVERY, SENDER_BITS, LevelTask
+from holdfast.runtime.plan import ORDER, EpochPlan
 from holdfast.runtime.read_columns import Reader
 from holdfast.runtime.seat import TaskIdentity
 from holdfast.runtime.wire import Packer, Unpacker
 from holdfast.runtime.write_columns import Writer
 from holdfast.spark.serialization import dump_level
 from holdfast.state import keyed_backend
+from holdfast.state.key_groups import subtask_of
+from holdfast.state.keys import key_group_of
 from holdfast.state.machine import ProcessIdentity
 from holdfast.testing import ManualClock
 from tests.unit.functions import AllFive, Count
 from tests.unit.programs import Program
+from tests.unit.timed_programs import FIRED, RULES, STAMPED, Alarm, Ruled, Stamps, TimedRun, timed
+from tests.unit.timed_programs import ROWS as TIMED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,6 +54,7 @@ if TYPE_CHECKING:
 
 ROWS = "k string, n bigint"
 COUNTS = "k string, count bigint"
+RULED = "k string, rules string"
 LOG: list[Any] = []
 
 
@@ -488,3 +494,212 @@ def test_final_results_reach_the_operators_behind_before_they_end(tmp_path: Path
 
 def same(value: Any) -> Any:
     return value
+
+
+# Event time and timers
+
+
+def test_event_times_reach_functions_wherever_rows_come_from(tmp_path: Path) -> None:
+    program = Program(parallelism=2)
+    rows = timed(program.source(TIMED))
+    at_source = program.collect(rows.process(Stamps(), STAMPED))
+    behind = program.collect(rows.key_by("k").process(KeyedStamps(), STAMPED))
+    run = TimedRun(program, tmp_path)
+    run.push([("a", 5), ("b", -7), ("c", 0)])
+    expected = [("a", 5, 5), ("b", -7, -7), ("c", 0, 0)]
+    assert sorted(at_source) == sorted(behind) == expected
+
+
+class KeyedStamps(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        yield value.k, value.t, ctx.timestamp()
+
+
+@pytest.mark.parametrize("by", ["column", "function", "both"])
+def test_a_task_reports_the_latest_event_time_that_it_has_met(by: str, tmp_path: Path) -> None:
+    program = Program(parallelism=2)
+    rows = program.source(TIMED)
+    if by != "column":
+        strategy = WatermarkStrategy(0).with_timestamp_assigner(lambda value, _: value.t)
+        rows = rows.assign_timestamps_and_watermarks(strategy).uid("function").map(same, TIMED)
+    if by != "function":
+        rows = timed(rows, uid="column")
+    program.collect(rows.key_by("k").process(KeyedStamps(), STAMPED))
+    run = TimedRun(program, tmp_path)
+    run.push([("a", 5), ("b", 9), ("c", -3)])
+    latest: dict[str, int] = {}
+    for report in run.reports:
+        for uid, time in report.latest.items():
+            latest[uid] = max(time, latest.get(uid, time))
+    assert latest == dict.fromkeys(["column", "function"] if by == "both" else [by], 9)
+    run.push([])
+    assert all(report.latest == {} for report in run.reports)
+
+
+def test_what_timers_give_out_at_the_end_reaches_the_operators_behind(tmp_path: Path) -> None:
+    """In the same task and behind an exchange, where it sets timers that fire in the same epoch."""
+    program = Program(parallelism=2)
+    fired = timed(program.source(TIMED)).key_by("k").process(Alarm(), FIRED).uid("alarm")
+    chained = program.collect(fired.map(lambda row: (row.k, row.t), TIMED).name("chained"))
+    again = fired.map(lambda row: (f"again {row.k}", row.t), TIMED).key_by("k")
+    found = program.collect(again.process(Alarm(), FIRED).uid("second"))
+    run = TimedRun(program, tmp_path)
+    run.push([("a", 10), ("b", 20), ("c", 30)])
+    run.tick()
+    assert sorted(chained) == [("a", 10), ("b", 20)]
+    assert sorted(found) == [("again a", 10, "event time"), ("again b", 20, "event time")]
+
+
+def test_an_operator_behind_ends_after_it_was_given_what_timers_gave_out(tmp_path: Path) -> None:
+    program = Program(parallelism=1)
+    fired = timed(program.source(TIMED)).key_by("k").process(Alarm(), FIRED).uid("alarm")
+    fired.map(same, FIRED).add_sink(Flushed())
+    program.collect(fired)
+    run = TimedRun(program, tmp_path)
+    run.push([("a", 10), ("b", 20)])
+    LOG.clear()
+    run.tick()
+    assert LOG == [("a", 10, "event time"), "flush"]
+
+
+def test_an_epoch_that_processes_nothing_fires_nothing(tmp_path: Path) -> None:
+    program = Program(parallelism=2)
+    stream = timed(program.source(TIMED)).key_by("k").process(Alarm("event", "processing"), FIRED)
+    found = program.collect(stream.uid("alarm"))
+    run = TimedRun(program, tmp_path)
+    run.push([("a", 10), ("b", 20)])
+    run.clock.set(100)
+    assert run.is_due()
+    run.checkpoint_only()
+    assert found == []
+    assert run.is_due()
+    run.tick()
+    assert sorted(found) == [
+        ("a", 10, "event time"),
+        ("a", 10, "processing time"),
+        ("b", 20, "processing time"),
+    ]
+
+
+def test_subtasks_that_are_due_fire_without_rows_and_others_are_not_opened(tmp_path: Path) -> None:
+    program = Program(parallelism=4)
+    stream = timed(program.source(TIMED)).key_by("k").process(Opened(), FIRED).uid("alarm")
+    found = program.collect(stream)
+    run = TimedRun(program, tmp_path)
+    run.push([(f"key-{i}", i * 10) for i in range(8)])
+    assert len(set(LOG)) > 1
+    run.tick()
+    assert sorted(time for _, time, _ in found) == [i * 10 for i in range(7)]
+    run.push([("key-7", 75)])
+    LOG.clear()
+    found.clear()
+    run.tick()
+    owner = subtask_of(key_group_of("key-7", 128), 4, 128)
+    assert found == [("key-7", 70, "event time")]
+    assert [("open", owner)] == LOG
+    LOG.clear()
+    run.tick()
+    assert LOG == []
+
+
+class Opened(Alarm):
+    def open(self, ctx: Any) -> None:
+        LOG.append(("open", ctx.get_index_of_this_subtask()))
+
+
+def test_a_failed_attempt_fires_its_timers_again(tmp_path: Path) -> None:
+    program = Program(parallelism=1)
+    stream = timed(program.source(TIMED)).key_by("k").process(Alarm(), FIRED).uid("alarm")
+    found = program.collect(stream.map(FailsOnce(), FIRED))
+    run = TimedRun(program, tmp_path)
+    run.push([("a", 10), ("b", 20)])
+    LOG.append("fail")
+    with pytest.raises(UserFunctionError, match="not this time"):
+        run.tick()
+    assert found == []
+    run.tick()
+    assert found == [("a", 10, "event time")]
+
+
+class FailsOnce(MapFunction):
+    def map(self, value: Any) -> Any:
+        if LOG:
+            LOG.clear()
+            raise ValueError("not this time")
+        return value
+
+
+# Broadcast
+
+
+def test_all_subtasks_see_broadcast_rows_first_and_in_one_order(tmp_path: Path) -> None:
+    program = Program(parallelism=3)
+    data, control = program.source(TIMED), program.source(TIMED)
+    ruled = data.key_by("k").connect(control.broadcast(RULES)).process(Ruled(), RULED)
+    found = program.collect(ruled.uid("ruled"))
+    run = TimedRun(program, tmp_path)
+    rules = [(name, number) for number in range(3) for name in "zyxwv"]
+    keys = [(f"key-{i}", 0) for i in range(12)]
+    run.push(keys, rules)
+    [seen] = {rule for _, rule in found}
+    # Of every sender in its order, and one sender after the other.
+    assert seen == "z2,y2,x2,w2,v2"
+    assert len(found) == len(keys)
+    assert {subtask for uid, subtask in run.expected} == {0, 1, 2}
+    found.clear()
+    run.push(keys, [("z", 7)])
+    [seen] = {rule for _, rule in found}
+    assert set(seen.split(",")) == {"z7", "y2", "x2", "w2", "v2"}
+
+
+def test_broadcast_rows_reach_subtasks_that_have_no_others(tmp_path: Path) -> None:
+    program = Program(parallelism=3)
+    data, control = program.source(TIMED), program.source(TIMED)
+    ruled = data.key_by("k").connect(control.broadcast(RULES)).process(Ruled(), RULED)
+    found = program.collect(ruled.uid("ruled"))
+    run = TimedRun(program, tmp_path)
+    run.push([], [("a", 1), ("b", 2)])
+    run.push([(f"key-{i}", 0) for i in range(9)], [])
+    assert {rule for _, rule in found} == {"a1,b2"}
+
+
+def test_broadcast_rows_keep_their_order_through_a_level_that_they_only_pass(
+    tmp_path: Path,
+) -> None:
+    program = Program(parallelism=3)
+    data, control = program.source(TIMED), program.source(TIMED)
+    first = data.key_by("k").process(Forward(), TIMED).uid("first").set_parallelism(1)
+    ruled = first.key_by("k").connect(control.broadcast(RULES)).process(Ruled(), RULED)
+    found = program.collect(ruled.uid("ruled"))
+    run = TimedRun(program, tmp_path)
+    run.push([(f"key-{i}", 0) for i in range(9)], [(name, 1) for name in "fedcba"])
+    assert {rule for _, rule in found} == {"f1,e1,d1,c1,b1,a1"}
+
+
+def test_rows_that_operators_give_out_are_broadcast_with_their_event_time(tmp_path: Path) -> None:
+    program = Program(parallelism=2)
+    rows = timed(program.source(TIMED)).key_by("k").process(Forward(), TIMED).uid("first")
+    found = program.collect(rows.broadcast().process(Stamps(), STAMPED).set_parallelism(3))
+    TimedRun(program, tmp_path).push([("a", 1), ("b", 2)])
+    assert sorted(found) == [("a", 1, 1)] * 3 + [("b", 2, 2)] * 3
+
+
+class Forward(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        yield value
+
+
+def test_places_go_on_from_batch_to_batch_and_from_sender_to_sender() -> None:
+    program = Program(parallelism=2)
+    data, control = program.source(TIMED), program.source(TIMED)
+    data.key_by("k").connect(control.broadcast(RULES)).process(Ruled(), RULED)
+    level = program.compile().sources[1].level
+    writer = Writer(control.type)
+    places: dict[int, list[int]] = {0: [], 1: []}
+    for sender in (0, 3):
+        task = LevelTask(level, None, TaskIdentity(sender, 0, 1), ManualClock())
+        batches = [writer.batch([("a", 1), ("b", 2)]), writer.batch([("c", 3)])]
+        for out in task.run(iter(batches)):
+            [receiver] = set(out.column("_hf_subtask").to_pylist())
+            places[receiver] += out.column(ORDER).to_pylist()
+    assert places[0] == places[1] == [0, 1, 2, *(3 * 2**SENDER_BITS + i for i in range(3))]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from holdfast.api.graph import FORWARD
+from holdfast.api.graph import FORWARD, Exchange, Partitioning
 from holdfast.api.types import StreamType
-from holdfast.runtime.plan import Channel, Wire
+from holdfast.runtime.event_times import appended
+from holdfast.runtime.plan import ORDER, TIME, Channel, Wire
 from holdfast.runtime.wire import CHANNEL, SUBTASK, Packer, Unpacker, slot_name, wire_schema
 
 WORDS = pa.schema([pa.field("k", pa.string()), pa.field("n", pa.int64())])
@@ -140,3 +142,101 @@ def test_columns_that_spark_gave_another_layout_are_brought_back() -> None:
     batch = Packer(on).pack(on.channels[0], rows, subtasks(0))
     assert batch.schema == wire_schema(on)
     assert unpacked(on, batch) == {10: [{"k": "a", "n": 1}]}
+
+
+# Event time, and the place of broadcast rows
+
+
+def with_channels(*channels: Channel, routed: bool = True) -> Wire:
+    schemas = [c.type.schema for c in channels]
+    slots: list[pa.Schema] = []
+    for schema in schemas:
+        if schema not in slots:
+            slots.append(schema)
+    slot_of = {c.id: slots.index(s) for c, s in zip(channels, schemas, strict=True)}
+    return Wire(channels, tuple(slots), slot_of, routed)
+
+
+def timed(number: int, schema: pa.Schema) -> Channel:
+    return replace(channel(number, schema), timed=True)
+
+
+def broadcast(number: int, schema: pa.Schema) -> Channel:
+    return replace(channel(number, schema), partitioning=Partitioning(Exchange.BROADCAST))
+
+
+def stamped(rows: pa.RecordBatch, name: str, *values: int | None) -> pa.RecordBatch:
+    return appended(rows, name, pa.array(values, pa.int64()))
+
+
+@pytest.mark.parametrize(
+    ("on", "names"),
+    [
+        (with_channels(timed(1, WORDS)), [SUBTASK, TIME, "k", "n"]),
+        (with_channels(timed(1, WORDS), routed=False), [TIME, "k", "n"]),
+        (with_channels(broadcast(1, WORDS)), [SUBTASK, ORDER, "k", "n"]),
+        (
+            with_channels(timed(1, WORDS), channel(2, NUMBERS), broadcast(3, NUMBERS)),
+            [SUBTASK, CHANNEL, TIME, ORDER, slot_name(0), slot_name(1)],
+        ),
+        (
+            with_channels(timed(1, WORDS), broadcast(2, WORDS)),
+            [SUBTASK, CHANNEL, TIME, ORDER, "k", "n"],
+        ),
+    ],
+    ids=["timed", "last timed", "broadcast", "slots", "shared slot"],
+)
+def test_a_wire_has_columns_for_times_and_places_if_a_channel_needs_them(
+    on: Wire, names: list[str]
+) -> None:
+    assert wire_schema(on).names == names
+
+
+def test_event_times_cross_the_wire_and_untimed_channels_have_none() -> None:
+    on = with_channels(timed(1, WORDS), channel(2, WORDS), timed(3, NUMBERS))
+    packer = Packer(on)
+    first, second, third = on.channels
+    parts = [
+        packer.pack(first, stamped(words(("a", 1), ("b", 2)), TIME, 10, None), subtasks(0, 0)),
+        packer.pack(second, words(("c", 3)), subtasks(0)),
+        packer.pack(third, stamped(numbers(7), TIME, -5), subtasks(0)),
+    ]
+    assert all(part.schema == wire_schema(on) for part in parts)
+    assert [part.column(TIME).to_pylist() for part in parts] == [[10, None], [None], [-5]]
+    mixed = pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
+    assert unpacked(on, mixed) == {
+        1: [{"k": "a", "n": 1, TIME: 10}, {"k": "b", "n": 2, TIME: None}],
+        2: [{"k": "c", "n": 3}],
+        3: [{"n": 7, TIME: -5}],
+    }
+
+
+def test_a_single_channel_keeps_its_times_and_places() -> None:
+    both = replace(broadcast(1, WORDS), timed=True)
+    on = with_channels(both)
+    rows = stamped(stamped(words(("a", 1), ("b", 2)), TIME, 5, 6), ORDER, 100, 101)
+    [(received, payload)] = Unpacker(on).unpack(
+        arrived(Packer(on).pack(both, rows, subtasks(0, 0)))
+    )
+    assert received is both
+    assert payload.schema == both.schema
+    assert payload.to_pylist() == rows.to_pylist()
+
+
+def test_broadcast_rows_of_a_batch_are_unpacked_before_the_others() -> None:
+    on = with_channels(channel(1, WORDS), broadcast(2, NUMBERS), channel(3, NUMBERS))
+    packer = Packer(on)
+    parts = [
+        packer.pack(on.channels[0], words(("a", 1)), subtasks(0)),
+        packer.pack(on.channels[2], numbers(5), subtasks(0)),
+        packer.pack(on.channels[1], stamped(numbers(8, 9), ORDER, 3, 4), subtasks(0, 0)),
+    ]
+    mixed = arrived(pa.Table.from_batches(parts).combine_chunks().to_batches()[0])
+    assert [c.id for c, _ in Unpacker(on).unpack(mixed)] == [2, 1, 3]
+    assert unpacked(on, mixed)[2] == [{"n": 8, ORDER: 3}, {"n": 9, ORDER: 4}]
+
+
+def test_places_of_rows_that_are_not_broadcast_are_null_so_that_they_sort_last() -> None:
+    on = with_channels(channel(1, WORDS), broadcast(2, WORDS))
+    batch = Packer(on).pack(on.channels[0], words(("a", 1)), subtasks(0))
+    assert batch.column(ORDER).to_pylist() == [None]

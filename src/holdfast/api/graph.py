@@ -11,6 +11,7 @@ import os
 import sys
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from holdfast.api.checkpointed import CheckpointedFunction, ListCheckpointed
@@ -145,7 +146,7 @@ class Node:
         """Whether its input is spread by key."""
         return any(edge.partitioning.exchange is Exchange.KEY for edge in self.inputs)
 
-    @property
+    @cached_property
     def timed(self) -> bool:
         """Whether its output has event time."""
         return self.kind is Kind.TIMESTAMPS or any(edge.node.timed for edge in self.inputs)

@@ -12,7 +12,7 @@ from holdfast.api.co_functions import (
     ReadOnlyBroadcastState,
 )
 from holdfast.api.descriptors import MapStateDescriptor
-from holdfast.errors import StateDescriptorError
+from holdfast.errors import StateAccessError, StateDescriptorError
 from holdfast.runtime.context import ElementContext, TimerContext
 from holdfast.runtime.element_operators import FlatMapOperator, MapOperator
 from holdfast.runtime.operators import always_iterable
@@ -73,7 +73,12 @@ class BroadcastOperator(ProcessOperator):
         timers = self._element_context.timer_service()
         self._contexts = (
             DataContext(self.current, timers, self._states),
-            ControlContext(self.current, timers, self._states, self._keyed_state),
+            ControlContext(
+                self.current,
+                timers,
+                self._states,
+                None if self.plan.key is None else self._keyed_state,
+            ),
         )
         return always_iterable(self._function.process_element)
 
@@ -116,16 +121,19 @@ class BroadcastStates:
 
     def writable(self, descriptor: MapStateDescriptor) -> MapState[Any, Any]:
         """The state itself."""
-        handle = self._handles.get(getattr(descriptor, "name", ""))
+        known = isinstance(descriptor, MapStateDescriptor)
+        handle = self._handles.get(descriptor.name) if known else None
         if handle is None:
             handle = self._opened(descriptor)
         return handle
 
     def readable(self, descriptor: MapStateDescriptor) -> ReadOnlyBroadcastState:
         """A view of the state that cannot change it."""
-        view = self._views.get(getattr(descriptor, "name", ""))
+        known = isinstance(descriptor, MapStateDescriptor)
+        view = self._views.get(descriptor.name) if known else None
         if view is None:
-            view = self._views[descriptor.name] = _ReadOnly(self.writable(descriptor))
+            state = self.writable(descriptor)
+            view = self._views[descriptor.name] = _ReadOnly(state)
         return view
 
     def _opened(self, descriptor: MapStateDescriptor) -> MapState[Any, Any]:
@@ -212,9 +220,9 @@ class ControlContext(ElementContext, KeyedBroadcastContext):
         current: CurrentKey,
         timers: TimerService,
         states: BroadcastStates,
-        keyed_state: Callable[[], KeyedStateBackend],
+        keyed_state: Callable[[], KeyedStateBackend] | None,
     ) -> None:
-        """A context without a key; `keyed_state` opens the state of all keys."""
+        """A context without a key; `keyed_state` opens the state of all keys, if there are any."""
         super().__init__(current, timers)
         self._states = states
         self._keyed_state = keyed_state
@@ -235,6 +243,11 @@ class ControlContext(ElementContext, KeyedBroadcastContext):
         self, descriptor: StateDescriptor, function: Callable[[Any, Any], None]
     ) -> None:
         """Call `function(key, state)` for every key that has such state."""
+        if self._keyed_state is None:
+            raise StateAccessError(
+                f"apply_to_keyed_state({descriptor.name!r}): there is no keyed state beside a "
+                "stream that is not keyed; connect a keyed stream, i.e. after a key_by()"
+            )
         call = getattr(function, "process", function)
         backend, current = self._keyed_state(), self._current
         state = backend.register(descriptor)

@@ -11,7 +11,6 @@ import contextlib
 import gc
 import os
 import socket
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -277,8 +276,7 @@ class LevelTask:
     def _fire(self, seat: Seat) -> Iterator[pa.RecordBatch]:
         """Let the timers fire that the clock and the watermark reach at the end of the epoch."""
         time = None if self._epoch is None else self._epoch.time
-        by_clock = seat.fire_by_clock(everything=time is not None and time.last)
-        for output in chain(by_clock, seat.fire_by_watermark()):
+        for output in seat.fire_at_end(everything=time is not None and time.last):
             self._emit(seat, output)
             yield from self._sent()
 

@@ -203,6 +203,26 @@ class Seat:
         if self._fires():
             yield from self._fire(TimeDomain.EVENT_TIME, watermark, watermark)
 
+    def fire_at_end(self, *, everything: bool, watermark: int | None = None) -> Iterator[Output]:
+        """What timers give out at the end of the input, those set meanwhile included.
+
+        Args:
+            everything: See `fire_by_clock`.
+            watermark: See `fire_by_watermark`.
+        """
+        yield from self.fire_by_clock(everything=everything)
+        yield from self.fire_by_watermark(watermark)
+        while self._fires() and self._is_due():
+            yield from self.fire_by_clock()
+            yield from self.fire_by_watermark(watermark)
+
+    def _is_due(self) -> bool:
+        """Whether timers are pending that the clock or the watermark has reached."""
+        event, processing = self._next_timer(EVENT_TIMERS), self._next_timer(PROCESSING_TIMERS)
+        return (event is not None and event <= self._timers.watermark) or (
+            processing is not None and processing <= self._clock.now_ms()
+        )
+
     def _fires(self) -> bool:
         if self._time is None or not self.plan.has_timers:
             return False
@@ -297,8 +317,7 @@ class Seat:
         )
 
     def _next_timer(self, name: str) -> int | None:
-        state = self.state
-        assert state is not None
+        state = self.open_state()
         return state.timers(name).next_time if state.has_timers(name) else None
 
     def _commit_store(

@@ -179,8 +179,8 @@ class OperatorHarness:
 
     def end_input(self) -> None:
         """Let time come to its end, as at the end of a bounded stream: every timer fires."""
-        self._fire(self._seat.fire_by_clock(everything=True))
-        self.advance_watermark(MAX_WATERMARK)
+        self._watermark = MAX_WATERMARK
+        self._fire(self._seat.fire_at_end(everything=True, watermark=MAX_WATERMARK))
 
     def _fire(self, outputs: Iterable[Output]) -> None:
         try:
@@ -434,7 +434,7 @@ class OperatorHarness:
             max_parallelism=self._max_parallelism,
             outlets=(),
             second=self._second_input(),
-            details=self._broadcast or None,
+            details=self._broadcast if self._kind in BROADCAST else None,
         )
 
     def _second_input(self) -> SecondInput | None:
