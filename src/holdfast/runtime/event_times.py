@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -11,7 +11,7 @@ from holdfast.runtime.operators import Output
 from holdfast.runtime.plan import TIME
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from holdfast.runtime.operators import Times
 
 
 def times_of(rows: pa.RecordBatch) -> list[int | None] | None:
@@ -26,7 +26,7 @@ def times_of(rows: pa.RecordBatch) -> list[int | None] | None:
     return found
 
 
-def time_array(times: Sequence[int | None] | None, count: int) -> pa.Array:
+def time_array(times: Times | None, count: int) -> pa.Array:
     """Event times as a column; nulls if there are none."""
     return pa.nulls(count, pa.int64()) if times is None else pa.array(times, pa.int64())
 
@@ -39,23 +39,25 @@ def appended(rows: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatc
 def by_tag(output: Output) -> tuple[Output, dict[str, Output]]:
     """The outputs without a tag, and those of every tag; each with its event times."""
     out, times = output
-    places: dict[str | None, list[int]] = {None: []}
-    for place, value in enumerate(out):
-        tag = value[0].tag_id if is_tagged(value) else None
-        places.setdefault(tag, []).append(place)
-    if len(places) == 1:
+    # Where a side output is in use this is on the path of every output: no calls here.
+    tagged = [
+        place
+        for place, value in enumerate(out)
+        if type(value) is tuple and len(value) == 2 and type(value[0]) is OutputTag
+    ]
+    if not tagged:
         return output, {}
-    parts = {
-        tag: Output(
-            [out[i] if tag is None else out[i][1] for i in chosen],
-            None if times is None else [times[i] for i in chosen],
-        )
-        for tag, chosen in places.items()
+    by_name: dict[str, list[int]] = {}
+    for place in tagged:
+        by_name.setdefault(out[place][0].tag_id, []).append(place)
+    aside = set(tagged)
+    main = [place for place in range(len(out)) if place not in aside]
+    sides = {
+        tag: Output([out[place][1] for place in places], _chosen(times, places))
+        for tag, places in by_name.items()
     }
-    main = parts.pop(None)
-    return main, {tag: part for tag, part in parts.items() if tag is not None}
+    return Output([out[place] for place in main], _chosen(times, main)), sides
 
 
-def is_tagged(value: Any) -> bool:
-    """Whether an output is for a side output."""
-    return type(value) is tuple and len(value) == 2 and type(value[0]) is OutputTag
+def _chosen(times: Times | None, places: list[int]) -> Times | None:
+    return None if times is None else [times[place] for place in places]
