@@ -505,6 +505,7 @@ def test_watermarks_are_what_the_whole_history_says(
     marks = Watermarks(TimeLine(sources, fed), 0)
     now = 0
     seen: dict[str, list[tuple[int, int]]] = {f"s{n}": [] for n in numbers}
+    missed: dict[str, list[int]] = {f"s{n}": [] for n in numbers}
     reached: dict[str, list[int]] = {uid: [MIN_WATERMARK] for uid in fed}
 
     def naive(uid: str) -> int:
@@ -528,7 +529,8 @@ def test_watermarks_are_what_the_whole_history_says(
             if source.uid in fed[uid]
             and (
                 source.idle_after_ms is None
-                or now - max([0] + [at for at, _ in seen[source.uid]]) < source.idle_after_ms
+                or max([0, *missed[source.uid]]) - max([0] + [at for at, _ in seen[source.uid]])
+                < source.idle_after_ms
             )
         ]
         least = min(active) if active else max(marks_of.values())
@@ -537,9 +539,12 @@ def test_watermarks_are_what_the_whole_history_says(
     for passed, latest, advances in history:
         now += passed
         found = {f"s{n}": time for n, time in latest.items() if n in numbers}
-        marks.saw(found, now)
-        for uid, time in found.items():
-            seen[uid].append((now, time))
+        marks.saw(found, now, read_at=now)
+        for uid in seen:
+            if uid in found:
+                seen[uid].append((now, found[uid]))
+            else:
+                missed[uid].append(now)
         possible = marks.possible(now)
         timed_ones = {uid for uid, above in fed.items() if above - {UNTIMED}}
         assert possible == {uid: naive(uid) for uid in timed_ones}

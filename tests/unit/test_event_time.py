@@ -189,16 +189,34 @@ def test_sources_without_watermarks_and_inputs_without_event_time_hold_everythin
 
 def test_an_idle_source_holds_nothing_back_until_it_is_heard_of_again() -> None:
     marks = Watermarks(line(source("a"), source("b", idle=10), x={"a", "b"}), 1000)
-    marks.saw({"a": 100}, 1005)
-    assert marks.possible(1009) == {"x": MIN_WATERMARK}
-    assert marks.possible(1010) == {"x": 99}
-    marks.advanced(marks.possible(1010))
-    marks.saw({"b": 31}, 1020)
+    marks.saw({"a": 100}, 1012, read_at=1009)
+    assert marks.possible(1012) == {"x": MIN_WATERMARK}
+    marks.saw({"a": 101}, 1012, read_at=1010)
+    assert marks.possible(1012) == {"x": 100}
+    marks.advanced(marks.possible(1012))
+    marks.saw({"b": 31}, 1020, read_at=1020)
     assert marks.sources()["b"] == 30
-    assert marks.possible(1021) == {"x": 99}, "it does not go back for those that come late"
-    marks.saw({"a": 200}, 1022)
-    assert marks.possible(1029) == {"x": 99}
-    assert marks.possible(1030) == {"x": 199}
+    assert marks.possible(1021) == {"x": 100}, "it does not go back for those that come late"
+    marks.saw({"a": 200}, 1029, read_at=1029)
+    assert marks.possible(1029) == {"x": 100}
+    marks.saw({"a": 201}, 1030, read_at=1030)
+    assert marks.possible(1030) == {"x": 200}
+
+
+def test_a_long_epoch_makes_no_source_idle_whose_rows_may_wait_behind_it() -> None:
+    marks = Watermarks(line(source("a"), source("b", idle=10), x={"a", "b"}), 1000)
+    marks.saw({"a": 100, "b": 50}, 1001, read_at=1000)
+    marks.saw({"a": 200}, 9000, read_at=1002)
+    assert marks.possible(9000) == {"x": 49}
+
+
+def test_waiting_for_the_next_epoch_makes_no_source_idle() -> None:
+    lines = line(source("a", idle=10), source("b", idle=10), x={"a", "b"})
+    marks = Watermarks(lines, 1000, interval_ms=500)
+    marks.saw({"a": 100, "b": 50}, 1000, read_at=1000)
+    assert marks.possible(1500) == {"x": 49}
+    assert marks.possible(1509) == {"x": 49}
+    assert marks.possible(1510) == {"x": 99}, "an epoch would have begun: nothing has come"
 
 
 def test_where_all_are_idle_the_furthest_counts() -> None:

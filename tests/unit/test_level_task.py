@@ -27,7 +27,7 @@ from holdfast.errors import (
     StoreVersionError,
     UserFunctionError,
 )
-from holdfast.runtime.level_task import COLLECT_EVERY, SENDER_BITS, LevelTask
+from holdfast.runtime.level_task import COLLECT_EVERY, ROW_BITS, LevelTask
 from holdfast.runtime.plan import ORDER, EpochPlan
 from holdfast.runtime.read_columns import Reader
 from holdfast.runtime.seat import TaskIdentity
@@ -702,4 +702,4 @@ def test_places_go_on_from_batch_to_batch_and_from_sender_to_sender() -> None:
         for out in task.run(iter(batches)):
             [receiver] = set(out.column("_hf_subtask").to_pylist())
             places[receiver] += out.column(ORDER).to_pylist()
-    assert places[0] == places[1] == [0, 1, 2, *(3 * 2**SENDER_BITS + i for i in range(3))]
+    assert places[0] == places[1] == [0, 1, 2, *(3 * 2**ROW_BITS + i for i in range(3))]

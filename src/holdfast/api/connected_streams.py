@@ -16,6 +16,7 @@ from holdfast.api.co_functions import (
 )
 from holdfast.api.descriptors import MapStateDescriptor
 from holdfast.api.graph import Edge, Kind
+from holdfast.api.key_types import key_type
 from holdfast.api.options import signed_duration_ms
 from holdfast.api.streams import DataStream, KeyedStream, output_type_of, wrong_function
 from holdfast.errors import JobGraphError
@@ -119,7 +120,8 @@ class ConnectedStreams:
         if keyed != isinstance(self.second, KeyedStream):
             raise JobGraphError(
                 "connect: one of the two streams is keyed and the other is not; key both, or "
-                "neither, or broadcast the other one"
+                "neither, or broadcast the other one with the descriptors of its states, as in "
+                "rules.broadcast(MapStateDescriptor(...))"
             )
         return keyed
 
@@ -238,6 +240,7 @@ def _joined(
     output: StreamType,
     details: object = None,
 ) -> DataStream:
+    _check_keys(first, second)
     edges = first._edges + tuple(replace(edge, side=1) for edge in second._edges)
     node = first._env.graph.add(kind, edges, output, function=function, details=details)
     return DataStream(first._env, (Edge(node, None, output),))
@@ -257,6 +260,23 @@ def _common_output(
         f"the two methods of the function declare different types, {output} and {other}; give an "
         "output_type that holds both"
     )
+
+
+def _check_keys(first: DataStream, second: DataStream) -> None:
+    """Refuse keys that can never be equal, as far as their types tell."""
+    mine, theirs = _key_types(first), _key_types(second)
+    if mine is not None and theirs is not None and mine != theirs:
+        raise JobGraphError(
+            f"the two streams have keys of different types, {', '.join(mine)} and "
+            f"{', '.join(theirs)}, which are never equal; cast one of them before key_by"
+        )
+
+
+def _key_types(stream: DataStream) -> list[str] | None:
+    """Types of a key that is made of columns, as keys are compared; None of others."""
+    edge = stream._edges[0]
+    columns = edge.partitioning.columns
+    return [key_type(edge.type.schema.field(column).type) for column in columns] or None
 
 
 def _check(function: object, wanted: type, what: str) -> None:

@@ -51,7 +51,7 @@ RIGHT: Final = "join:right"
 LATE_DROPPED: Final = "numLateRecordsDropped"
 """Name of the counter of elements that came too late and were dropped."""
 PLACES_LIMIT: Final = 500_000
-"""Places that a buffer may hold in memory before it forgets them."""
+"""Places and keys that a buffer may hold in memory before it forgets them."""
 
 _SIGN: Final = 2**63
 _entry_key: Final = Struct(">QI").pack
@@ -128,7 +128,9 @@ class JoinBuffer:
 
     def forget(self, key: Any) -> None:
         """Look through a key's elements again when they are next asked for."""
-        self._size -= len(self._places.pop(key, ()))
+        places = self._places.pop(key, None)
+        if places is not None:
+            self._size -= 1 + len(places)
 
     def relieve(self) -> None:
         """Keep memory within bounds."""
@@ -139,7 +141,7 @@ class JoinBuffer:
     def _look_through(self) -> list[Place]:
         places = sorted((_time_in(entry), entry) for entry in self._state)
         self._places[self._current.key] = places
-        self._size += len(places)
+        self._size += 1 + len(places)
         return places
 
     def _count(self, time: int) -> int:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from holdfast.api.output import OutputTag
+from holdfast.api.time import MAX_WATERMARK
 from holdfast.errors import OutputTypeError
 from holdfast.runtime.copies import copier, shared
 from holdfast.runtime.event_times import appended, by_tag, time_array, times_of
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
     from holdfast.runtime.partition import Route
     from holdfast.runtime.plan import Channel, EpochPlan, LevelPlan, OperatorPlan, Outlet
 
-SENDER_BITS = 40
-"""Bits of a broadcast row's place that count the rows of one sender."""
+LEVELS, SUBTASK_BITS, ROW_BITS = 32, 17, 40
+"""A broadcast row's place: of 62 bits, 5 for the sender's level, and so many for the others."""
 COLLECT_EVERY = 16
 """Batches between two runs of the garbage collector, which is off in between."""
 
@@ -89,15 +90,20 @@ class LevelTask:
                 gc.enable()
 
     def _process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        unpacker = Unpacker(self._level.reads)
+        unpacker = Unpacker(self._level.reads, self._alike())
         if self._cut is not None:
             for channel, rows in self._cut.left_before():
+                if channel.stamped_by is not None:
+                    uid = channel.stamped_by
+                    self._note_time(uid, latest_time(rows, f"operator {uid!r}"))
                 yield from self._enter_until_cut(self._cut, channel, rows, left_before=True)
         for count, batch in enumerate(batches, 1):
             if batch.num_rows == 0:
                 continue
+            for uid, stamped in unpacker.stamped(batch):
+                self._note_time(uid, latest_time(stamped, f"operator {uid!r}"))
             for channel, rows in unpacker.unpack(batch):
-                rows = self._stamped(channel, rows)
+                rows = self._stamped(rows)
                 # Rows that go to all subtasks are few, and their state is to stay the same.
                 if self._cut is None or channel.broadcast or not self._is_taken(channel):
                     self._enter(channel, rows)
@@ -110,13 +116,24 @@ class LevelTask:
     def _is_taken(self, channel: Channel) -> bool:
         return channel.id in self._level.entries
 
-    def _stamped(self, channel: Channel, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows that arrive, with their event time if they come straight from a source."""
-        time, uid = self._level.time_column, channel.stamped_by
+    def _alike(self) -> list[tuple[Channel, ...]]:
+        """The channels in groups: those of a union enter the same operators in the same way."""
+        level = self._level
+        groups: dict[Any, list[Channel]] = {}
+        for c in level.reads.channels:
+            entries = level.entries.get(c.id)
+            # Rows that are left over are kept by channel, which must tell whose time they have.
+            source = None if self._cut is None else c.stamped_by
+            way = (entries, c.side, c.type, c.key, c.timed, c.broadcast, source)
+            groups.setdefault(c.id if entries is None else repr(way), []).append(c)
+        return [tuple(group) for group in groups.values()]
+
+    def _stamped(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows that arrive at a source, with their event time if they have some."""
+        time = self._level.time_column
         if time is not None:
-            rows, uid = with_time(rows, time.column), time.uid
-        if uid is not None:
-            self._note_time(uid, latest_time(rows, f"operator {uid!r}"))
+            rows = with_time(rows, time.column)
+            self._note_time(time.uid, latest_time(rows, f"operator {time.uid!r}"))
         return rows
 
     def _note_time(self, uid: str, latest: int | None) -> None:
@@ -168,7 +185,8 @@ class LevelTask:
 
     def _put_everywhere(self, channel: Channel, rows: pa.RecordBatch) -> None:
         # By the sender first: its rows stay in their order, the same one for every subtask.
-        first = (self._task.subtask << SENDER_BITS) + self._placed
+        sender = ((self._level.index % LEVELS) << SUBTASK_BITS) + self._task.subtask
+        first = (sender << ROW_BITS) + self._placed
         self._placed += rows.num_rows
         places = pa.array(range(first, first + rows.num_rows), pa.int64())
         rows = appended(rows, ORDER, places)
@@ -262,7 +280,7 @@ class LevelTask:
             seat = self._seats.get(index)
             if seat is not None:
                 yield from self._fire(seat)
-                self._emit(seat, Output(seat.operator.finish()))
+                self._emit(seat, _at_the_end(seat))
         yield from self._sent()
         self._left_over = () if self._cut is None else self._cut.close()
         for seat in self._seats.values():
@@ -355,3 +373,9 @@ class LevelTask:
             for output in seat.fire_by_clock():
                 self._emit(seat, output)
         return seat
+
+
+def _at_the_end(seat: Seat) -> Output:
+    """What an operator gives out when all its input is processed; at the end of time."""
+    out = seat.operator.finish()
+    return Output(out, [MAX_WATERMARK] * len(out) if seat.plan.timed else None)

@@ -184,6 +184,8 @@ class OperatorPlan:
     """The other input, of an operator that has two."""
     details: Any = None
     """What it is told beside its function; see the operator of its kind."""
+    timed: bool = False
+    """Whether what it gives out has event time."""
 
     @property
     def has_timers(self) -> bool:

@@ -180,15 +180,18 @@ class Seat:
         time = self._time
         return time is not None and (self.plan.uid, self._subtask) in time.due
 
-    def fire_by_clock(self, *, everything: bool = False) -> Iterator[Output]:
+    def fire_by_clock(
+        self, *, everything: bool = False, now: int | None = None
+    ) -> Iterator[Output]:
         """What timers give out that the clock has reached.
 
         Args:
             everything: Whether all others fire too, since nobody will wait for them; but none
                 that is set meanwhile, unless the clock has reached it as well.
+            now: What the clock says; it is asked if None.
         """
         if self._fires():
-            now = self._clock.now_ms()
+            now = self._clock.now_ms() if now is None else now
             until = MAX_WATERMARK if everything else now
             yield from self._fire(TimeDomain.PROCESSING_TIME, until, now)
 
@@ -212,15 +215,17 @@ class Seat:
         """
         yield from self.fire_by_clock(everything=everything)
         yield from self.fire_by_watermark(watermark)
-        while self._fires() and self._is_due():
-            yield from self.fire_by_clock()
+        # Asked once: timers that are set anew for a little later must not keep the epoch going.
+        now = self._clock.now_ms()
+        while self._fires() and self._is_due(now):
+            yield from self.fire_by_clock(now=now)
             yield from self.fire_by_watermark(watermark)
 
-    def _is_due(self) -> bool:
+    def _is_due(self, now: int) -> bool:
         """Whether timers are pending that the clock or the watermark has reached."""
         event, processing = self._next_timer(EVENT_TIMERS), self._next_timer(PROCESSING_TIMERS)
         return (event is not None and event <= self._timers.watermark) or (
-            processing is not None and processing <= self._clock.now_ms()
+            processing is not None and processing <= now
         )
 
     def _fires(self) -> bool:

@@ -58,18 +58,22 @@ class TimestampOperator(Operator):
         except Exception:
             whole = False
         if not whole or (fresh and not -_BOUND <= min(fresh) <= max(fresh) < _BOUND):
-            return self._one_by_one(elements, before)
+            return self._one_by_one(elements, before, fresh)
         if fresh:
             self._note(max(fresh))
         return Output(elements, fresh)
 
-    def _one_by_one(self, elements: list[Any], before: Times) -> Output:
-        """The same where an element has no time; what becomes of it, the policy says."""
+    def _one_by_one(self, elements: list[Any], before: Times, known: list[Any]) -> Output:
+        """The same where an element has no time; what becomes of it, the policy says.
+
+        For elements whose times are `known` already, the function is not called again.
+        """
         out: list[Any] = []
         times: list[int | None] = []
-        for element, old in zip(elements, before, strict=True):
+        for place, (element, old) in enumerate(zip(elements, before, strict=True)):
             try:
-                time = self._checked(self._call(element, old))
+                found = known[place] if place < len(known) else self._call(element, old)
+                time = self._checked(found)
             except Exception as error:
                 if self.plan.policy.mode == "fail":
                     raise self._refusal(element, error) from error

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from holdfast.runtime.plan import ORDER, TIME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from holdfast.runtime.plan import Channel, Wire
 
@@ -85,27 +85,46 @@ class Packer:
 class Unpacker:
     """Takes rows off the wire, channel by channel."""
 
-    def __init__(self, wire: Wire) -> None:
-        """An unpacker for one wire; its rows have arrived, without the routing column."""
+    def __init__(self, wire: Wire, alike: Iterable[tuple[Channel, ...]] | None = None) -> None:
+        """An unpacker for one wire; its rows have arrived, without the routing column.
+
+        Args:
+            wire: The wire.
+            alike: All channels, in groups whose rows can be taken together, as one channel's: so
+                they stay in order among each other. Each by itself, if None.
+        """
         self._wire = wire
+        groups = [(channel,) for channel in wire.channels] if alike is None else alike
         # What is broadcast comes before the other rows of its batch, as before those of others.
-        self._channels = sorted(wire.channels, key=lambda channel: not channel.broadcast)
+        self._groups = sorted(groups, key=lambda group: not group[0].broadcast)
+        self._stamped = [channel for channel in wire.channels if channel.stamped_by is not None]
 
     def unpack(self, batch: pa.RecordBatch) -> Iterator[tuple[Channel, pa.RecordBatch]]:
-        """The rows of every channel that has any in `batch`, in the channel's columns."""
+        """Rows of every group that has any in `batch`, in the columns of its first channel."""
         wire = self._wire
         if not wire.tagged:
             yield wire.channels[0], self._payload(wire.channels[0], batch)
             return
         tags = batch.column(CHANNEL)
         present = set(pc.unique(tags).to_pylist())
-        for channel in self._channels:
-            if channel.id not in present:
+        for group in self._groups:
+            mine = [channel.id for channel in group if channel.id in present]
+            if not mine:
                 continue
             rows = batch
-            if len(present) > 1:
-                rows = batch.filter(pc.equal(tags, channel.id))
-            yield channel, self._payload(channel, rows)
+            if len(mine) < len(present):
+                rows = batch.filter(pc.is_in(tags, pa.array(mine, pa.int32())))
+            yield group[0], self._payload(group[0], rows)
+
+    def stamped(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Rows whose event time is new, by the uid of what has given it to them."""
+        for channel in self._stamped:
+            assert channel.stamped_by is not None
+            rows = batch
+            if self._wire.tagged:
+                rows = batch.filter(pc.equal(batch.column(CHANNEL), channel.id))
+            if rows.num_rows:
+                yield channel.stamped_by, rows
 
     def _payload(self, channel: Channel, rows: pa.RecordBatch) -> pa.RecordBatch:
         wire = self._wire

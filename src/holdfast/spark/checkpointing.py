@@ -227,8 +227,13 @@ class Checkpointing:
         """The figures now; None if the job takes no checkpoints."""
         return None if self._checkpointer is None else self._checkpointer.statistics.snapshot()
 
-    def close(self, status: JobStatus | None) -> None:
-        """The job has ended so; None if another driver has taken it over."""
+    def close(self, status: JobStatus | None, *, may_continue: bool = False) -> None:
+        """The job has ended so; None if another driver has taken it over.
+
+        Args:
+            status: How it has ended.
+            may_continue: Whether there may be more input one day, for a job under the same id.
+        """
         if self._checkpointer is not None:
             self._checkpointer.close()
         if self._publication is not None:
@@ -243,6 +248,8 @@ class Checkpointing:
                 "start the job again under the same job id to publish it: %s",
                 self._files.root,
             )
+        elif status is JobStatus.FINISHED and may_continue:
+            self._checkpointer.drop_staged()
         elif _is_deleted(status, self._settings.retention):
             self._fence.check()
             delete_job(self._files)

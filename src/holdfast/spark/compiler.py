@@ -347,6 +347,7 @@ class _Compiler:
             outlets=tuple(o for o in outlets if o is not None),
             second=None if second is None else SecondInput(second.type, _key_plan(second)),
             details=node.details,
+            timed=node.timed,
         )
 
     def _outlet(self, node: Node, tag: str | None, places: dict[int, int]) -> Outlet | None:
@@ -467,6 +468,7 @@ def _time_columns(nodes: list[Node]) -> dict[int, Node]:
             and edge.partitioning.exchange is Exchange.FORWARD
             and readers == [node]
             and node.policy.mode == "fail"
+            and node.parallelism is None
             and any(e.node is node for n in nodes for e in n.inputs)
         ):
             found[node.id] = node

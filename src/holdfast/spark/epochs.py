@@ -108,6 +108,7 @@ class EpochRunner:
         pinning: Pinning,
         start: StartingPoint | None = None,
         delivery: Delivery | None = None,
+        interval_ms: int = 0,
     ) -> None:
         """Prepare what all epochs share; functions are pickled here, once."""
         self._delivery = delivery or Delivery()
@@ -127,7 +128,7 @@ class EpochRunner:
         self._source_levels = {source.uid: dump_level(source.level) for source in plan.sources}
         self._schemas = [spark_schema(wire_schema(level.writes)) for level in plan.levels]
         self._reports = spark.sparkContext.accumulator([], ReportsParam())
-        self._time = TimeKeeper(plan, set(self._expected), self._clock.now_ms())
+        self._time = TimeKeeper(plan, set(self._expected), self._clock.now_ms(), interval_ms)
         self._tables = LookupTables(spark, plan.lookups)
         self._pinning = pinning
         last_wire = plan.levels[-1].writes if plan.levels else plan.first_wire
@@ -217,7 +218,7 @@ class EpochRunner:
 
         An epoch without a batch has no input but what earlier ones have left over.
         """
-        start = monotonic()
+        start, started = monotonic(), self._clock.now_ms()
         order = order or EpochOrder()
         rows = self.rows(self._no_rows() if batch is None else batch, order)
         self.epoch += 1
@@ -231,7 +232,9 @@ class EpochRunner:
         self._acknowledge(reports)
         if not order.idle:
             self.channel_rows = tuple(left for report in reports for left in report.left_over)
-        self._time.ended(reports, self._clock.now_ms(), left_over=bool(self.channel_rows))
+        read_at = None if batch is None else started
+        now = self._clock.now_ms()
+        self._time.ended(reports, now, read_at=read_at, left_over=bool(self.channel_rows))
         duration = int((monotonic() - start) * 1000)
         statistics = self._statistics.add(self.epoch, duration, reports, self.watermarks())
         return EpochResult(statistics, reports, self.channel_rows)

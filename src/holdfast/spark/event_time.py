@@ -84,18 +84,39 @@ def held_back(line: TimeLine) -> list[str]:
 class Watermarks:
     """The watermarks of one incarnation. They are not state: each begins at the least."""
 
-    def __init__(self, line: TimeLine, now: int) -> None:
-        """Nothing was seen yet; `now` is when sources begin to be idle."""
+    def __init__(self, line: TimeLine, now: int, interval_ms: int = 0) -> None:
+        """Nothing was seen yet.
+
+        Args:
+            line: What gives rows their event time, and which operators depend on it.
+            now: When sources begin to be idle.
+            interval_ms: How long rows may wait for the next epoch, while none runs.
+        """
         self._sources = {source.uid: source for source in line.sources}
         self._feeds = {uid: feeds for uid, feeds in line.feeds.items() if feeds - {UNTIMED}}
         self._seen = dict.fromkeys(self._sources, MIN_WATERMARK)
         self._heard = dict.fromkeys(self._sources, now)
+        """When the last input was read in which a source had rows."""
+        self._missed = dict.fromkeys(self._sources, now)
+        """When the last input was read in which it had none."""
+        self._ended = now
+        """When the last epoch has ended: from then on, nobody has kept input waiting."""
+        self._interval_ms = interval_ms
         self._current = dict.fromkeys(line.feeds, MIN_WATERMARK)
 
-    def saw(self, latest: Mapping[str, int], now: int) -> None:
-        """An epoch has ended, and these are the latest event times it has met, by time source."""
+    def saw(self, latest: Mapping[str, int], now: int, read_at: int | None = None) -> None:
+        """An epoch has ended.
+
+        Args:
+            latest: The latest event times it has met, by time source.
+            now: When it has ended.
+            read_at: When its input was read; None if it had none.
+        """
+        self._ended = now
+        if read_at is not None:
+            for uid in self._sources:
+                (self._heard if uid in latest else self._missed)[uid] = read_at
         for uid, time in latest.items():
-            self._heard[uid] = now
             bound = self._sources[uid].out_of_orderness_ms
             if bound is not None:
                 self._seen[uid] = max(self._seen[uid], time - bound - 1)
@@ -138,4 +159,9 @@ class Watermarks:
 
     def _is_idle(self, uid: str, now: int) -> bool:
         limit = self._sources[uid].idle_after_ms
-        return limit is not None and now - self._heard[uid] >= limit
+        if limit is None:
+            return False
+        # Rows may have come since input was last read: only what was looked for can be missing.
+        missing_for = self._missed[uid] - self._heard[uid]
+        quiet_for = now - self._ended - self._interval_ms
+        return missing_for >= limit or quiet_for >= limit

@@ -275,13 +275,20 @@ class Incarnation:
         self._join_idle_group()
         with self._lock:
             self._drain()
+            self._run_timers(event_time=True)
             self._end_time()
-            pause = 0.0
-            while self._last_batch is not None and not self._barriers.settle():
-                self._stopping.wait(pause)
-                pause = TRY_AGAIN
-                if not self._run_idle_epoch(last=True):
-                    return
+            self._settle()
+            # Still with the lock: no epoch may follow the last checkpoint.
+            self._ended.set()
+
+    def _settle(self) -> None:
+        """Take checkpoints until one contains everything."""
+        pause = 0.0
+        while self._last_batch is not None and not self._barriers.settle():
+            self._stopping.wait(pause)
+            pause = TRY_AGAIN
+            if not self._run_idle_epoch(last=True):
+                return
 
     def _end_time(self) -> None:
         """Let everything fire that still waits, if all input there will ever be is processed."""

@@ -252,6 +252,7 @@ class JobClient:
             self._pinning,
             restored.start,
             self._checkpointing.delivery,
+            self._order.pace.interval_ms,
         )
         self._runner = runner
         self._checkpointing.begin(job, restored, query_dir, leaves)
@@ -350,7 +351,8 @@ class JobClient:
         # What another driver has taken over is no longer this one's to delete; and a program
         # that does not fit its checkpoints, or did not start, is corrected and started again.
         kept = not self._ran or isinstance(self._failure, FencedError | RestoreError)
-        self._checkpointing.close(None if kept else self._status)
+        more = not self._order.pace.ends
+        self._checkpointing.close(None if kept else self._status, may_continue=more)
 
     def _close_runner(self) -> None:
         if self._runner is not None:

@@ -146,7 +146,7 @@ def in_order(df: DataFrame, channels: tuple[SortedChannel, ...], wire: Wire) -> 
     """
     if not channels:
         return df
-    by_column = [key for one in channels for key in _sort_keys(one, wire)]
+    by_column = _sort_keys([one for one in channels if not one.channel.broadcast], wire)
     arrived = F.monotonically_increasing_id()
     if not by_column:
         # One number for both, which is what Spark sorts fastest; broadcast rows come below zero.
@@ -157,19 +157,19 @@ def in_order(df: DataFrame, channels: tuple[SortedChannel, ...], wire: Wire) -> 
     return df.sortWithinPartitions(*by_column, F.col(ARRIVED)).drop(ARRIVED)
 
 
-def _sort_keys(one: SortedChannel, wire: Wire) -> list[Column]:
-    """What the rows of a channel are sorted by; nothing for those that are only broadcast."""
-    if one.channel.partitioning.order is None:
-        return []
-    slot = "" if wire.flat else f"{slot_name(wire.slot_of[one.channel.id])}."
-    paths = [f"{slot}{_quoted(name)}" for name in one.columns] or [TIME]
-    return [_of_channel(F.col(path), one, wire) for path in paths]
-
-
-def _of_channel(column: Column, one: SortedChannel, wire: Wire) -> Column:
-    if not wire.tagged:
-        return column
-    return F.when(F.col(CHANNEL) == one.channel.id, column)
+def _sort_keys(channels: list[SortedChannel], wire: Wire) -> list[Column]:
+    """What rows are sorted by; those of a union by one and the same."""
+    alike: dict[tuple[int, tuple[str, ...]], list[int]] = {}
+    for one in channels:
+        same = (wire.slot_of[one.channel.id], one.columns)
+        alike.setdefault(same, []).append(one.channel.id)
+    keys = []
+    for (slot, names), ids in alike.items():
+        inside = "" if wire.flat else f"{slot_name(slot)}."
+        for path in [f"{inside}{_quoted(name)}" for name in names] or [TIME]:
+            column = F.col(path)
+            keys.append(F.when(F.col(CHANNEL).isin(ids), column) if wire.tagged else column)
+    return keys
 
 
 def _by_channel(df: DataFrame, channels: tuple[Channel, ...]) -> Column:

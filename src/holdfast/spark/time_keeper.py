@@ -21,9 +21,11 @@ Store = tuple[str, int]
 class TimeKeeper:
     """Time in one incarnation: watermarks, and when the next timers are due."""
 
-    def __init__(self, plan: JobPlan, restored: Iterable[Store], now: int) -> None:
+    def __init__(
+        self, plan: JobPlan, restored: Iterable[Store], now: int, interval_ms: int = 0
+    ) -> None:
         """Nothing was seen yet; in stores that were restored there may be timers."""
-        self._watermarks = Watermarks(plan.time, now)
+        self._watermarks = Watermarks(plan.time, now, interval_ms)
         with_timers = {
             operator.uid
             for level in plan.levels
@@ -66,17 +68,34 @@ class TimeKeeper:
         targets = self._watermarks.possible(now) if event_time else {}
         return any(True for _ in self._due(targets, now))
 
-    def ended(self, reports: Iterable[TaskReport], now: int, *, left_over: bool) -> None:
-        """The epoch has ended well."""
+    def ended(
+        self,
+        reports: Iterable[TaskReport],
+        now: int,
+        *,
+        read_at: int | None = None,
+        left_over: bool = False,
+    ) -> None:
+        """The epoch has ended well.
+
+        Args:
+            reports: What its tasks have reported.
+            now: When it has ended.
+            read_at: When its input was read; None if it had none.
+            left_over: Whether some of the input waits for another epoch.
+        """
         self._watermarks.advanced(self._targets)
         self._targets = {}
+        latest: dict[str, int] = {}
         for report in reports:
-            self._watermarks.saw(report.latest, now)
+            for uid, time in report.latest.items():
+                latest[uid] = max(time, latest.get(uid, time))
             for uid, store in report.stores.items():
                 where = (uid, report.subtask)
                 self._unknown.discard(where)
                 _note(self._event, where, store.next_event_timer)
                 _note(self._processing, where, store.next_processing_timer)
+        self._watermarks.saw(latest, now, read_at)
         if self._held and not left_over:
             self._catch_up(now)
 
