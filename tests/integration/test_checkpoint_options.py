@@ -129,7 +129,7 @@ def test_storage_that_is_full_costs_checkpoints_but_no_state(
 @pytest.mark.parametrize(
     ("end", "kept_with"),
     [
-        (JobStatus.FINISHED, ()),
+        (JobStatus.FINISHED, (NONE, DELETE, RETAIN)),
         (JobStatus.CANCELED, (RETAIN,)),
         (JobStatus.FAILED, (DELETE, RETAIN)),
     ],
@@ -143,6 +143,7 @@ def test_retention_decides_what_the_end_of_a_job_leaves(
     kept_with: tuple[str, ...],
 ) -> None:
     job = RecoveryJob(spark, tmp_path / "chk", restarts=0, settings={RETENTION: retention})
+    # A job that has processed what there is goes on when there is more.
     job.env.set_available_now(end is JobStatus.FINISHED)
     client = job.settled().start(feed.fill(1).stream(), Mishap(at=40), JOB)
     if end is not JobStatus.FINISHED:

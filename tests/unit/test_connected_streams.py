@@ -373,3 +373,13 @@ def test_an_order_needs_columns_or_event_time(rows: DataStream) -> None:
         rows.key_by("k").order_by("m")
     with pytest.raises(JobGraphError, match="sorts by event time, which this stream does not have"):
         rows.key_by("k").order_by()
+
+
+def test_columns_whose_values_are_never_equal_as_keys_are_refused(program: Program) -> None:
+    numbers = program.source("k int, n bigint").key_by("k")
+    texts = program.source("k string, n bigint").key_by("k")
+    with pytest.raises(JobGraphError, match="keys of different types, int and str"):
+        numbers.connect(texts).process(KeyedProcessed())
+    wide = program.source("k bigint, n bigint").key_by("k")
+    numbers.connect(wide).process(KeyedProcessed())
+    numbers.connect(texts.key_by(lambda row: int(row.k))).process(KeyedProcessed())

@@ -20,7 +20,7 @@ from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.errors import StateAccessError, UserFunctionError
 from holdfast.runtime import process_operator
 from holdfast.state.timers import Timer
-from holdfast.testing import OperatorHarness
+from holdfast.testing import ManualClock, OperatorHarness
 from tests.unit.programs import Program
 from tests.unit.timed_programs import FIRED, ROWS, STAMPED, Alarm, Stamps, TimedRun, timed
 
@@ -498,3 +498,31 @@ def test_a_due_timer_of_the_clock_set_at_the_very_end_fires(tmp_path: Path) -> N
     run.push([("a", 10)])
     run.finish()
     assert sorted(found) == [("a", 10, "event time"), ("a", 50, "processing time")]
+
+
+class RunningClock(ManualClock):
+    """A clock that goes on whenever it is looked at."""
+
+    def now_ms(self) -> int:
+        self.advance(60)
+        return super().now_ms()
+
+
+def test_an_epoch_ends_though_timers_are_always_set_for_a_little_later(tmp_path: Path) -> None:
+    def arm(function: Any, value: Any, ctx: Any) -> None:
+        ctx.timer_service().register_processing_time_timer(1)
+
+    def fired(function: Any, timestamp: int, ctx: Any) -> Iterator[Any]:
+        yield ctx.get_current_key(), timestamp, ctx.time_domain().value
+        timers = ctx.timer_service()
+        timers.register_processing_time_timer(timers.current_processing_time() + 50)
+
+    program = Program()
+    stream = timed(program.source(ROWS)).key_by("k").process(Scripted(arm, fired), FIRED)
+    found = program.collect(stream.uid("op"))
+    run = TimedRun(program, tmp_path)
+    run.clock = RunningClock()
+    run.push([("a", 10)])
+    assert 1 <= len(found) <= 3
+    run.tick()
+    assert len(found) > 1

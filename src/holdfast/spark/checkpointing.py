@@ -227,12 +227,12 @@ class Checkpointing:
         """The figures now; None if the job takes no checkpoints."""
         return None if self._checkpointer is None else self._checkpointer.statistics.snapshot()
 
-    def close(self, status: JobStatus | None, *, may_continue: bool = False) -> None:
+    def close(self, status: JobStatus | None, *, goes_on: bool = False) -> None:
         """The job has ended so; None if another driver has taken it over.
 
         Args:
             status: How it has ended.
-            may_continue: Whether there may be more input one day, for a job under the same id.
+            goes_on: Whether another run goes on from here, with input that is yet to come.
         """
         if self._checkpointer is not None:
             self._checkpointer.close()
@@ -248,7 +248,7 @@ class Checkpointing:
                 "start the job again under the same job id to publish it: %s",
                 self._files.root,
             )
-        elif status is JobStatus.FINISHED and may_continue:
+        elif status is JobStatus.FINISHED and goes_on:
             self._checkpointer.drop_staged()
         elif _is_deleted(status, self._settings.retention):
             self._fence.check()

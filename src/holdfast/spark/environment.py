@@ -368,6 +368,7 @@ class StreamExecutionEnvironment:
             plan=plan,
             pace=pace,
             restarts=self.get_restart_strategy(),
+            lasting_id=settings.get(conf.JOB_ID) is not None,
             local_dir=settings.get(conf.LOCAL_STATE_DIR),
             listeners=tuple(self._listeners),
         )

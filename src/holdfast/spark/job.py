@@ -83,6 +83,8 @@ class JobOrder:
     plan: JobPlan
     pace: Pace
     restarts: RestartStrategy
+    lasting_id: bool = False
+    """Whether other runs of the job have the same id."""
     local_dir: str | None = None
     listeners: tuple[Callable[[EpochStatistics], None], ...] = ()
 
@@ -351,8 +353,9 @@ class JobClient:
         # What another driver has taken over is no longer this one's to delete; and a program
         # that does not fit its checkpoints, or did not start, is corrected and started again.
         kept = not self._ran or isinstance(self._failure, FencedError | RestoreError)
-        more = not self._order.pace.ends
-        self._checkpointing.close(None if kept else self._status, may_continue=more)
+        # A job of the same id finds them, and goes on with what has come meanwhile.
+        goes_on = self._order.lasting_id and not self._order.pace.ends
+        self._checkpointing.close(None if kept else self._status, goes_on=goes_on)
 
     def _close_runner(self) -> None:
         if self._runner is not None:
