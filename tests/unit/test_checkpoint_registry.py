@@ -63,3 +63,14 @@ def test_what_is_unused_is_what_a_naive_count_says(events):
             shared.register(checkpoint_id, paths)
             naive.setdefault(checkpoint_id, set()).update(paths)
         assert shared.in_use == set().union(*naive.values())
+
+
+def test_a_complete_checkpoint_lets_go_of_what_it_has_not_built_upon():
+    shared = SharedFiles()
+    shared.register(1, ["a", "b", "c"])
+    shared.register(2, ["a", "b", "c"])
+    assert shared.unregister(1) == set()
+    shared.register(3, ["c"])
+    assert shared.settle(2, ["a", "d"]) == {"b"}
+    assert shared.in_use == {"a", "c", "d"}
+    assert shared.unregister(2) == {"a", "d"}

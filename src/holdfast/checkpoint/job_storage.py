@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast.api.sink import OPENED
@@ -86,10 +87,17 @@ class JobStorage:
                 self.files.delete(path)
 
     def complete(self, metadata: CheckpointMetadata) -> None:
-        """Write the metadata, last of all; raises as `store_metadata` does."""
+        """Write the metadata, last of all; raises as `store_metadata` does.
+
+        Files that it could have built upon, and does not, go if no other checkpoint uses them.
+        """
         store_metadata(self.files, metadata, self._fence)
         with self._lock:
-            self._shared.register(metadata.checkpoint_id, _paths(metadata, SHARED))
+            unused = self._shared.settle(metadata.checkpoint_id, _paths(metadata, SHARED))
+        # What cannot be removed now is left for a sweep.
+        with suppress(HoldfastError):
+            for path in unused:
+                self.files.delete(path)
 
     def is_gone(self, checkpoint_id: int) -> bool:
         """Whether it is certain that nobody can find a checkpoint complete."""

@@ -45,13 +45,31 @@ class SharedFiles:
         for path in paths:
             self._users.setdefault(path, set()).add(checkpoint_id)
 
+    def settle(self, checkpoint_id: int, paths: Iterable[str]) -> set[str]:
+        """Note that a complete checkpoint uses `paths` and nothing else.
+
+        Returns:
+            Files that it was registered with and that no other one uses, to be deleted.
+
+        Raises:
+            CheckpointError: See `register`.
+        """
+        paths = set(paths)
+        self.register(checkpoint_id, paths)
+        return self._give_up(checkpoint_id, but=paths)
+
     def unregister(self, checkpoint_id: int) -> set[str]:
         """Forget a checkpoint; the files that no other one uses, to be deleted.
 
         A checkpoint that is not registered uses nothing.
         """
+        return self._give_up(checkpoint_id, but=set())
+
+    def _give_up(self, checkpoint_id: int, but: set[str]) -> set[str]:
         unused = set()
         for path, users in self._users.items():
+            if path in but:
+                continue
             users.discard(checkpoint_id)
             if not users:
                 unused.add(path)
