@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from holdfast import KeyedProcessFunction, MapFunction, ValueStateDescriptor
+from holdfast import KeyedProcessFunction, MapFunction, ValueStateDescriptor, WatermarkStrategy
 from holdfast.checkpoint import staging
 from holdfast.checkpoint.files import FileSystemFiles
 from holdfast.checkpoint.staging import FileStaging
@@ -455,3 +455,19 @@ def test_rows_of_other_columns_than_the_operator_takes_are_refused(
     new.channel_rows = old.channel_rows
     with pytest.raises(RestoreError, match=r"'Slow' \(uid 'slow'\).*\['k', 'n'\].*\['k', 'm'\]"):
         new.run([])
+
+
+@pytest.mark.parametrize("assigner", ["n", lambda row, _: row.n], ids=["column", "function"])
+def test_rows_that_were_left_over_tell_how_far_time_has_come(
+    files: FileSystemFiles, tmp_path: Path, assigner: Any
+) -> None:
+    program = Program(parallelism=1)
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(assigner)
+    timed = program.source(ROWS).assign_timestamps_and_watermarks(strategy).uid("time")
+    program.collect(timed.key_by("k").process(SlowCount(), ROWS).uid("slow"))
+    run = start(program, files, tmp_path)
+    run.run(rows(5), cut_at=1_002)
+    assert left_in(run) == [2, 3, 4]
+    # As after a recovery, when nobody remembers what the first epoch has seen.
+    run.run([])
+    assert {uid: time for one in run.reports for uid, time in one.latest.items()} == {"time": 4}

@@ -14,6 +14,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.api.output import OutputTag
 from holdfast.api.time import MAX_WATERMARK
@@ -93,9 +94,9 @@ class LevelTask:
         unpacker = Unpacker(self._level.reads, self._alike())
         if self._cut is not None:
             for channel, rows in self._cut.left_before():
-                if channel.stamped_by is not None:
-                    uid = channel.stamped_by
-                    self._note_time(uid, latest_time(rows, f"operator {uid!r}"))
+                if channel.time_source is not None:
+                    # After a recovery nothing else tells how far time has come with them.
+                    self._note_time(channel.time_source, pc.max(rows.column(TIME)).as_py())
                 yield from self._enter_until_cut(self._cut, channel, rows, left_before=True)
         for count, batch in enumerate(batches, 1):
             if batch.num_rows == 0:
@@ -123,7 +124,7 @@ class LevelTask:
         for c in level.reads.channels:
             entries = level.entries.get(c.id)
             # Rows that are left over are kept by channel, which must tell whose time they have.
-            source = None if self._cut is None else c.stamped_by
+            source = None if self._cut is None else c.time_source
             way = (entries, c.side, c.type, c.key, c.timed, c.broadcast, source)
             groups.setdefault(c.id if entries is None else repr(way), []).append(c)
         return [tuple(group) for group in groups.values()]

@@ -79,6 +79,8 @@ class Channel:
     """Whether rows carry their event time."""
     stamped_by: str | None = None
     """Uid under which the watermark is kept, if these are rows whose event time is new."""
+    time_source: str | None = None
+    """The same, of what has given rows their event time before; None if it is not one alone."""
 
     @property
     def broadcast(self) -> bool:

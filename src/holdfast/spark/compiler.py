@@ -135,11 +135,12 @@ class _Compiler:
     """The steps of one compilation, and what they have found out so far."""
 
     def __init__(self, graph: JobGraph, settings: Settings) -> None:
-        self._graph = _in_use(graph)
+        nodes = _in_use(graph)
         self._settings = settings
-        self._absorbed = _time_columns(self._graph)
-        self._graph = [node for node in self._graph if node.id not in self._absorbed]
         self._uids = graph.uids()
+        self._time = time_line(nodes, self._uids)
+        self._absorbed = _time_columns(nodes)
+        self._graph = [node for node in nodes if node.id not in self._absorbed]
         self._levels: dict[int, int] = {}
         self._parallelism: dict[int, int] = {}
         self._max_parallelism: dict[int, int] = {}
@@ -172,7 +173,7 @@ class _Compiler:
             level_parallelism=tuple(self._tasks(wire) for wire in wires[:-1]),
             frame_sinks={self._uids[node.id]: node for node in self._graph if _takes_frames(node)},
             sorted_by=tuple(_sorted_channels(wire, i) for i, wire in enumerate(wires[:-1], 1)),
-            time=time_line([*self._graph, *self._absorbed.values()], self._uids),
+            time=self._time,
             lookups={
                 self._uids[node.id]: node.details
                 for node in self._graph
@@ -273,7 +274,13 @@ class _Compiler:
             side=edge.side,
             timed=timed,
             stamped_by=self._uids[edge.node.id] if timed and producer is not edge.node else None,
+            time_source=self._time_source(edge.node) if timed else None,
         )
+
+    def _time_source(self, node: Node) -> str | None:
+        """What alone has given the rows of a node their event time, if it is one alone."""
+        above = self._time.feeds[self._uids[node.id]]
+        return next(iter(above)) if len(above) == 1 else None
 
     def _keeps_place(self, edge: Edge, node: Node) -> bool:
         """Whether rows that only cross levels, without an exchange, can keep their subtask."""
