@@ -38,6 +38,7 @@ def test_a_few_kills_of_driver_and_workers_change_neither_state_nor_output(tmp_p
     assert outcome.restores >= 4
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_lost_executor_changes_nothing(tmp_path: Path) -> None:
     plan = Plan(seed=1, kills=1, cluster=True, only=("executor",))

@@ -150,7 +150,7 @@ print(json.dumps({fault: outcome(fault) for fault in ("none", "raise", "kill")})
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+@pytest.mark.parametrize("backend", [pytest.param("hashmap", marks=pytest.mark.slow), "rocksdb"])
 def test_attempts_that_fail_or_are_killed_change_nothing(tmp_path: Path, backend: str) -> None:
     program = tmp_path / "program.py"
     program.write_text(RETRIES)

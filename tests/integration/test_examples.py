@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from holdfast.faults import VARIABLE
 
 ROOT = Path(__file__).parents[2]
@@ -118,6 +120,7 @@ def test_the_buffering_sink_loses_nothing_when_its_driver_is_killed(tmp_path: Pa
     assert len(flushed("undisturbed")) == len(set(flushed("undisturbed"))) == 84 // 7
 
 
+@pytest.mark.slow
 def test_the_file_sink_writes_every_row_once_though_its_driver_is_killed(tmp_path: Path) -> None:
     arguments = (str(tmp_path / "orders"), "--checkpoints", str(tmp_path / "checkpoints"))
     kill = {"point": "before-publish", "action": "kill", "checkpoint": 3}
@@ -131,6 +134,7 @@ def test_the_file_sink_writes_every_row_once_though_its_driver_is_killed(tmp_pat
     assert not (tmp_path / "orders" / ".holdfast").exists()
 
 
+@pytest.mark.slow
 def test_the_ledger_takes_every_entry_once_though_its_driver_is_killed(tmp_path: Path) -> None:
     arguments = (str(tmp_path / "ledger"), "--checkpoints", str(tmp_path / "checkpoints"))
     kill = {"point": "after-publish", "action": "kill", "checkpoint": 3}

@@ -95,6 +95,7 @@ def seconds_to_first_checkpoint(
     return first.at - backlog.begun, result.statistics
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_faults")
 def test_a_backlog_does_not_hold_up_an_unaligned_checkpoint(
     spark: SparkSession, tmp_path: Path

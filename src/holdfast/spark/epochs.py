@@ -56,6 +56,8 @@ class StartingPoint:
     """Checkpoint that it was restored from."""
     channel_rows: tuple[ChannelRows, ...] = ()
     """Input that the checkpoint holds."""
+    with_timers: frozenset[str] = frozenset()
+    """Operators, by uid, that have had timers."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,8 @@ class EpochRunner:
         self._source_levels = {source.uid: dump_level(source.level) for source in plan.sources}
         self._schemas = [spark_schema(wire_schema(level.writes)) for level in plan.levels]
         self._reports = spark.sparkContext.accumulator([], ReportsParam())
-        self._time = TimeKeeper(plan, set(self._expected), self._clock.now_ms(), interval_ms)
+        restored = {store for store in start.expected if store[0] in start.with_timers}
+        self._time = TimeKeeper(plan, restored, self._clock.now_ms(), interval_ms)
         self._tables = LookupTables(spark, plan.lookups)
         self._pinning = pinning
         last_wire = plan.levels[-1].writes if plan.levels else plan.first_wire

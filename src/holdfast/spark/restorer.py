@@ -30,12 +30,13 @@ from holdfast.spark.snapshot_transfer import restore_one
 from holdfast.spark.source_snapshots import position_of
 from holdfast.state.directories import delete_incarnations
 from holdfast.state.machine import ProcessIdentity
+from holdfast.state.timers import KIND as TIMERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from holdfast.api.backends import StateBackend
-    from holdfast.checkpoint.metadata import CheckpointMetadata
+    from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorSnapshot
     from holdfast.checkpoint.storage import JobCheckpointFiles
     from holdfast.spark.compiler import JobPlan
     from holdfast.spark.epochs import JobIdentity
@@ -231,6 +232,7 @@ class Restorer:
                 {(one.uid, one.subtask): one.version for one in done},
                 metadata.checkpoint_id,
                 self._channel_rows(metadata, files, ground.job),
+                frozenset(operator.uid for operator in metadata.operators if _had_timers(operator)),
             ),
             job=ground.job,
             position=position,
@@ -288,6 +290,10 @@ class Restorer:
                 )
             )
         return tuple(found)
+
+
+def _had_timers(operator: OperatorSnapshot) -> bool:
+    return any(state["kind"] == TIMERS for state in operator.states)
 
 
 def _next_try(job: JobIdentity, attempt: int) -> JobIdentity:

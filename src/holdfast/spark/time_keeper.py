@@ -24,7 +24,7 @@ class TimeKeeper:
     def __init__(
         self, plan: JobPlan, restored: Iterable[Store], now: int, interval_ms: int = 0
     ) -> None:
-        """Nothing was seen yet; in stores that were restored there may be timers."""
+        """Nothing was seen yet; in these stores, which were restored, there may be timers."""
         self._watermarks = Watermarks(plan.time, now, interval_ms)
         with_timers = {
             operator.uid
