@@ -28,7 +28,7 @@ from holdfast.runtime.plan import (
     TimeColumn,
     Wire,
 )
-from holdfast.spark.event_time import TimeLine, time_line
+from holdfast.spark.event_time import TimeLine, time_columns, time_line
 from holdfast.spark.staged_frames import StagedFrameSink
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class _Compiler:
         self._settings = settings
         self._uids = graph.uids()
         self._time = time_line(nodes, self._uids)
-        self._absorbed = _time_columns(nodes)
+        self._absorbed = time_columns(nodes)
         self._graph = [node for node in nodes if node.id not in self._absorbed]
         self._levels: dict[int, int] = {}
         self._parallelism: dict[int, int] = {}
@@ -455,31 +455,6 @@ def _key_plan(edge: Edge) -> KeyPlan | None:
         return None
     names = list(edge.type.schema.names)
     return KeyPlan(tuple(map(names.index, partitioning.columns)), partitioning.selector)
-
-
-def _time_columns(nodes: list[Node]) -> dict[int, Node]:
-    """Nodes that only say in which column the rows of a source have their event time.
-
-    They run no code, so the JVM can do what they say. Where a source's rows are read without
-    their event time as well, a node of its own gives it to the others.
-    """
-    found = {}
-    for node in nodes:
-        if node.kind is not Kind.TIMESTAMPS or not isinstance(node.details.assigner, str):
-            continue
-        [edge, *others] = node.inputs
-        readers = [n for n in nodes for e in n.inputs if e.node is edge.node]
-        if (
-            not others
-            and edge.node.kind is Kind.SOURCE
-            and edge.partitioning.exchange is Exchange.FORWARD
-            and readers == [node]
-            and node.policy.mode == "fail"
-            and node.parallelism is None
-            and any(e.node is node for n in nodes for e in n.inputs)
-        ):
-            found[node.id] = node
-    return found
 
 
 def _sorted_channels(wire: Wire, level: int) -> tuple[SortedChannel, ...]:

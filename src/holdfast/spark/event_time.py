@@ -73,6 +73,31 @@ def time_line(nodes: Iterable[Node], uids: Mapping[int, str]) -> TimeLine:
     return TimeLine(tuple(sources), feeds)
 
 
+def time_columns(nodes: list[Node]) -> dict[int, Node]:
+    """Nodes that only say in which column the rows of a source have their event time.
+
+    They run no code, so the JVM can do what they say. Where a source's rows are read without
+    their event time as well, a node of its own gives it to the others.
+    """
+    found = {}
+    for node in nodes:
+        if node.kind is not Kind.TIMESTAMPS or not isinstance(node.details.assigner, str):
+            continue
+        [edge, *others] = node.inputs
+        readers = [n for n in nodes for e in n.inputs if e.node is edge.node]
+        if (
+            not others
+            and edge.node.kind is Kind.SOURCE
+            and edge.partitioning.exchange is Exchange.FORWARD
+            and readers == [node]
+            and node.policy.mode == "fail"
+            and node.parallelism is None
+            and any(e.node is node for n in nodes for e in n.inputs)
+        ):
+            found[node.id] = node
+    return found
+
+
 def held_back(line: TimeLine) -> list[str]:
     """Operators, by uid, whose watermark only moves at the end of the job.
 
