@@ -230,7 +230,7 @@ class Doubling(KeyedBroadcastProcessFunction):
         yield from found
 
 
-@pytest.mark.parametrize("backend", [HASHMAP, ROCKSDB])
+@pytest.mark.parametrize("backend", [HASHMAP, pytest.param(ROCKSDB, marks=slow)])
 def test_what_is_broadcast_reaches_the_state_of_every_key_once(
     spark: SparkSession, tmp_path: Path, backend: str
 ) -> None:
@@ -284,7 +284,7 @@ class Counted(ReplayableSource):
             yield datum(i)
 
 
-@pytest.mark.parametrize("mode", ["AT_LEAST_ONCE", "EXACTLY_ONCE"])
+@pytest.mark.parametrize("mode", [pytest.param("AT_LEAST_ONCE", marks=slow), "EXACTLY_ONCE"])
 def test_a_control_stream_costs_no_second_pass_over_the_data(
     spark: SparkSession, tmp_path: Path, mode: str
 ) -> None:
@@ -498,7 +498,7 @@ class Placed(Ruled):
             yield (*row, self.subtask)
 
 
-@pytest.mark.parametrize("backend", [HASHMAP, ROCKSDB])
+@pytest.mark.parametrize("backend", [pytest.param(HASHMAP, marks=slow), ROCKSDB])
 def test_every_subtask_has_a_copy_however_many_there_are(
     spark: SparkSession, tmp_path: Path, backend: str
 ) -> None:

@@ -97,6 +97,7 @@ def test_the_demo_shows_progress_and_ends_with_a_summary() -> None:
     assert any("status     FINISHED" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_the_buffering_sink_loses_nothing_when_its_driver_is_killed(tmp_path: Path) -> None:
     def arguments(name: str) -> tuple[str, ...]:
         return (str(tmp_path / name), "--checkpoints", str(tmp_path / f"{name}-checkpoints"))

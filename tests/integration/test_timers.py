@@ -51,6 +51,9 @@ def no_faults(injected: Faults, tmp_path: Path) -> None:
     injected.plan(tmp_path)
 
 
+slow = pytest.mark.slow
+
+
 class Reminders(KeyedProcessFunction):
     """Reminds of the one element of every key after some time; counts how often it did."""
 
@@ -183,7 +186,7 @@ def test_a_timer_that_fails_without_data_fails_the_job_like_any_function(
     assert "on_timer" in str(caught.value.__cause__)
 
 
-@pytest.mark.parametrize("backend", [HASHMAP, ROCKSDB])
+@pytest.mark.parametrize("backend", [pytest.param(HASHMAP, marks=slow), ROCKSDB])
 def test_overdue_timers_fire_after_a_restore_though_no_data_comes(
     spark: SparkSession, tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,9 +274,6 @@ class TimedJob:
         written = ds.dataset(self.place / "files").to_table().to_pylist()
         assert sorted(tuple(row.values()) for row in written) == windows(elements)
         assert self.totals.rows == windows(elements, 2 * WINDOW)
-
-
-slow = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
@@ -368,7 +368,7 @@ class Rescaled:
         return sorted(self._windows.rows)
 
 
-@pytest.mark.parametrize("backend", [HASHMAP, ROCKSDB])
+@pytest.mark.parametrize("backend", [HASHMAP, pytest.param(ROCKSDB, marks=slow)])
 def test_every_timer_fires_once_on_any_number_of_subtasks(
     spark: SparkSession, tmp_path: Path, backend: str
 ) -> None:
