@@ -103,18 +103,25 @@ class Delay(KeyedBroadcastProcessFunction):
     """Holds events back until the watermark has reached them, in map state and timers.
 
     Every subtask is handed the control elements, which are numbered: one that is lost,
-    repeated or out of its place stops the job for good.
+    repeated or out of its place stops the job for good. Without `holds`, events pass at once,
+    and what waits is only removed: an epoch of timers is never cut.
     """
+
+    def __init__(self, holds: bool = True) -> None:
+        self.holds = holds
 
     def open(self, ctx: Any) -> None:
         self.waiting = ctx.get_map_state(MapStateDescriptor("waiting", int, Ledgered))
 
-    def process_element(self, value: Any, ctx: Any) -> None:
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Ledgered]:
         self.waiting.put(ctx.timestamp(), value)
         ctx.timer_service().register_event_time_timer(ctx.timestamp())
+        if not self.holds:
+            yield value
 
     def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Ledgered]:
-        yield self.waiting.get(timestamp)
+        if self.holds:
+            yield self.waiting.get(timestamp)
         self.waiting.remove(timestamp)
 
     def process_broadcast_element(self, value: Any, ctx: Any) -> None:

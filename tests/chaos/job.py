@@ -195,7 +195,8 @@ def build(
     elements = None if options.count is None else CONTROL
     control = env.from_generator(int, count=elements, rate=CONTROL_RATE, type_info=int)
     rules = control.uid("control").set_parallelism(1).broadcast(RULES)
-    delayed = ledger.key_by("key").connect(rules).process(Delay(), Ledgered).uid("delay")
+    delay = Delay(holds=not options.unaligned)
+    delayed = ledger.key_by("key").connect(rules).process(delay, Ledgered).uid("delay")
     keys = delayed.key_by("key").process(FoldByKey(), Folded).uid("keys")
     slow = FoldByTeam(SLOW if options.unaligned else 0.0)
     teams = keys.key_by("team").process(slow, Output).uid("teams")
