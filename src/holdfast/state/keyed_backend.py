@@ -33,7 +33,8 @@ from holdfast.state.key_decoding import KeyDecoder, read_keys
 from holdfast.state.keys import KeyEncoder, KeyShape
 from holdfast.state.list_table import ListTable
 from holdfast.state.map_table import MapTable
-from holdfast.state.table import StateTable
+from holdfast.state.namespaces import NamespacedKeyEncoder
+from holdfast.state.table import CurrentKey, StateTable
 from holdfast.state.timers import KIND, TIMER_NAMES, TimerTable
 from holdfast.state.value_table import (
     AggregatingValue,
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
 
     from holdfast.api.state import State
     from holdfast.state.store import StateStore, StoreStatistics
-    from holdfast.state.table import CurrentKey
 
 S = TypeVar("S", bound=StateTable)
 """A kind of table."""
@@ -65,6 +65,24 @@ OPERATOR_KEY: Final = b"\x00\x00operator"
 """Key of the entry about the operator."""
 STATE_PREFIX: Final = b"\x00\x00state"
 """What the keys of the entries about its states begin with; their names follow."""
+
+
+class StateScope:
+    """States that follow one current key: a key itself, or a key and a namespace.
+
+    In the void namespace the current key is the key. Elsewhere it is the tuple of a key and
+    the namespace's bytes, such as a window's; the states of all namespaces share a name.
+    """
+
+    __slots__ = ("current", "encoder", "states", "tables")
+
+    def __init__(self, current: CurrentKey, encoder: KeyEncoder | NamespacedKeyEncoder) -> None:
+        """No states yet."""
+        self.current = current
+        self.encoder = encoder
+        self.states: dict[str, tuple[StateDescriptor, State]] = {}
+        self.tables: list[StateTable] = []
+        """The tables behind the states."""
 
 
 class KeyedStateBackend:
@@ -95,8 +113,6 @@ class KeyedStateBackend:
         self._store = store
         self._current = current
         self._chunks = ChunkNumbers(epoch)
-        self._states: dict[str, tuple[StateDescriptor, State]] = {}
-        self._tables: list[StateTable] = []
         self._timers: dict[str, TimerTable] = {}
         self._key_groups = range(max_parallelism) if key_groups is None else key_groups
         try:
@@ -106,10 +122,24 @@ class KeyedStateBackend:
             store.abort()
             raise
         self._max_parallelism = max_parallelism
+        self._void = StateScope(current, self._encoder)
+        self._scopes = [self._void]
         self.warnings: list[str] = []
 
-    def register(self, descriptor: StateDescriptor) -> State:
-        """Handle to the described state; the same one for the same name and kind."""
+    def namespaced(self) -> StateScope:
+        """A new scope, whose current key is a tuple of a key and a namespace."""
+        scope = StateScope(CurrentKey(), NamespacedKeyEncoder(self._encoder))
+        self._scopes.append(scope)
+        return scope
+
+    def register(self, descriptor: StateDescriptor, scope: StateScope | None = None) -> State:
+        """Handle to the described state; the same one for the same name and kind.
+
+        Args:
+            descriptor: Name, kind and type.
+            scope: Whose current key the handle speaks of; that of the void namespace if None.
+        """
+        scope = scope or self._void
         if not isinstance(descriptor, StateDescriptor):
             raise StateDescriptorError(
                 f"a state is asked for by its descriptor, not by {descriptor!r}"
@@ -119,21 +149,22 @@ class KeyedStateBackend:
                 f"the state name {descriptor.name!r} is kept for the operator's timers; choose "
                 "another name"
             )
-        known = self._states.get(descriptor.name)
+        known = scope.states.get(descriptor.name)
         if known is not None:
             if known[0] != descriptor:
                 raise _other_kind(descriptor.name, descriptor.kind, known[0].kind)
             return known[1]
-        handle = self._make(descriptor)
-        self._states[descriptor.name] = (descriptor, handle)
+        handle = self._make(descriptor, scope)
+        scope.states[descriptor.name] = (descriptor, handle)
         return handle
 
     def handle(self, name: str) -> State:
         """Handle to a state that was registered."""
-        if name not in self._states:
-            known = ", ".join(map(repr, self._states)) or "none"
+        states = self._void.states
+        if name not in states:
+            known = ", ".join(map(repr, states)) or "none"
             raise StateDescriptorError(f"no state {name!r} was registered; registered: {known}")
-        return self._states[name][1]
+        return states[name][1]
 
     def timers(self, name: str) -> TimerTable:
         """The timers of a time domain; the same object for the same name.
@@ -151,7 +182,8 @@ class KeyedStateBackend:
                 relieve=self.relieve,
                 known=known,
             )
-            self._timers[name] = self._add(table)
+            self._timers[name] = table
+            self._void.tables.append(table)
         return table
 
     def has_timers(self, name: str) -> bool:
@@ -160,25 +192,28 @@ class KeyedStateBackend:
 
     @property
     def tables(self) -> list[StateTable]:
-        """The tables behind all registered states, and behind timers."""
-        return self._tables
+        """The tables of the void namespace, and those behind timers."""
+        return self._void.tables
+
+    def _all_tables(self) -> Iterator[StateTable]:
+        return (table for scope in self._scopes for table in scope.tables)
 
     def relieve(self) -> None:
         """Empty the caches into the store if they have grown beyond `CACHE_LIMIT`."""
-        if sum(table.cached() for table in self._tables) > CACHE_LIMIT:
+        if sum(table.cached() for table in self._all_tables()) > CACHE_LIMIT:
             self.flush()
-            for table in self._tables:
+            for table in self._all_tables():
                 table.forget()
 
     def flush(self) -> None:
         """Stage all changes in the store, so that scans of it see them."""
-        for table in self._tables:
+        for table in self._all_tables():
             self._store.write(table.drain())
 
     def values(self, name: str) -> Iterator[Any]:
         """What the value state of that name holds, over all keys; flushes first."""
         self.flush()
-        table = self._states[name][1]
+        table = self.handle(name)
         assert isinstance(table, ValueTable)
         return table.stored()
 
@@ -227,40 +262,38 @@ class KeyedStateBackend:
         """Drop all changes and close the store."""
         self._store.abort()
 
-    def _make(self, descriptor: StateDescriptor) -> State:
+    def _make(self, descriptor: StateDescriptor, scope: StateScope) -> State:
         match descriptor:
             case ValueStateDescriptor():
-                table = self._value_table(descriptor, descriptor.type)
+                table = self._value_table(descriptor, descriptor.type, scope)
                 if descriptor.default is None:
                     return table
                 return DefaultedValue(table, descriptor.default)
             case ReducingStateDescriptor():
                 reduce = descriptor.reduce
                 function = reduce.reduce if isinstance(reduce, ReduceFunction) else reduce
-                return ReducingValue(self._value_table(descriptor, descriptor.type), function)
+                table = self._value_table(descriptor, descriptor.type, scope)
+                return ReducingValue(table, function)
             case AggregatingStateDescriptor():
-                table = self._value_table(descriptor, descriptor.type)
+                table = self._value_table(descriptor, descriptor.type, scope)
                 return AggregatingValue(table, descriptor.aggregate)
             case ListStateDescriptor():
                 codec = self._codec(descriptor, descriptor.type)
-                return self._add(
-                    ListTable(*self._table_args(descriptor, codec), chunks=self._chunks)
-                )
+                args = self._table_args(descriptor, scope, codec)
+                return _added(scope, ListTable(*args, chunks=self._chunks))
             case MapStateDescriptor():
                 codec = self._codec(descriptor, descriptor.value_type)
                 key_codec = self._codec(descriptor, descriptor.key_type, "key type")
-                args = self._table_args(descriptor, codec, key_codec)
-                return self._add(MapTable(*args, key_codec=key_codec))
+                args = self._table_args(descriptor, scope, codec, key_codec)
+                return _added(scope, MapTable(*args, key_codec=key_codec))
         raise StateDescriptorError(f"{type(descriptor).__name__} describes no keyed state")
 
-    def _value_table(self, descriptor: StateDescriptor, type_spec: object) -> ValueTable:
+    def _value_table(
+        self, descriptor: StateDescriptor, type_spec: object, scope: StateScope
+    ) -> ValueTable:
         codec = self._codec(descriptor, type_spec)
         table = ValueTable if codec.immutable else EncodedValueTable
-        return self._add(table(*self._table_args(descriptor, codec)))
-
-    def _add(self, table: S) -> S:
-        self._tables.append(table)
-        return table
+        return _added(scope, table(*self._table_args(descriptor, scope, codec)))
 
     def _codec(self, descriptor: StateDescriptor, spec: object, what: str = "type") -> Codec:
         codec = codec_for(spec)
@@ -271,11 +304,12 @@ class KeyedStateBackend:
             )
         return codec
 
-    def _table_args(self, descriptor: StateDescriptor, *codecs: Codec) -> tuple[Any, ...]:
+    def _table_args(
+        self, descriptor: StateDescriptor, scope: StateScope, *codecs: Codec
+    ) -> tuple[Any, ...]:
         schemas = [codec.schema for codec in codecs]
         state_id = self._state_id(descriptor.name, descriptor.kind, schemas)
-        args = (descriptor.name, state_id, codecs[0], self._store, self._encoder, self._current)
-        return args
+        return (descriptor.name, state_id, codecs[0], self._store, scope.encoder, scope.current)
 
     def _state_id(self, name: str, kind: str, schemas: list[Any]) -> int:
         known = self._stored.get(name)
@@ -322,6 +356,11 @@ class KeyedStateBackend:
                 "key": self.key_shape,
             }
         )
+
+
+def _added(scope: StateScope, table: S) -> S:
+    scope.tables.append(table)
+    return table
 
 
 def _other_kind(name: str, kind: str, known: str) -> StateDescriptorError:
