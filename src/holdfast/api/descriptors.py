@@ -2,7 +2,7 @@
 
 Two descriptors are equal when they are of one kind and have one name. The type may
 be a Python type, a Spark or Arrow type, or a serializer object; without one, values
-are pickled, which is slow and cannot evolve.
+are pickled, which is slow and cannot evolve. With a `ttl`, what is kept expires.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.api.functions import AggregateFunction, Function, ReduceFunction
+from holdfast.api.ttl import StateTtlConfig
 from holdfast.errors import StateDescriptorError
 
 if TYPE_CHECKING:
@@ -23,12 +24,43 @@ class StateDescriptor:
 
     kind: ClassVar[str] = "state"
     name: str
+    ttl: StateTtlConfig | None = field(default=None, kw_only=True, compare=False)
+    """How long what is kept lives; for ever if None."""
 
     def __post_init__(self) -> None:
-        """Refuse a name that is not a non-empty string."""
+        """Refuse a name that is not a non-empty string, and what is no time to live."""
         if not isinstance(self.name, str) or not self.name:
             raise StateDescriptorError(
                 f"a {self.kind} state needs a name: a non-empty string, not {self.name!r}"
+            )
+        if "\0" in self.name:
+            raise StateDescriptorError(
+                f"the state name {self.name!r} has a null character, which names cannot have"
+            )
+        if self.ttl is not None:
+            self._check_ttl(self.ttl)
+
+    def enable_time_to_live(self, ttl_config: StateTtlConfig) -> None:
+        """Let what is kept expire; the same as to pass `ttl`.
+
+        The descriptor itself changes, as in Flink: call it before the state is asked for.
+
+        Raises:
+            StateDescriptorError: It is no `StateTtlConfig`.
+        """
+        self._check_ttl(ttl_config)
+        object.__setattr__(self, "ttl", ttl_config)
+
+    @property
+    def time_to_live(self) -> StateTtlConfig | None:
+        """The `ttl`, or None if there is none or it is disabled."""
+        return self.ttl if self.ttl is not None and self.ttl.is_enabled() else None
+
+    def _check_ttl(self, ttl: object) -> None:
+        if not isinstance(ttl, StateTtlConfig):
+            raise StateDescriptorError(
+                f"state {self.name!r}: a time to live is given by a StateTtlConfig, as "
+                f"StateTtlConfig.new_builder(ttl).build() makes it, not by {ttl!r}"
             )
 
 
@@ -40,6 +72,7 @@ class ValueStateDescriptor(StateDescriptor):
         name: Unique within the operator.
         type: Type of the value.
         default: What `value()` gives while nothing is set; copied for every access.
+        ttl: How long a value lives.
     """
 
     kind: ClassVar[str] = "value"
@@ -82,7 +115,7 @@ class ReducingStateDescriptor(StateDescriptor):
         """Refuse what is not a plain reduce function."""
         super().__post_init__()
         if isinstance(self.reduce, ReduceFunction):
-            if _is_rich(self.reduce):
+            if is_rich(self.reduce):
                 raise StateDescriptorError(
                     f"state {self.name!r}: a reducing state takes a plain reduce function, not "
                     "one with open() or close(); do that work in the operator's own open()"
@@ -118,7 +151,10 @@ class AggregatingStateDescriptor(StateDescriptor):
             )
 
 
-def _is_rich(function: Function) -> bool:
+def is_rich(function: object) -> bool:
+    """Whether a function has a life cycle of its own."""
+    if not isinstance(function, Function):
+        return False
     cls = type(function)
     return cls.open is not Function.open or cls.close is not Function.close
 

@@ -12,7 +12,7 @@ from holdfast.api.functions import (
     TimerService,
 )
 from holdfast.api.metrics import MetricGroup
-from holdfast.api.time import MIN_WATERMARK
+from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.errors import StateAccessError
 from holdfast.state.timers import EVENT_TIMERS, PROCESSING_TIMERS
 
@@ -183,6 +183,31 @@ class SubtaskTimers(TimerService):
                 "'keyed stream', i.e. after a key_by(), in a process function"
             )
         return self._keyed_state().timers(name)
+
+
+class EventTime:
+    """Event time of states with a time to live: it passes with the watermark."""
+
+    __slots__ = ("_at_hand", "_latest", "_timers")
+
+    def __init__(self, timers: SubtaskTimers, at_hand: Callable[[], int | None]) -> None:
+        """`at_hand` gives the event time of the element at hand, if there is one."""
+        self._timers = timers
+        self._at_hand = at_hand
+        self._latest = MIN_WATERMARK
+
+    def now(self) -> int:
+        """Where the watermark stands; at the end of all input, where it stood before."""
+        watermark = self._timers.watermark
+        # The end of the input is no time: what is kept may be continued from a checkpoint.
+        if watermark != MAX_WATERMARK:
+            self._latest = watermark
+        return self._latest
+
+    def stamp(self) -> int:
+        """Event time of the element at hand, but no earlier than the watermark."""
+        now, time = self.now(), self._at_hand()
+        return now if time is None or time < now else time
 
 
 class ElementContext(KeyedProcessContext, SinkContext):

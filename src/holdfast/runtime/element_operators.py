@@ -41,8 +41,11 @@ class MapOperator(Operator):
         out: list[Any],
         ends: list[int],
     ) -> None:
-        # The function is not told the time, and every element has one output.
-        self._run(elements, keys, out)
+        call, append, current = self._call, out.append, self.current
+        context = self._element_context
+        # The function is not told the time, but its states may grow old by it.
+        for current.key, context.time, element in zip(keys, times, elements, strict=False):
+            append(call(element))
         ends.extend(range(1, len(elements) + 1))
 
 
@@ -67,7 +70,8 @@ class FilterOperator(Operator):
         ends: list[int],
     ) -> None:
         call, append, current, end = self._call, out.append, self.current, ends.append
-        for current.key, element in zip(keys, elements, strict=False):
+        context = self._element_context
+        for current.key, context.time, element in zip(keys, times, elements, strict=False):
             if call(element):
                 append(element)
             end(len(out))
@@ -94,7 +98,8 @@ class FlatMapOperator(Operator):
         ends: list[int],
     ) -> None:
         call, append, current, end = self._call, out.append, self.current, ends.append
-        for current.key, element in zip(keys, elements, strict=False):
+        context = self._element_context
+        for current.key, context.time, element in zip(keys, times, elements, strict=False):
             for output in call(element):
                 append(output)
             end(len(out))
@@ -149,7 +154,16 @@ class ReduceOperator(Operator):
         out: list[Any],
         ends: list[int],
     ) -> None:
-        self._run(elements, keys, out)
+        call, append, current = self._call, out.append, self.current
+        value, update = self._table.value, self._table.update
+        context, start = self._element_context, len(out)
+        for current.key, context.time, element in zip(keys, times, elements, strict=False):
+            old = value()
+            new = element if old is None else call(old, element)
+            update(new)
+            append(new)
+        if self._batch_mode:
+            del out[start:]
         ends.extend(repeat(0, len(elements)) if self._batch_mode else range(1, len(elements) + 1))
 
     def finish(self) -> list[Any]:

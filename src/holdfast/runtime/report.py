@@ -53,6 +53,8 @@ class StoreReport:
     next_event_timer: int | None = None
     """Before this time no timer is pending; None if there are none."""
     next_processing_timer: int | None = None
+    expired_removed: int = 0
+    """Entries that have expired and were swept out of it in this epoch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK, TimeDomain
 from holdfast.clock import monotonic
 from holdfast.errors import HoldfastError, StateError
 from holdfast.runtime.co_operators import BroadcastOperator
-from holdfast.runtime.context import ElementContext, SubtaskContext, SubtaskTimers
+from holdfast.runtime.context import ElementContext, EventTime, SubtaskContext, SubtaskTimers
 from holdfast.runtime.copies import copier
 from holdfast.runtime.function_state import FunctionState
 from holdfast.runtime.kinds import KINDS
@@ -43,6 +43,7 @@ from holdfast.state.open_store import open_store
 from holdfast.state.operator_state import OperatorStateBackend
 from holdfast.state.table import CurrentKey
 from holdfast.state.timers import EVENT_TIMERS, PROCESSING_TIMERS
+from holdfast.state.ttl_time import ClockTime, TtlContext
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -271,8 +272,18 @@ class Seat:
                 epoch=epoch.epoch,
                 current=self.current,
                 key_groups=key_groups(self._subtask, plan.parallelism, plan.max_parallelism),
+                ttl=self._ttl_context(),
             )
         return self.state
+
+    def _ttl_context(self) -> TtlContext:
+        backend = self._level.backend
+        return TtlContext(
+            ClockTime(self._clock),
+            EventTime(self._timers, self.operator.time_at_hand) if self.plan.timed else None,
+            records=lambda: self.report.records_in,
+            incremental_snapshots=getattr(backend, "enable_incremental_checkpointing", False),
+        )
 
     @property
     def operator_state(self) -> OperatorStateBackend | None:
@@ -319,6 +330,7 @@ class Seat:
             snapshot,
             next_event_timer,
             next_processing_timer,
+            self.state.expired_removed,
         )
 
     def _next_timer(self, name: str) -> int | None:

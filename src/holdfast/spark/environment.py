@@ -11,10 +11,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from holdfast.api import configuration as conf
-from holdfast.api.backends import StateBackend, backend_named
+from holdfast.api.backends import EmbeddedRocksDBStateBackend, StateBackend, backend_named
 from holdfast.api.checkpoint_config import CheckpointConfig
 from holdfast.api.checkpoint_options import (
     IGNORE_UNCLAIMED_STATE,
+    INCREMENTAL,
     RECOVERY_PATH,
     SAVEPOINT_DIR,
     CheckpointingMode,
@@ -23,20 +24,20 @@ from holdfast.api.checkpoint_settings import checkpoint_settings
 from holdfast.api.configuration import Configuration, RuntimeExecutionMode
 from holdfast.api.configuration_file import load_configuration
 from holdfast.api.driver_sinks import CollectSink
-from holdfast.api.graph import Edge, JobGraph, Kind, Node
+from holdfast.api.graph import Edge, JobGraph, Kind
 from holdfast.api.inference import infer_type
 from holdfast.api.parallelism import check_max_parallelism
 from holdfast.api.restart_strategies import FallBack, RestartStrategy, restart_strategy
 from holdfast.api.streams import DataStream
 from holdfast.api.types import StreamType
-from holdfast.errors import ConfigurationError, JobGraphError
+from holdfast.errors import ConfigurationError
 from holdfast.spark.checkpointing import Checkpointing, RecoveryOrder
 from holdfast.spark.collecting import CollectedResults
 from holdfast.spark.compiler import JobPlan, Settings, compile_job
-from holdfast.spark.incarnation import Pace
 from holdfast.spark.indexed_source import IndexedElements, data_source
 from holdfast.spark.job import JobClient, JobExecutionResult, JobOrder, new_job_id
 from holdfast.spark.lookups import make_lookup
+from holdfast.spark.pace import pace_of, runs_as_batch
 from holdfast.spark.progress import wait_watched
 from holdfast.spark.replayable_source import replayed
 from holdfast.spark.session import check_session, local_session
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from holdfast.api.lookup import LookupJoin
     from holdfast.api.options import ConfigOption, Duration
     from holdfast.api.replayable_source import ReplayableSource
+    from holdfast.spark.incarnation import Pace
     from holdfast.spark.statistics import EpochStatistics
 
 
@@ -381,7 +383,7 @@ class StreamExecutionEnvironment:
         """How the job takes checkpoints; a job that runs in one pass takes none."""
         backend = self.get_state_backend()
         settings = None
-        if not self._pace(self.graph.pending()).one_pass:
+        if not pace_of(self.graph.pending(), self._configuration).one_pass:
             settings = checkpoint_settings(self._configuration)
             if settings is not None and getattr(backend, "enable_incremental_checkpointing", False):
                 settings = dataclasses.replace(settings, incremental=True)
@@ -426,20 +428,29 @@ class StreamExecutionEnvironment:
         settings = self._configuration
         graph.check_uids(generate=settings.get(conf.AUTO_GENERATE_UIDS))
         self._warn_about_uids(graph)
-        pace = self._pace(graph)
+        pace = pace_of(graph, settings)
         plan = compile_job(
             graph,
             Settings(
                 parallelism=self.get_parallelism(),
                 max_parallelism=settings.get(conf.MAX_PARALLELISM),
-                backend=self.get_state_backend(),
-                batch_mode=self._batch_mode(graph),
+                backend=self._backend_of_tasks(),
+                batch_mode=runs_as_batch(graph, settings),
                 job_parameters=self._job_parameters,
                 exactly_once=checkpointing.exactly_once,
                 stored_max_parallelism=checkpointing.max_parallelism(),
             ),
         )
         return graph, plan, pace
+
+    def _backend_of_tasks(self) -> StateBackend:
+        """The backend, which tells tasks whether checkpoints are incremental, however set."""
+        backend = self.get_state_backend()
+        if isinstance(backend, EmbeddedRocksDBStateBackend) and self._configuration.get(
+            INCREMENTAL
+        ):
+            return dataclasses.replace(backend, enable_incremental_checkpointing=True)
+        return backend
 
     def _warn_about_uids(self, graph: JobGraph) -> None:
         missing = graph.without_uid()
@@ -449,43 +460,6 @@ class StreamExecutionEnvironment:
                 "state again: " + "; ".join(map(str, missing)) + '; call .uid("...") on each',
                 stacklevel=4,
             )
-
-    def _batch_mode(self, graph: JobGraph) -> bool:
-        mode = self._configuration.get(conf.RUNTIME_MODE)
-        unbounded = [node for node in _sources(graph) if not node.function.bounded]
-        if mode is RuntimeExecutionMode.BATCH and unbounded:
-            raise JobGraphError(
-                f"BATCH mode needs bounded sources, and {unbounded[0]} is unbounded; bounded are "
-                "static DataFrames, collections, and generators with a count"
-            )
-        return mode is RuntimeExecutionMode.BATCH or (
-            mode is RuntimeExecutionMode.AUTOMATIC and not unbounded
-        )
-
-    def _pace(self, graph: JobGraph) -> Pace:
-        sources = _sources(graph)
-        all_bounded = all(node.function.bounded for node in sources)
-        some_static = any(node.function.one_pass for node in sources)
-        one_pass = self._batch_mode(graph) or (all_bounded and some_static)
-        available_now = self._configuration.get(conf.AVAILABLE_NOW)
-        endless = [node for node in sources if node.function.endless]
-        if available_now and endless:
-            raise JobGraphError(
-                f"available-now ends when all there is has been read, and {endless[0]} never runs "
-                "out; give the generator a count"
-            )
-        return Pace(
-            interval_ms=self._configuration.get(conf.EPOCH_INTERVAL),
-            available_now=all_bounded or available_now,
-            one_pass=one_pass,
-            ends=all_bounded,
-        )
-
-
-def _sources(graph: JobGraph) -> list[Node]:
-    """Sources that something reads; the others do not run."""
-    read = {edge.node.id for node in graph.nodes for edge in node.inputs}
-    return [node for node in graph.nodes if node.kind is Kind.SOURCE and node.id in read]
 
 
 def _generated_type(function: Callable[[int], Any], type_info: object) -> StreamType:

@@ -57,6 +57,8 @@ class OperatorStatistics:
     """Entries of its local stores."""
     state_bytes: int = 0
     """Size of its local stores on disk."""
+    expired_removed: int = 0
+    """Entries that have expired and were swept out of its local stores."""
     watermark: int | None = None
     """Event time up to which all is thought to have come; None if it has none yet."""
     metrics: MetricValues = field(default_factory=MetricValues)
@@ -143,6 +145,7 @@ class StatisticsKeeper:
             if uid in self._first:
                 events += figures.records_in
         for uid, store in report.stores.items():
+            self._operators[uid].expired_removed += store.expired_removed
             self._stores[uid, report.subtask] = (store.entries, store.bytes_on_disk)
             mine = [size for (owner, _), size in self._stores.items() if owner == uid]
             self._operators[uid].state_entries = sum(entries for entries, _ in mine)

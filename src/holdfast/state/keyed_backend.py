@@ -1,13 +1,12 @@
 """The keyed state of one operator on one subtask, for one epoch.
 
-Metadata under state id 0:
+Metadata under state id 0, in JSON:
 
     00 00 | "operator"        {"format": 1, "max_parallelism": 128, "key": "str"}
-    00 00 | "state" | name    {"id": 1, "kind": "value", "schema": {...}}
 
-both in JSON. A state's id is drawn when it is first registered and never changes.
-State of the subtask itself lies under state id 0 too, see `state/operator_state.py`, and
-so does what is known of pending timers, see `state/timer_layout.py`.
+What is known of states is described in `state/catalog.py`. State of the subtask itself
+lies under state id 0 too, see `state/operator_state.py`, and so do what is known of pending
+timers, see `state/timer_layout.py`, and how far sweeps have come, see `state/ttl_layout.py`.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from holdfast.api.descriptors import (
 )
 from holdfast.api.functions import ReduceFunction
 from holdfast.errors import StateDescriptorError, StateError
+from holdfast.state.catalog import STATE_PREFIX, StateCatalog, other_kind
 from holdfast.state.chunks import ChunkNumbers
 from holdfast.state.codec import Codec, codec_for
-from holdfast.state.codec_schema import check_same_schema
 from holdfast.state.key_decoding import KeyDecoder, read_keys
 from holdfast.state.keys import KeyEncoder, KeyShape
 from holdfast.state.list_table import ListTable
@@ -36,6 +35,10 @@ from holdfast.state.map_table import MapTable
 from holdfast.state.namespaces import NamespacedKeyEncoder
 from holdfast.state.table import CurrentKey, StateTable
 from holdfast.state.timers import KIND, TIMER_NAMES, TimerTable
+from holdfast.state.ttl import Expiry, TtlList, TtlMap, TtlReducing, TtlValue
+from holdfast.state.ttl_layout import stored_name, ttl_codec
+from holdfast.state.ttl_sweep import Sweep, SweptState
+from holdfast.state.ttl_time import TtlContext, TtlTime
 from holdfast.state.value_table import (
     AggregatingValue,
     DefaultedValue,
@@ -45,14 +48,21 @@ from holdfast.state.value_table import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from holdfast.api.state import State
+    from holdfast.api.state import State, ValueState
+    from holdfast.api.ttl import StateTtlConfig
     from holdfast.state.store import StateStore, StoreStatistics
+
+__all__ = ["FORMAT", "OPERATOR_KEY", "STATE_PREFIX", "KeyedStateBackend", "StateScope"]
 
 S = TypeVar("S", bound=StateTable)
 """A kind of table."""
+E = TypeVar("E", bound=Expiry)
+"""A kind of state whose entries expire."""
+T = TypeVar("T")
+"""What is read of a state."""
 
 FORMAT: Final = 1
 """Version of the layout that this module and `state/table.py` describe."""
@@ -63,8 +73,6 @@ KEYS_AT_ONCE: Final = 50_000
 
 OPERATOR_KEY: Final = b"\x00\x00operator"
 """Key of the entry about the operator."""
-STATE_PREFIX: Final = b"\x00\x00state"
-"""What the keys of the entries about its states begin with; their names follow."""
 
 
 class StateScope:
@@ -96,6 +104,7 @@ class KeyedStateBackend:
         epoch: int,
         current: CurrentKey,
         key_groups: range | None = None,
+        ttl: TtlContext | None = None,
     ) -> None:
         """Keyed state over an open store.
 
@@ -105,6 +114,7 @@ class KeyedStateBackend:
             epoch: Number of the epoch; higher than in any earlier use of the store.
             current: The current key, set by whoever runs the operator.
             key_groups: Key groups of the subtask, where timers are looked for; all if None.
+            ttl: What states with a time to live have to know; by the system clock if None.
 
         Raises:
             StateError: The store holds another layout or number of key groups; it is
@@ -114,9 +124,11 @@ class KeyedStateBackend:
         self._current = current
         self._chunks = ChunkNumbers(epoch)
         self._timers: dict[str, TimerTable] = {}
+        self._ttl = ttl or TtlContext.by_system_clock()
+        self._sweep = Sweep(store, self._ttl)
         self._key_groups = range(max_parallelism) if key_groups is None else key_groups
         try:
-            self._stored = self._read_states()
+            self._catalog = StateCatalog(store)
             self._encoder = self._make_encoder(max_parallelism)
         except BaseException:
             store.abort()
@@ -152,11 +164,23 @@ class KeyedStateBackend:
         known = scope.states.get(descriptor.name)
         if known is not None:
             if known[0] != descriptor:
-                raise _other_kind(descriptor.name, descriptor.kind, known[0].kind)
+                raise other_kind(descriptor.name, descriptor.kind, known[0].kind)
+            if known[0].ttl is not descriptor.ttl:
+                self._check_ttl(descriptor)
             return known[1]
+        self._check_ttl(descriptor)
         handle = self._make(descriptor, scope)
         scope.states[descriptor.name] = (descriptor, handle)
         return handle
+
+    def _check_ttl(self, descriptor: StateDescriptor) -> None:
+        for scope in self._scopes:
+            known = scope.states.get(descriptor.name)
+            if known is not None and known[0].time_to_live != descriptor.time_to_live:
+                raise StateDescriptorError(
+                    f"state {descriptor.name!r} was asked for with another time to live before; "
+                    "give all descriptors of a state the same one"
+                )
 
     def handle(self, name: str) -> State:
         """Handle to a state that was registered."""
@@ -165,6 +189,16 @@ class KeyedStateBackend:
             known = ", ".join(map(repr, states)) or "none"
             raise StateDescriptorError(f"no state {name!r} was registered; registered: {known}")
         return states[name][1]
+
+    def peek(self, name: str, read: Callable[[State], T]) -> T:
+        """What `read` gives of a state, for the current key; the state stays as it was."""
+        handle, key = self.handle(name), self._current.key
+        table = next(table for table in self._void.tables if table.name == name)
+        remembered = table.remember(key)
+        try:
+            return read(handle)
+        finally:
+            table.put_back(key, remembered)
 
     def timers(self, name: str) -> TimerTable:
         """The timers of a time domain; the same object for the same name.
@@ -175,7 +209,7 @@ class KeyedStateBackend:
         table = self._timers.get(name)
         if table is None:
             known = self.has_timers(name)
-            state_id = self._state_id(name, KIND, [])
+            state_id = self._catalog.enter(name, KIND, [])
             table = TimerTable(
                 *(name, state_id, codec_for(bytes), self._store, self._encoder, self._current),
                 key_groups=self._key_groups,
@@ -188,7 +222,7 @@ class KeyedStateBackend:
 
     def has_timers(self, name: str) -> bool:
         """Whether the operator has ever had timers of that time domain."""
-        return self._stored.get(name, {}).get("kind") == KIND
+        return self._catalog.kind_of(name) == KIND
 
     @property
     def tables(self) -> list[StateTable]:
@@ -224,7 +258,9 @@ class KeyedStateBackend:
         whose state is cleared before its chunk comes is not given.
         """
         self.handle(name)
-        return self._keys_under(int(self._stored[name]["id"]).to_bytes(2, "big"))
+        descriptor = self._void.states[name][0]
+        timed = descriptor.time_to_live is not None
+        return self._keys_under(self._catalog.prefix(name, timed=timed))
 
     def _keys_under(self, prefix: bytes) -> Iterator[list[Any]]:
         place: bytes | None = b""
@@ -243,18 +279,25 @@ class KeyedStateBackend:
         return None if shape is None else shape.name
 
     def state_descriptions(self) -> list[dict[str, Any]]:
-        """Name, kind and schema of every state, those not registered now included."""
-        return [
-            {"name": name, "kind": entry["kind"], "schema": entry["schema"]}
-            for name, entry in sorted(self._stored.items())
-        ]
+        """Name, kind and schema of every state, those not registered now included.
+
+        Of a state whose entries have times, also that they have: `"ttl": True`.
+        """
+        return self._catalog.descriptions()
+
+    @property
+    def expired_removed(self) -> int:
+        """Entries that the commit has swept out, since they have expired."""
+        return self._sweep.removed
 
     def commit(self, version: str, snapshot: Path | None = None) -> StoreStatistics:
         """Make all changes and `version` durable in one step, and close the store.
 
-        See `StateStore.commit` for `snapshot` and for what can fail.
+        What has expired is swept out, as far as the states' strategies go. See
+        `StateStore.commit` for `snapshot` and for what can fail.
         """
         self.flush()
+        self._sweep.run(snapshot=snapshot is not None)
         self._store.write([(OPERATOR_KEY, self._operator_metadata())])
         return self._store.commit(version, snapshot)
 
@@ -265,35 +308,67 @@ class KeyedStateBackend:
     def _make(self, descriptor: StateDescriptor, scope: StateScope) -> State:
         match descriptor:
             case ValueStateDescriptor():
-                table = self._value_table(descriptor, descriptor.type, scope)
+                value = self._value(descriptor, descriptor.type, scope)
                 if descriptor.default is None:
-                    return table
-                return DefaultedValue(table, descriptor.default)
+                    return value
+                return DefaultedValue(value, descriptor.default)
             case ReducingStateDescriptor():
                 reduce = descriptor.reduce
                 function = reduce.reduce if isinstance(reduce, ReduceFunction) else reduce
-                table = self._value_table(descriptor, descriptor.type, scope)
-                return ReducingValue(table, function)
+                value = self._value(descriptor, descriptor.type, scope)
+                if isinstance(value, TtlValue):
+                    return TtlReducing(descriptor.name, value, function)
+                return ReducingValue(value, function)
             case AggregatingStateDescriptor():
-                table = self._value_table(descriptor, descriptor.type, scope)
-                return AggregatingValue(table, descriptor.aggregate)
+                value = self._value(descriptor, descriptor.type, scope)
+                return AggregatingValue(value, descriptor.aggregate)
             case ListStateDescriptor():
                 codec = self._codec(descriptor, descriptor.type)
                 args = self._table_args(descriptor, scope, codec)
-                return _added(scope, ListTable(*args, chunks=self._chunks))
+                list_table = _added(scope, ListTable(*args, chunks=self._chunks))
+                return self._with_expiry(descriptor, list_table, TtlList)
             case MapStateDescriptor():
                 codec = self._codec(descriptor, descriptor.value_type)
                 key_codec = self._codec(descriptor, descriptor.key_type, "key type")
                 args = self._table_args(descriptor, scope, codec, key_codec)
-                return _added(scope, MapTable(*args, key_codec=key_codec))
+                map_table = _added(scope, MapTable(*args, key_codec=key_codec))
+                return self._with_expiry(descriptor, map_table, TtlMap)
         raise StateDescriptorError(f"{type(descriptor).__name__} describes no keyed state")
 
-    def _value_table(
+    def _value(
         self, descriptor: StateDescriptor, type_spec: object, scope: StateScope
-    ) -> ValueTable:
+    ) -> ValueState[Any]:
         codec = self._codec(descriptor, type_spec)
-        table = ValueTable if codec.immutable else EncodedValueTable
-        return _added(scope, table(*self._table_args(descriptor, scope, codec)))
+        kind = ValueTable if codec.immutable else EncodedValueTable
+        table = _added(scope, kind(*self._table_args(descriptor, scope, codec)))
+        return self._with_expiry(descriptor, table, TtlValue)
+
+    def _with_expiry(
+        self,
+        descriptor: StateDescriptor,
+        table: S,
+        wrapper: Callable[[S, StateTtlConfig, TtlTime], E],
+    ) -> S | E:
+        """The table itself, or, if its entries have times, what lets them expire."""
+        name, config = descriptor.name, descriptor.time_to_live
+        if config is None:
+            return table
+        time = self._time_of(descriptor, config)
+        handle, prefix = wrapper(table, config, time), self._catalog.prefix(name, timed=True)
+        stored = stored_name(name, timed=True)
+        self._sweep.add(SweptState(stored, descriptor.kind, prefix, config, time), handle)
+        return handle
+
+    def _time_of(self, descriptor: StateDescriptor, config: StateTtlConfig) -> TtlTime:
+        if config.ttl_time_characteristic is config.TtlTimeCharacteristic.ProcessingTime:
+            return self._ttl.processing
+        if self._ttl.event is None:
+            raise StateDescriptorError(
+                f"state {descriptor.name!r} has a time to live in event time, and the operator's "
+                "input has none; call assign_timestamps_and_watermarks before key_by, or let the "
+                "time to live use_processing_time()"
+            )
+        return self._ttl.event
 
     def _codec(self, descriptor: StateDescriptor, spec: object, what: str = "type") -> Codec:
         codec = codec_for(spec)
@@ -307,28 +382,12 @@ class KeyedStateBackend:
     def _table_args(
         self, descriptor: StateDescriptor, scope: StateScope, *codecs: Codec
     ) -> tuple[Any, ...]:
+        config = descriptor.time_to_live
+        time = None if config is None else self._time_of(descriptor, config)
         schemas = [codec.schema for codec in codecs]
-        state_id = self._state_id(descriptor.name, descriptor.kind, schemas)
-        return (descriptor.name, state_id, codecs[0], self._store, scope.encoder, scope.current)
-
-    def _state_id(self, name: str, kind: str, schemas: list[Any]) -> int:
-        known = self._stored.get(name)
-        if known is not None:
-            if known["kind"] != kind:
-                raise _other_kind(name, kind, known["kind"])
-            check_same_schema(name, known["schema"], schemas)
-            return int(known["id"])
-        state_id = 1 + max((int(entry["id"]) for entry in self._stored.values()), default=0)
-        entry = {"id": state_id, "kind": kind, "schema": schemas}
-        self._stored[name] = entry
-        self._store.write([(STATE_PREFIX + name.encode(), msgspec.json.encode(entry))])
-        return state_id
-
-    def _read_states(self) -> dict[str, dict[str, Any]]:
-        return {
-            key[len(STATE_PREFIX) :].decode(): msgspec.json.decode(value)
-            for key, value in self._store.scan(STATE_PREFIX)
-        }
+        state_id = self._catalog.enter(descriptor.name, descriptor.kind, schemas, time)
+        codec = codecs[0] if time is None else ttl_codec(codecs[0])
+        return (descriptor.name, state_id, codec, self._store, scope.encoder, scope.current)
 
     def _make_encoder(self, max_parallelism: int) -> KeyEncoder:
         stored = self._store.get(OPERATOR_KEY)
@@ -361,10 +420,3 @@ class KeyedStateBackend:
 def _added(scope: StateScope, table: S) -> S:
     scope.tables.append(table)
     return table
-
-
-def _other_kind(name: str, kind: str, known: str) -> StateDescriptorError:
-    return StateDescriptorError(
-        f"state name {name!r} is already in use for a {known} state of this operator and "
-        f"cannot be a {kind} state too; choose another name"
-    )

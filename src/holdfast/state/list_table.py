@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 MAX_CHUNKS = 8
 """Chunks a list may have before reading it makes it one."""
 
-_pack_chunk = msgspec.msgpack.Encoder().encode
-_unpack_chunk = msgspec.msgpack.Decoder(list[bytes]).decode
+pack_chunk = msgspec.msgpack.Encoder().encode
+"""Bytes of a chunk, of the bytes of its elements."""
+unpack_chunk = msgspec.msgpack.Decoder(list[bytes]).decode
+"""The inverse of `pack_chunk`."""
 
 
 class _Entry:
@@ -104,7 +106,7 @@ class ListTable(StateTable, ListState[Any]):
             added = [*(entry.stored or ()), *entry.added] if entry.rewrite else entry.added
             if added:
                 frames = added if self._freeze else self._encoded(key, added)
-                writes.append((prefix + number, _pack_chunk(frames)))
+                writes.append((prefix + number, pack_chunk(frames)))
             if entry.stored is not None:
                 entry.stored.extend(entry.added)
             entry.added = []
@@ -160,7 +162,7 @@ class ListTable(StateTable, ListState[Any]):
         frames: list[bytes] = []
         chunks = 0
         for _, chunk in self._store.scan(entry.prefix):
-            frames += _unpack_chunk(chunk)
+            frames += unpack_chunk(chunk)
             chunks += 1
         entry.stored = frames if self._thaw else list(map(self._codec.decode, frames))
         if chunks > MAX_CHUNKS:

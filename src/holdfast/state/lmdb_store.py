@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from typing import Self
 
 COMPACT_FROM: Final = 64 * 1024 * 1024
-"""Bytes below which a file is never worth compacting."""
+"""Bytes below which a file is not worth compacting by itself."""
+RECLAIM_FROM: Final = 2 * SMALLEST
+"""Bytes below which a file is not worth compacting where most of a state is gone."""
 
 _DOUBLE_BELOW: Final = 64 * 1024 * 1024
 _RECORD: Final = b"holdfast"
@@ -61,6 +63,7 @@ class LmdbStore:
         self._lock = lock
         self._closed = False
         self._staged = StagedEntries()
+        self._compact_from = COMPACT_FROM
         self._environment = open_environment(self._path)
         try:
             with translated_errors(self._path):
@@ -173,6 +176,10 @@ class LmdbStore:
         """Stage entries; a value of None deletes. Later items win over earlier ones."""
         self._require_open()
         self._staged.stage(items)
+
+    def reclaim(self, prefix: bytes) -> None:
+        """Compact the file with the commit if it is mostly free then, though it is small."""
+        self._compact_from = RECLAIM_FROM
 
     def commit(self, version: str, snapshot: Path | None = None) -> StoreStatistics:
         """Make everything staged, and `version`, durable in one atomic step; then close."""
@@ -289,7 +296,7 @@ class LmdbStore:
         # LMDB copies a page before it changes it, and can use a freed page again two commits
         # later: that many free pages are no waste, but what the next epochs work with.
         in_turnover = 2 * min(used, len(self._staged.entries))
-        return pages * PAGE > COMPACT_FROM and 2 * (pages - used - in_turnover) > pages
+        return pages * PAGE > self._compact_from and 2 * (pages - used - in_turnover) > pages
 
 
 class LmdbSnapshot:

@@ -40,8 +40,7 @@ class NamespacedKeyEncoder:
         framed = {namespace: _framed(namespace) for namespace in {key[1] for key in keys}}
         # A beginning ends in the void namespace.
         return [
-            beginning[:-1] + framed[key[1]]
-            for beginning, key in zip(beginnings, keys, strict=True)
+            beginning[:-1] + framed[key[1]] for beginning, key in zip(beginnings, keys, strict=True)
         ]
 
 

@@ -202,6 +202,11 @@ def _require_kind(descriptor: object, kind: type[StateDescriptor]) -> None:
         raise StateDescriptorError(
             f"this operator state is asked for by a {kind.__name__}, not by {descriptor!r}"
         )
+    if descriptor.time_to_live is not None:
+        raise StateDescriptorError(
+            f"operator state {descriptor.name!r} cannot have a time to live, which only keyed "
+            "state has; leave the ttl of its descriptor out"
+        )
 
 
 def _checked_bytes(data: object) -> bytes:

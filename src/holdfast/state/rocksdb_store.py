@@ -15,7 +15,7 @@ import os
 import shutil
 import time
 from collections import deque
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, cast
 from weakref import WeakSet
 
@@ -73,6 +73,7 @@ class RocksDBStore:
         self._closed = False
         self._staged = StagedEntries()
         self._scans: WeakSet[Generator[tuple[bytes, bytes]]] = WeakSet()
+        self._reclaimed: list[bytes] = []
         self._commit_file = directory / _COMMIT
         self._commit_file.unlink(missing_ok=True)
         self._options = database_options(backend)
@@ -186,6 +187,10 @@ class RocksDBStore:
         self._require_open()
         self._staged.stage(items)
 
+    def reclaim(self, prefix: bytes) -> None:
+        """Merge the files that hold `prefix` with the commit, and leave deleted entries out."""
+        self._reclaimed.append(prefix)
+
     def commit(self, version: str, snapshot: Path | None = None) -> StoreStatistics:
         """Make everything staged, and `version`, durable in one atomic step; then close."""
         self._require_open()
@@ -195,6 +200,7 @@ class RocksDBStore:
                 options = rocksdict.IngestExternalFileOptions()
                 options.set_move_files(True)
                 self._database.ingest_external_file([str(self._commit_file)], options)
+                self._compact_reclaimed()
                 self._let_compaction_catch_up()
                 if snapshot is not None:
                     self._link_to(snapshot, version)
@@ -271,6 +277,12 @@ class RocksDBStore:
             # Nothing is ever written to the write-ahead log, and options come with the job.
             for path in (*aside.glob("*.log"), *aside.glob("*.json")):
                 path.unlink()
+
+    def _compact_reclaimed(self) -> None:
+        # The epoch is committed already. A store that stays large is no reason to fail it.
+        with suppress(Exception):
+            for prefix in self._reclaimed:
+                self._database.compact_range(prefix, after_prefix(prefix))
 
     def _let_compaction_catch_up(self) -> None:
         """Wait for the merges that are due, but start none after a while.

@@ -52,6 +52,9 @@ class StateStore(Protocol):
                 this call is staged.
         """
 
+    def reclaim(self, prefix: bytes) -> None:
+        """Let the commit give room on the disk back: most entries under `prefix` are gone."""
+
     def commit(self, version: str, snapshot: Path | None = None) -> StoreStatistics:
         """Make everything staged, and `version`, durable in one atomic step; then close.
 

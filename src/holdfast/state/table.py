@@ -91,6 +91,11 @@ class StateTable(ABC):
         self._encoder = encoder
         self._current = current
 
+    @property
+    def name(self) -> str:
+        """Name of the state."""
+        return self._name
+
     @abstractmethod
     def drain(self) -> Iterable[tuple[bytes, bytes | None]]:
         """What was written since the last drain, as entries for the store."""

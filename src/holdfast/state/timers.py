@@ -58,6 +58,7 @@ class TimerTable(StateTable):
         "_run",
         "_settled",
         "_written",
+        "announce",
     )
 
     def __init__(
@@ -76,6 +77,8 @@ class TimerTable(StateTable):
         self._relieve = relieve
         self._run: _Pass | None = None
         """The pass that is under way."""
+        self.announce: Callable[[list[Timer]], None] | None = None
+        """Told which timers come next, so that their state can be read in one go."""
         self._layout = TimerLayout(self._prefix, self._encoder)
         self._changes: dict[Identity, bool] = {}
         """Timers set (True) and deleted (False) since the last drain or step of a pass."""
@@ -357,6 +360,8 @@ class _Pass:
             places, chunk = [places[i] for i in kept], [chunk[i] for i in kept]
         self._places, self._chunk, self._at = places, chunk, 0
         table._current.start_batch([timer.key for timer in chunk])
+        if table.announce is not None:
+            table.announce(chunk)
 
     def _read_places(self) -> list[bytes]:
         done: set[int] = set()

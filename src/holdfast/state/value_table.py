@@ -168,7 +168,7 @@ class DefaultedValue(ValueState[Any]):
 
     __slots__ = ("_default", "_table")
 
-    def __init__(self, table: ValueTable, default: Any) -> None:
+    def __init__(self, table: ValueState[Any], default: Any) -> None:
         """Give copies of `default` where `table` has nothing."""
         self._table = table
         self._default = default
@@ -192,7 +192,7 @@ class ReducingValue(ReducingState[Any]):
 
     __slots__ = ("_reduce", "_table")
 
-    def __init__(self, table: ValueTable, reduce: Callable[[Any, Any], Any]) -> None:
+    def __init__(self, table: ValueState[Any], reduce: Callable[[Any, Any], Any]) -> None:
         """Fold into `table` with `reduce(old, new)`."""
         self._table = table
         self._reduce = reduce
@@ -220,10 +220,21 @@ class AggregatingValue(AggregatingState[Any, Any]):
 
     __slots__ = ("_aggregate", "_table")
 
-    def __init__(self, table: ValueTable, aggregate: AggregateFunction) -> None:
+    def __init__(self, table: ValueState[Any], aggregate: AggregateFunction) -> None:
         """Keep the accumulators of `aggregate` in `table`."""
         self._table = table
         self._aggregate = aggregate
+
+    def accumulator(self) -> Any:
+        """The accumulator for the current key, or None."""
+        return self._table.value()
+
+    def merge(self, accumulator: Any) -> None:
+        """Merge another accumulator into that of the current key."""
+        mine = self._table.value()
+        if mine is not None:
+            accumulator = self._aggregate.merge(mine, accumulator)
+        self._table.update(accumulator)
 
     def get(self) -> Any:
         """Result for the current key, or None."""
