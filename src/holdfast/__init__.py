@@ -51,6 +51,10 @@ if TYPE_CHECKING:
     from holdfast.api.configuration import Configuration, RuntimeExecutionMode
     from holdfast.api.configuration_file import load_configuration
     from holdfast.api.connected_streams import BroadcastStream, ConnectedStreams
+    from holdfast.api.continuous_triggers import (
+        ContinuousEventTimeTrigger,
+        ContinuousProcessingTimeTrigger,
+    )
     from holdfast.api.descriptors import (
         AggregatingStateDescriptor,
         ListStateDescriptor,
@@ -59,6 +63,13 @@ if TYPE_CHECKING:
         ValueStateDescriptor,
     )
     from holdfast.api.driver_sinks import SparkSink
+    from holdfast.api.evictors import (
+        CountEvictor,
+        DeltaEvictor,
+        Evictor,
+        TimeEvictor,
+        TimestampedValue,
+    )
     from holdfast.api.functions import (
         AggregateFunction,
         FilterFunction,
@@ -87,7 +98,40 @@ if TYPE_CHECKING:
         TimestampAssigner,
         WatermarkStrategy,
     )
+    from holdfast.api.triggers import (
+        CountTrigger,
+        EventTimeTrigger,
+        NeverTrigger,
+        ProcessingTimeTrigger,
+        PurgingTrigger,
+        Trigger,
+        TriggerResult,
+    )
+    from holdfast.api.ttl import StateTtlConfig
     from holdfast.api.two_phase_commit import TwoPhaseCommitSinkFunction
+    from holdfast.api.window_assigners import (
+        EventTimeSessionWindows,
+        GlobalWindows,
+        MergingWindowAssigner,
+        ProcessingTimeSessionWindows,
+        SessionWindowTimeGapExtractor,
+        SlidingEventTimeWindows,
+        SlidingProcessingTimeWindows,
+        TumblingEventTimeWindows,
+        TumblingProcessingTimeWindows,
+        WindowAssigner,
+    )
+    from holdfast.api.window_functions import (
+        AllWindowFunction,
+        CoGroupFunction,
+        FlatJoinFunction,
+        JoinFunction,
+        ProcessAllWindowFunction,
+        ProcessWindowFunction,
+        WindowFunction,
+    )
+    from holdfast.api.windowed_streams import WindowedStream
+    from holdfast.api.windows import GlobalWindow, TimeWindow, Window
     from holdfast.connectors.file_sink import FileSink
     from holdfast.connectors.jdbc_sink import JdbcSink
     from holdfast.errors import HoldfastError
@@ -102,6 +146,7 @@ __all__ = [
     "AggregateFunction",
     "AggregatingState",
     "AggregatingStateDescriptor",
+    "AllWindowFunction",
     "BroadcastProcessFunction",
     "BroadcastStream",
     "CheckpointConfig",
@@ -109,25 +154,37 @@ __all__ = [
     "CheckpointedFunction",
     "CheckpointingMode",
     "CoFlatMapFunction",
+    "CoGroupFunction",
     "CoMapFunction",
     "CoProcessFunction",
     "CommitRequest",
     "Committer",
     "Configuration",
     "ConnectedStreams",
+    "ContinuousEventTimeTrigger",
+    "ContinuousProcessingTimeTrigger",
+    "CountEvictor",
+    "CountTrigger",
     "DataStream",
+    "DeltaEvictor",
     "Duration",
     "EmbeddedRocksDBStateBackend",
     "EpochStatistics",
     "ErrorPolicy",
+    "EventTimeSessionWindows",
+    "EventTimeTrigger",
+    "Evictor",
     "ExternalizedCheckpointRetention",
     "FailedRow",
     "FileSink",
     "FileSystemCheckpointStorage",
     "FilterFunction",
+    "FlatJoinFunction",
     "FlatMapFunction",
     "FunctionInitializationContext",
     "FunctionSnapshotContext",
+    "GlobalWindow",
+    "GlobalWindows",
     "HashMapStateBackend",
     "HoldfastError",
     "JdbcSink",
@@ -136,6 +193,7 @@ __all__ = [
     "JobManagerCheckpointStorage",
     "JobStatistics",
     "JobStatus",
+    "JoinFunction",
     "KeySelector",
     "KeyedBroadcastProcessFunction",
     "KeyedCoProcessFunction",
@@ -147,10 +205,17 @@ __all__ = [
     "MapFunction",
     "MapState",
     "MapStateDescriptor",
+    "MergingWindowAssigner",
+    "NeverTrigger",
     "OperatorStateStore",
     "OutputTag",
+    "ProcessAllWindowFunction",
     "ProcessFunction",
     "ProcessJoinFunction",
+    "ProcessWindowFunction",
+    "ProcessingTimeSessionWindows",
+    "ProcessingTimeTrigger",
+    "PurgingTrigger",
     "ReadOnlyBroadcastState",
     "RecoveryClaimMode",
     "ReduceFunction",
@@ -160,18 +225,33 @@ __all__ = [
     "RestartStrategies",
     "RuntimeContext",
     "RuntimeExecutionMode",
+    "SessionWindowTimeGapExtractor",
     "Sink",
     "SinkFunction",
     "SinkWriter",
+    "SlidingEventTimeWindows",
+    "SlidingProcessingTimeWindows",
     "SparkSink",
+    "StateTtlConfig",
     "StreamExecutionEnvironment",
     "TimeDomain",
+    "TimeEvictor",
+    "TimeWindow",
     "TimerService",
     "TimestampAssigner",
+    "TimestampedValue",
+    "Trigger",
+    "TriggerResult",
+    "TumblingEventTimeWindows",
+    "TumblingProcessingTimeWindows",
     "TwoPhaseCommitSinkFunction",
     "ValueState",
     "ValueStateDescriptor",
     "WatermarkStrategy",
+    "Window",
+    "WindowAssigner",
+    "WindowFunction",
+    "WindowedStream",
     "WriterContext",
     "load_configuration",
 ]
@@ -207,7 +287,21 @@ _HOMES = {
     "holdfast.api.streams": "DataStream KeyedStream",
     "holdfast.api.time": "Duration MAX_WATERMARK MIN_WATERMARK TimeDomain TimestampAssigner "
     "WatermarkStrategy",
+    "holdfast.api.ttl": "StateTtlConfig",
     "holdfast.api.two_phase_commit": "TwoPhaseCommitSinkFunction",
+    "holdfast.api.continuous_triggers": "ContinuousEventTimeTrigger "
+    "ContinuousProcessingTimeTrigger",
+    "holdfast.api.evictors": "CountEvictor DeltaEvictor Evictor TimeEvictor TimestampedValue",
+    "holdfast.api.triggers": "CountTrigger EventTimeTrigger NeverTrigger ProcessingTimeTrigger "
+    "PurgingTrigger Trigger TriggerResult",
+    "holdfast.api.window_assigners": "EventTimeSessionWindows GlobalWindows "
+    "MergingWindowAssigner ProcessingTimeSessionWindows SessionWindowTimeGapExtractor "
+    "SlidingEventTimeWindows SlidingProcessingTimeWindows TumblingEventTimeWindows "
+    "TumblingProcessingTimeWindows WindowAssigner",
+    "holdfast.api.window_functions": "AllWindowFunction CoGroupFunction FlatJoinFunction "
+    "JoinFunction ProcessAllWindowFunction ProcessWindowFunction WindowFunction",
+    "holdfast.api.windowed_streams": "WindowedStream",
+    "holdfast.api.windows": "GlobalWindow TimeWindow Window",
     "holdfast.connectors.file_sink": "FileSink",
     "holdfast.connectors.jdbc_sink": "JdbcSink",
     "holdfast.errors": "HoldfastError",

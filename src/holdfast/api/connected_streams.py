@@ -19,7 +19,7 @@ from holdfast.api.graph import Edge, Kind
 from holdfast.api.key_types import key_type
 from holdfast.api.options import signed_duration_ms
 from holdfast.api.streams import DataStream, KeyedStream, output_type_of, wrong_function
-from holdfast.errors import JobGraphError
+from holdfast.errors import JobGraphError, StateDescriptorError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,6 +55,11 @@ class BroadcastStream:
                     "broadcast takes MapStateDescriptors, since a broadcast state is a map, not "
                     f"{type(descriptor).__name__}"
                 )
+            if descriptor.time_to_live is not None:
+                raise StateDescriptorError(
+                    f"broadcast state {descriptor.name!r} cannot have a time to live, which only "
+                    "keyed state has; leave the ttl of its descriptor out"
+                )
         self.stream = stream
         self.descriptors = descriptors
 
@@ -64,14 +69,14 @@ def connected(
 ) -> ConnectedStreams | BroadcastConnectedStream:
     """Two streams, about to be given a function."""
     if isinstance(second, BroadcastStream):
-        _check_one_environment(first, second.stream)
+        check_one_environment(first, second.stream)
         return BroadcastConnectedStream(first, second)
     if not isinstance(second, DataStream):
         raise JobGraphError(
             f"connect takes a stream, or a BroadcastStream as broadcast(descriptor) makes it, not "
             f"{type(second).__name__}"
         )
-    _check_one_environment(first, second)
+    check_one_environment(first, second)
     return ConnectedStreams(first, second)
 
 
@@ -86,7 +91,7 @@ class ConnectedStreams:
     def key_by(self, key1: Any, key2: Any) -> ConnectedStreams:
         """Key each stream, by names of columns or by a function; the keys must be of one type."""
         return ConnectedStreams(
-            self.first.key_by(*_several(key1)), self.second.key_by(*_several(key2))
+            self.first.key_by(*several(key1)), self.second.key_by(*several(key2))
         )
 
     def map(self, function: CoMapFunction, output_type: Any = None) -> DataStream:
@@ -127,7 +132,7 @@ class ConnectedStreams:
 
     def _then(self, kind: Kind, function: object, output: StreamType) -> DataStream:
         self._keyed()
-        return _joined(self.first, self.second, kind, function, output)
+        return joined(self.first, self.second, kind, function, output)
 
 
 class BroadcastConnectedStream:
@@ -155,7 +160,7 @@ class BroadcastConnectedStream:
             per_element=False,
         )
         states = self.control.descriptors
-        return _joined(self.data, self.control.stream, kind, function, output, states)
+        return joined(self.data, self.control.stream, kind, function, output, states)
 
 
 class IntervalJoin:
@@ -165,7 +170,7 @@ class IntervalJoin:
         """Pairs of an element of `left` and one of `right`."""
         if not isinstance(right, KeyedStream):
             raise JobGraphError("interval_join takes a keyed stream; call key_by on it first")
-        _check_one_environment(left, right)
+        check_one_environment(left, right)
         for which, stream in (("left", left), ("right", right)):
             if not stream.timed:
                 raise JobGraphError(
@@ -229,10 +234,10 @@ class IntervalJoined:
             self.late_left,
             self.late_right,
         )
-        return _joined(self.left, self.right, Kind.INTERVAL_JOIN, function, output, interval)
+        return joined(self.left, self.right, Kind.INTERVAL_JOIN, function, output, interval)
 
 
-def _joined(
+def joined(
     first: DataStream,
     second: DataStream,
     kind: Kind,
@@ -240,6 +245,7 @@ def _joined(
     output: StreamType,
     details: object = None,
 ) -> DataStream:
+    """The output of an operator with two inputs, whose keys must be of one type."""
     _check_keys(first, second)
     edges = first._edges + tuple(replace(edge, side=1) for edge in second._edges)
     node = first._env.graph.add(kind, edges, output, function=function, details=details)
@@ -284,10 +290,12 @@ def _check(function: object, wanted: type, what: str) -> None:
         raise JobGraphError(wrong_function(what, function, wanted.__name__))
 
 
-def _check_one_environment(first: DataStream, second: DataStream) -> None:
+def check_one_environment(first: DataStream, second: DataStream) -> None:
+    """Refuse streams of two programs."""
     if first._env is not second._env:
         raise JobGraphError("connect needs streams of one environment")
 
 
-def _several(key: Any) -> tuple[Any, ...]:
+def several(key: Any) -> tuple[Any, ...]:
+    """One key or a list of them, as `key_by` takes them."""
     return tuple(key) if isinstance(key, list | tuple) else (key,)

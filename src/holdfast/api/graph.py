@@ -45,6 +45,8 @@ class Kind(Enum):
     BROADCAST_PROCESS = "BroadcastProcess"
     KEYED_BROADCAST_PROCESS = "KeyedBroadcastProcess"
     INTERVAL_JOIN = "IntervalJoin"
+    WINDOW = "Window"
+    WINDOW_JOIN = "WindowJoin"
     LOOKUP_JOIN = "LookupJoin"
     SINK_FUNCTION = "Sink"
     WRITER = "Writer"
@@ -162,7 +164,7 @@ class Node:
         if isinstance(self.function, CheckpointedFunction | ListCheckpointed | Sink):
             # Of a sink, output that waits to be published is found by its uid.
             return True
-        if self.kind is Kind.BROADCAST_PROCESS:
+        if self.kind in (Kind.BROADCAST_PROCESS, Kind.WINDOW):
             return True
         return self.keyed and self.kind is not Kind.OUTPUT
 

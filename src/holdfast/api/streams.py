@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
 
@@ -23,18 +23,9 @@ from holdfast.api.functions import (
     ReduceFunction,
     SinkFunction,
 )
-from holdfast.api.graph import (
-    FORWARD,
-    Edge,
-    ErrorPolicy,
-    Exchange,
-    JobGraph,
-    Kind,
-    Node,
-    Partitioning,
-)
-from holdfast.api.parallelism import check_max_parallelism
+from holdfast.api.graph import Edge, Exchange, Kind, Partitioning
 from holdfast.api.sink import Sink
+from holdfast.api.stream_operator import DataStreamSink, StreamOperator
 from holdfast.api.timestamps import check_strategy
 from holdfast.api.two_phase_commit import TwoPhaseCommitSink, TwoPhaseCommitSinkFunction
 from holdfast.api.types import StreamType, declared_output
@@ -50,97 +41,15 @@ if TYPE_CHECKING:
         IntervalJoin,
     )
     from holdfast.api.descriptors import MapStateDescriptor
-    from holdfast.api.lookup import LookupJoin
     from holdfast.api.options import Duration
     from holdfast.api.output import OutputTag
     from holdfast.api.time import WatermarkStrategy
-
-S = TypeVar("S", bound="_Operator")
-"""The kind of stream a setter returns."""
-
-
-class Environment(Protocol):
-    """What streams need of the environment they belong to."""
-
-    graph: JobGraph
-
-    def execute_and_collect(
-        self, stream: DataStream, job_name: str | None, limit: int | None
-    ) -> Any:
-        """Run the program and iterate over what `stream` carries."""
-
-    def lookup(
-        self, stream: StreamType, table: Any, on: Any, refresh_interval: Any, how: str
-    ) -> LookupJoin:
-        """The join of a stream's rows with a table."""
+    from holdfast.api.window_assigners import WindowAssigner
+    from holdfast.api.window_joins import CoGroupedStreams, JoinedStreams
+    from holdfast.api.windowed_streams import WindowedStream
 
 
-class _Operator:
-    """What can be said of the operator behind a stream or a sink."""
-
-    def __init__(self, env: Environment, edges: tuple[Edge, ...]) -> None:
-        self._env = env
-        self._edges = edges
-
-    def uid(self: S, uid: str) -> S:
-        """Name the operator for good: its state is found under this name."""
-        if not isinstance(uid, str) or not uid:
-            raise JobGraphError(f"a uid is a non-empty string, not {uid!r}")
-        self._operator("uid").uid = uid
-        return self
-
-    def name(self: S, name: str) -> S:
-        """Name the operator for people: in plans, statistics and Spark's UI."""
-        self._operator("name").name = name
-        return self
-
-    def set_parallelism(self: S, parallelism: int) -> S:
-        """Set the number of subtasks of the operator."""
-        if parallelism < 1:
-            raise JobGraphError(f"parallelism must be at least 1, not {parallelism}")
-        self._operator("set_parallelism").parallelism = parallelism
-        return self
-
-    def set_max_parallelism(self: S, max_parallelism: int) -> S:
-        """Set the number of key groups of the operator."""
-        node = self._operator("set_max_parallelism")
-        check_max_parallelism(max_parallelism, node.name)
-        node.max_parallelism = max_parallelism
-        return self
-
-    def on_error(self: S, policy: ErrorPolicy) -> S:
-        """Say what happens to a row on which the operator's function raises."""
-        node = self._operator("on_error")
-        if node.kind in (Kind.SOURCE, Kind.OUTPUT, Kind.LOOKUP_JOIN) or (
-            isinstance(node.function, Sink) and node.function.takes_rows
-        ):
-            raise JobGraphError(
-                f"on_error() speaks of a function that runs on rows in tasks, and {node.name!r} "
-                "has none; call it on the result of map, process, add_sink and the like"
-            )
-        if policy.tag is not None and policy.tag.type is not None:
-            raise JobGraphError(
-                f"{policy.tag!r} takes failed rows, which have a type of their own; "
-                "make the tag without a type"
-            )
-        node.policy = policy
-        return self
-
-    def _operator(self, what: str) -> Node:
-        edge = self._edges[0]
-        if len(self._edges) > 1 or edge.tag is not None or edge.partitioning is not FORWARD:
-            raise JobGraphError(
-                f"{what}() speaks of an operator, and this stream is not the output of one; "
-                "call it on the result of map, process and the like"
-            )
-        return edge.node
-
-
-class DataStreamSink(_Operator):
-    """The end of a stream."""
-
-
-class DataStream(_Operator):
+class DataStream(StreamOperator):
     """A stream of elements."""
 
     @property
@@ -284,6 +193,30 @@ class DataStream(_Operator):
         lookup = self._env.lookup(self.type, table, on, refresh_interval, how)
         return self._then(Kind.LOOKUP_JOIN, lookup.output, None, lookup)
 
+    def window_all(self, assigner: WindowAssigner) -> WindowedStream:
+        """Cut the whole stream into windows. One subtask does all the work."""
+        from holdfast.api.windowed_streams import WindowedStream
+
+        return WindowedStream(self, assigner)
+
+    def count_window_all(self, size: int, slide: int | None = None) -> WindowedStream:
+        """Windows of so many elements of the whole stream; see `KeyedStream.count_window`."""
+        from holdfast.api.windowed_streams import count_windows
+
+        return count_windows(self, size, slide)
+
+    def join(self, other: DataStream) -> JoinedStreams:
+        """Pair the elements of two streams that have one key and lie in one window."""
+        from holdfast.api.window_joins import JoinedStreams
+
+        return JoinedStreams(self, other)
+
+    def co_group(self, other: DataStream) -> CoGroupedStreams:
+        """Bring the elements of two streams together that have one key and one window."""
+        from holdfast.api.window_joins import CoGroupedStreams
+
+        return CoGroupedStreams(self, other)
+
     def rebalance(self) -> DataStream:
         """Deal the elements out to the next operator's subtasks in turn."""
         return DataStream(self._env, self._partitioned(Partitioning(Exchange.REBALANCE)))
@@ -417,6 +350,24 @@ class KeyedStream(DataStream):
             for edge in self._edges
         )
         return KeyedStream(self._env, tuple(edges))
+
+    def window(self, assigner: WindowAssigner) -> WindowedStream:
+        """Cut the stream of every key into windows."""
+        from holdfast.api.windowed_streams import WindowedStream
+
+        return WindowedStream(self, assigner)
+
+    def count_window(self, size: int, slide: int | None = None) -> WindowedStream:
+        """Windows of so many elements of a key.
+
+        Args:
+            size: Elements in a window; one that is not full never fires.
+            slide: A window of the last `size` elements fires every so many; if None, windows
+                follow each other.
+        """
+        from holdfast.api.windowed_streams import count_windows
+
+        return count_windows(self, size, slide)
 
     def interval_join(self, other: KeyedStream) -> IntervalJoin:
         """Pair elements of two streams that have one key and lie near each other in time."""

@@ -125,7 +125,7 @@ def declared_output(fn: Callable[..., Any], *, per_element: bool) -> StreamType 
             returns or yields many, and the annotation's item counts; a member
             `tuple[OutputTag, X]` of a union there is a side output and is left out.
     """
-    annotation = _return_annotation(fn)
+    annotation = return_annotation(fn)
     if not per_element:
         annotation = _main_output(_item(annotation))
     if annotation in (None, type(None), inspect.Signature.empty, Any, object):
@@ -259,9 +259,10 @@ def _of_annotation(annotation: Annotation) -> StreamType:
     return _row(list(column), element)
 
 
-def _return_annotation(fn: Callable[..., Any]) -> Annotation:
+def return_annotation(fn: Callable[..., Any]) -> Annotation:
+    """What a function says that it returns; None if nothing, or nothing that can be found."""
     if isinstance(fn, functools.partial):
-        return _return_annotation(fn.func)
+        return return_annotation(fn.func)
     if isinstance(fn, type):
         return fn
     if not isinstance(fn, types.FunctionType | types.MethodType):

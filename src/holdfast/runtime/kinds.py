@@ -22,6 +22,7 @@ from holdfast.runtime.interval_join import IntervalJoinOperator
 from holdfast.runtime.lookup_join import LookupJoinOperator
 from holdfast.runtime.process_operator import ProcessOperator
 from holdfast.runtime.timestamps import TimestampOperator
+from holdfast.runtime.window_operator import WindowOperator
 from holdfast.runtime.writer_operator import WriterOperator
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ KINDS: Final[dict[Kind, type[Operator]]] = {
     Kind.BROADCAST_PROCESS: BroadcastOperator,
     Kind.KEYED_BROADCAST_PROCESS: BroadcastOperator,
     Kind.INTERVAL_JOIN: IntervalJoinOperator,
+    Kind.WINDOW: WindowOperator,
+    Kind.WINDOW_JOIN: WindowOperator,
     Kind.LOOKUP_JOIN: LookupJoinOperator,
     Kind.SINK_FUNCTION: SinkOperator,
     Kind.WRITER: WriterOperator,

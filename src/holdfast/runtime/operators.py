@@ -24,6 +24,7 @@ from holdfast.state.table import NO_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from types import CodeType
 
     from holdfast.runtime.context import ElementContext, SubtaskContext
     from holdfast.runtime.plan import OperatorPlan
@@ -154,6 +155,10 @@ class Operator(ABC):
             out.extend(repeat(time, end - len(out)))
         return out
 
+    def time_at_hand(self) -> int | None:
+        """Event time of the element at hand; None if it has none, and while timers fire."""
+        return self._element_context.time
+
     def finish(self) -> list[Any]:
         """What the operator gives out at the end of its input."""
         return []
@@ -230,13 +235,25 @@ class Operator(ABC):
 
         It is read from the frame of the loop, so that the loop need not note it.
         """
-        loops = {type(self)._run.__code__, type(self)._run_timed.__code__}
+        loops = self._loops()
         trace, found = error.__traceback__, None
         while trace is not None:
             if trace.tb_frame.f_code in loops:
                 found = trace.tb_frame.f_locals.get("element")
             trace = trace.tb_next
         return found
+
+    def _loops(self) -> set[CodeType]:
+        """The code of the loops over elements."""
+        return {type(self)._run.__code__, type(self)._run_timed.__code__}
+
+    def begin_undoable(self) -> None:
+        """What is done from now on may be undone, beside changes to the current key."""
+        return
+
+    def undo(self) -> None:
+        """Undo it."""
+        return
 
     def describe(self) -> str:
         """Name, uid and subtask, for messages."""
@@ -259,11 +276,13 @@ class Undone:
         self._tables = self._operator._keyed_state().tables if keyed else []
         self._remembered = [(table, table.remember(self._key)) for table in self._tables]
         self._length = len(self._out)
+        self._operator.begin_undoable()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if error is None or isinstance(error, HoldfastError) or not isinstance(error, Exception):
             return False
         del self._out[self._length :]
+        self._operator.undo()
         for table, entry in self._remembered:
             table.put_back(self._key, entry)
         for table in self._tables[len(self._remembered) :]:

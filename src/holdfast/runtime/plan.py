@@ -36,6 +36,8 @@ TIMER_KINDS: Final = frozenset(
         Kind.KEYED_CO_PROCESS,
         Kind.KEYED_BROADCAST_PROCESS,
         Kind.INTERVAL_JOIN,
+        Kind.WINDOW,
+        Kind.WINDOW_JOIN,
     }
 )
 """Operators that can set timers."""

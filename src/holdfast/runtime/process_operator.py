@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from holdfast.api.time import TimeDomain
 from holdfast.errors import HoldfastError, UserFunctionError
@@ -29,6 +29,9 @@ PIECE: Final = 10_000
 
 class ProcessOperator(Operator):
     """The general operator, keyed or not."""
+
+    _firing_in: ClassVar[str] = "in on_timer()"
+    """Where timers fire, for messages."""
 
     def _bind(self) -> Callable[..., Any]:
         return always_iterable(self._function.process_element)
@@ -56,36 +59,36 @@ class ProcessOperator(Operator):
             end(len(out))
 
     def fire(self, domain: TimeDomain, due: Iterable[Timer]) -> Iterator[Output]:
-        """What the function gives out for timers, piece by piece."""
-        context = self._timer_context(domain)
-        call = always_iterable(self._function.on_timer)
+        """What timers give out, piece by piece."""
+        fire_one = self._firing(domain)
         timed = domain is TimeDomain.EVENT_TIME
         guarded = self.plan.policy.mode != "fail"
         out: list[Any] = []
         times: list[int | None] = []
         current = self.current
+        timer: Timer | None = None
         try:
             for timer in due:
                 current.key = timer.key
-                context.time = timer.time
+                time = timer.time if timed else None
                 if guarded:
                     with Undone(self, timer.key, timer, out):
-                        out.extend(call(timer.time, context))
+                        time = fire_one(timer, out)
                 else:
-                    out.extend(call(timer.time, context))
-                times.extend(repeat(timer.time if timed else None, len(out) - len(times)))
+                    time = fire_one(timer, out)
+                times.extend(repeat(time, len(out) - len(times)))
                 if len(out) >= PIECE:
                     yield Output(out, times)
                     out, times = [], []
         except UserFunctionError:
             raise
         except HoldfastError as error:
-            raise self._located_timer(error, context.time) from error
+            raise self._located_timer(error, timer) from error
         except Exception as error:
             raise UserFunctionError(
-                f"{self.describe()}, in on_timer(): {type(error).__name__}: {error}\n"
+                f"{self.describe()}, {self._firing_in}: {type(error).__name__}: {error}\n"
                 f"  key: {short(current.key)}\n"
-                f"  timer: {context.time}, {domain.value}\n"
+                f"  timer: {None if timer is None else timer.time}, {domain.value}\n"
                 f"{user_traceback(error)}"
             ) from error
         finally:
@@ -93,11 +96,24 @@ class ProcessOperator(Operator):
         if out:
             yield Output(out, times)
 
-    def _located_timer(self, error: HoldfastError, time: int | None) -> HoldfastError:
+    def _firing(self, domain: TimeDomain) -> Callable[[Timer, list[Any]], int | None]:
+        """What fires one timer: adds what is given out, and returns its event time."""
+        context = self._timer_context(domain)
+        call = always_iterable(self._function.on_timer)
+        timed = domain is TimeDomain.EVENT_TIME
+
+        def fire_one(timer: Timer, out: list[Any]) -> int | None:
+            context.time = timer.time
+            out.extend(call(timer.time, context))
+            return timer.time if timed else None
+
+        return fire_one
+
+    def _located_timer(self, error: HoldfastError, timer: Timer | None) -> HoldfastError:
         return type(error)(
-            f"{self.describe()}, in on_timer(): {error}\n"
+            f"{self.describe()}, {self._firing_in}: {error}\n"
             f"  key: {short(self.current.key)}\n"
-            f"  timer: {time}"
+            f"  timer: {None if timer is None else timer.time}"
         )
 
     def _timer_context(self, domain: TimeDomain) -> TimerContext:

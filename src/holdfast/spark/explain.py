@@ -10,6 +10,7 @@ from pyspark import cloudpickle
 from holdfast.api.functions import Function, RuntimeContext
 from holdfast.api.graph import Exchange, Kind
 from holdfast.api.metrics import MetricGroup
+from holdfast.api.windowing import Windowing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,6 +68,8 @@ def explain_job(graph: JobGraph, plan: JobPlan, epoch_rows: DataFrame) -> str:
         lines += [f"      reads {_edge_text(edge)}" for edge in node.inputs]
         if node.kind is Kind.TIMESTAMPS:
             lines.append(f"      time {_strategy_text(node.details)}")
+        if isinstance(node.details, Windowing):
+            lines.append(f"      windows {node.details}")
         lines += [f"      state {text}" for text in _states(node)]
     lines += ["", "== Spark plan of an epoch ==", _spark_plan(epoch_rows)]
     return "\n".join(lines)
@@ -132,7 +135,12 @@ def _states(node: Node) -> list[str]:
         copy.open(context)
     except Exception as error:
         return [f"unknown before it runs: open() raised {type(error).__name__}: {error}"]
-    return [f"{d.kind} {d.name!r}: {_type_text(d)}" for d in context.descriptors]
+    return [f"{d.kind} {d.name!r}: {_type_text(d)}{_ttl_text(d)}" for d in context.descriptors]
+
+
+def _ttl_text(descriptor: StateDescriptor) -> str:
+    config = descriptor.time_to_live
+    return "" if config is None else f", lives {config.ttl_ms} ms"
 
 
 def _type_text(descriptor: Any) -> str:

@@ -28,6 +28,7 @@ from holdfast.clock import monotonic, wait
 from holdfast.errors import UserFunctionError
 from holdfast.runtime.operators import user_traceback
 from holdfast.runtime.write_columns import Writer
+from holdfast.spark.serialization import resolve_main
 from holdfast.state.pickling import pickle_by_value_with
 
 if TYPE_CHECKING:
@@ -172,6 +173,8 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def data_source(source: IndexedElements, schema: StructType) -> type[DataSource]:
     """A Spark data source class for `source`, to be registered under `source.name`."""
+    # Spark pickles the class, and with it the elements' own.
+    resolve_main()
 
     class Indexed(DataSource):
         """The numbered elements of one source."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def dump_level(level: LevelPlan) -> bytes:
     """A level, pickled for its tasks; functions of `__main__` and notebooks by value."""
-    resolve_annotations(vars(sys.modules["__main__"]).values())
+    resolve_main()
     try:
         return _dumps(level)
     except Exception as error:
@@ -36,11 +36,16 @@ def dump_level(level: LevelPlan) -> bytes:
 
 def dump_function(part: object, what: str) -> bytes:
     """Anything that goes to workers, pickled; `what` names it in errors."""
-    resolve_annotations(vars(sys.modules["__main__"]).values())
+    resolve_main()
     try:
         return _dumps(part)
     except Exception as error:
         raise _refusal(what, error) from error
+
+
+def resolve_main() -> None:
+    """Replace postponed annotations in the classes of the program."""
+    resolve_annotations(vars(sys.modules["__main__"]).values())
 
 
 def resolve_annotations(objects: Iterable[object]) -> None:

@@ -3,5 +3,6 @@
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.harness import OperatorHarness
 from holdfast.testing.snapshots import HarnessSnapshot
+from holdfast.testing.windows import window_joined, windowed
 
-__all__ = ["HarnessSnapshot", "ManualClock", "OperatorHarness"]
+__all__ = ["HarnessSnapshot", "ManualClock", "OperatorHarness", "window_joined", "windowed"]

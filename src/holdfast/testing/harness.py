@@ -33,6 +33,7 @@ from holdfast.api.functions import KeySelector
 from holdfast.api.graph import ErrorPolicy
 from holdfast.api.parallelism import check_parallelism, default_max_parallelism
 from holdfast.api.state import MapState
+from holdfast.api.streams import DataStream
 from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.api.types import OBJECTS
 from holdfast.errors import ConfigurationError, JobGraphError, StateAccessError
@@ -58,6 +59,7 @@ from holdfast.state.table import NO_KEY
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.kinds import BROADCAST, CONNECTED, kind_of
 from holdfast.testing.snapshots import HarnessSnapshot, RestorePoint, read_snapshot
+from holdfast.testing.windows import windows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -80,7 +82,8 @@ class OperatorHarness:
     the function raises, leaves nothing behind: no change of state, and no output.
 
     Args:
-        function: The function under test; a plain callable is taken for a map.
+        function: The function under test; a plain callable is taken for a map. Or windows,
+            as `windowed` and `window_joined` make them.
         key: Gives an element's key; without it the stream is not keyed.
         second_key: Gives the key of an element of the second stream, of a function that
             connects two; the same as `key` if not given.
@@ -113,7 +116,11 @@ class OperatorHarness:
         restore_from: HarnessSnapshot | Sequence[HarnessSnapshot] | None = None,
     ) -> None:
         """Open the function's first epoch."""
-        self._kind = kind_of(function, keyed=key is not None)
+        self._details: Any = None
+        if isinstance(function, DataStream):
+            function, self._details, self._kind = windows_of(function, keyed=key is not None)
+        else:
+            self._kind = kind_of(function, keyed=key is not None)
         _check_subtask(subtask, parallelism)
         self._max_parallelism = default_max_parallelism(parallelism)
         self.clock = ManualClock()
@@ -121,7 +128,7 @@ class OperatorHarness:
         """What was given out so far, side outputs aside."""
         self._sides: dict[str, list[Any]] = {}
         self._settled: dict[str | None, int] = {}
-        self._fresh_copy = _copier(function)
+        self._fresh_copy = _copier((function, self._details))
         self._key = key.get_key if isinstance(key, KeySelector) else key
         second = key if second_key is None else second_key
         self._second_key = second.get_key if isinstance(second, KeySelector) else second
@@ -200,6 +207,7 @@ class OperatorHarness:
                     key_hash(key)
                 seat.current.start_batch(keys)
             times = None if at is None else [at] * len(batch)
+            seat.report.records_in += len(batch)
             out = seat.operator.process(batch, keys, times, side)
             seat.current.end_batch()
             seat.relieve()
@@ -239,17 +247,12 @@ class OperatorHarness:
             raise StateAccessError(
                 f"there is no state {name!r} to read: the function has registered none in open()"
             )
-        handle = self._seat.state.handle(name)
         current = self._seat.current
         current.key = canonical_key(key)
         try:
-            for read in ("value", "items", "get"):
-                if hasattr(handle, read):
-                    value = getattr(handle, read)()
-                    return dict(value) if read == "items" else value
+            return self._seat.state.peek(name, _content)
         finally:
             current.key = NO_KEY
-        raise AssertionError(f"{handle!r} cannot be read")
 
     def operator_state(self, name: str) -> Any:
         """What an operator state holds now: a list, or a broadcast state's map as a dict."""
@@ -396,7 +399,7 @@ class OperatorHarness:
             raise
 
     def _make_seat(self, checkpoint: CheckpointOrder | None = None) -> Seat:
-        plan = self._plan(self._fresh_copy())
+        plan = self._plan(*self._fresh_copy())
         level = LevelPlan(
             1, (plan,), {}, _NOTHING, _NOTHING, self._backend, job_parameters=self._job_parameters
         )
@@ -420,7 +423,7 @@ class OperatorHarness:
             ),
         )
 
-    def _plan(self, function: Any) -> OperatorPlan:
+    def _plan(self, function: Any, details: Any) -> OperatorPlan:
         return OperatorPlan(
             uid=_UID,
             name=getattr(function, "__name__", type(function).__name__),
@@ -433,8 +436,9 @@ class OperatorHarness:
             parallelism=self._parallelism,
             max_parallelism=self._max_parallelism,
             outlets=(),
+            timed=True,
             second=self._second_input(),
-            details=self._broadcast if self._kind in BROADCAST else None,
+            details=self._broadcast if self._kind in BROADCAST else details,
         )
 
     def _second_input(self) -> SecondInput | None:
@@ -445,6 +449,14 @@ class OperatorHarness:
         return SecondInput(
             OBJECTS, None if self._second_key is None else KeyPlan(selector=self._second_key)
         )
+
+
+def _content(handle: Any) -> Any:
+    for read in ("value", "items", "get"):
+        if hasattr(handle, read):
+            value = getattr(handle, read)()
+            return dict(value) if read == "items" else value
+    raise AssertionError(f"{handle!r} cannot be read")
 
 
 def _check_subtask(subtask: int, parallelism: int) -> None:

@@ -48,7 +48,7 @@ _KEYED: Final = frozenset(
 )
 _NOT_KEYED: Final = frozenset({Kind.PROCESS, Kind.CO_PROCESS, Kind.BROADCAST_PROCESS})
 CONNECTED: Final = frozenset(
-    {Kind.CO_MAP, Kind.CO_FLAT_MAP, Kind.CO_PROCESS, Kind.KEYED_CO_PROCESS}
+    {Kind.CO_MAP, Kind.CO_FLAT_MAP, Kind.CO_PROCESS, Kind.KEYED_CO_PROCESS, Kind.WINDOW_JOIN}
 )
 """Functions of two streams."""
 BROADCAST: Final = frozenset({Kind.BROADCAST_PROCESS, Kind.KEYED_BROADCAST_PROCESS})

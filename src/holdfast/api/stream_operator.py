@@ -1,0 +1,99 @@
+"""What can be said of an operator through the stream that it makes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from holdfast.api.graph import FORWARD, Edge, ErrorPolicy, JobGraph, Kind, Node
+from holdfast.api.parallelism import check_max_parallelism
+from holdfast.api.sink import Sink
+from holdfast.errors import JobGraphError
+
+if TYPE_CHECKING:
+    from holdfast.api.lookup import LookupJoin
+    from holdfast.api.streams import DataStream
+    from holdfast.api.types import StreamType
+
+S = TypeVar("S", bound="StreamOperator")
+"""The kind of stream a setter returns."""
+
+
+class Environment(Protocol):
+    """What streams need of the environment they belong to."""
+
+    graph: JobGraph
+
+    def execute_and_collect(
+        self, stream: DataStream, job_name: str | None, limit: int | None
+    ) -> Any:
+        """Run the program and iterate over what `stream` carries."""
+
+    def lookup(
+        self, stream: StreamType, table: Any, on: Any, refresh_interval: Any, how: str
+    ) -> LookupJoin:
+        """The join of a stream's rows with a table."""
+
+
+class StreamOperator:
+    """What can be said of the operator behind a stream or a sink."""
+
+    def __init__(self, env: Environment, edges: tuple[Edge, ...]) -> None:
+        self._env = env
+        self._edges = edges
+
+    def uid(self: S, uid: str) -> S:
+        """Name the operator for good: its state is found under this name."""
+        if not isinstance(uid, str) or not uid:
+            raise JobGraphError(f"a uid is a non-empty string, not {uid!r}")
+        self._operator("uid").uid = uid
+        return self
+
+    def name(self: S, name: str) -> S:
+        """Name the operator for people: in plans, statistics and Spark's UI."""
+        self._operator("name").name = name
+        return self
+
+    def set_parallelism(self: S, parallelism: int) -> S:
+        """Set the number of subtasks of the operator."""
+        if parallelism < 1:
+            raise JobGraphError(f"parallelism must be at least 1, not {parallelism}")
+        self._operator("set_parallelism").parallelism = parallelism
+        return self
+
+    def set_max_parallelism(self: S, max_parallelism: int) -> S:
+        """Set the number of key groups of the operator."""
+        node = self._operator("set_max_parallelism")
+        check_max_parallelism(max_parallelism, node.name)
+        node.max_parallelism = max_parallelism
+        return self
+
+    def on_error(self: S, policy: ErrorPolicy) -> S:
+        """Say what happens to a row on which the operator's function raises."""
+        node = self._operator("on_error")
+        if node.kind in (Kind.SOURCE, Kind.OUTPUT, Kind.LOOKUP_JOIN) or (
+            isinstance(node.function, Sink) and node.function.takes_rows
+        ):
+            raise JobGraphError(
+                f"on_error() speaks of a function that runs on rows in tasks, and {node.name!r} "
+                "has none; call it on the result of map, process, add_sink and the like"
+            )
+        if policy.tag is not None and policy.tag.type is not None:
+            raise JobGraphError(
+                f"{policy.tag!r} takes failed rows, which have a type of their own; "
+                "make the tag without a type"
+            )
+        node.policy = policy
+        return self
+
+    def _operator(self, what: str) -> Node:
+        edge = self._edges[0]
+        if len(self._edges) > 1 or edge.tag is not None or edge.partitioning is not FORWARD:
+            raise JobGraphError(
+                f"{what}() speaks of an operator, and this stream is not the output of one; "
+                "call it on the result of map, process and the like"
+            )
+        return edge.node
+
+
+class DataStreamSink(StreamOperator):
+    """The end of a stream."""

@@ -1,0 +1,90 @@
+"""Windows without a job, for the harness.
+
+>>> from holdfast import TumblingEventTimeWindows
+>>> from holdfast.testing import OperatorHarness, windowed
+>>> longest = windowed(TumblingEventTimeWindows.of("1 min")).reduce(max)
+>>> with OperatorHarness(longest, key=len) as harness:
+...     harness.push("ab", "cd", at=1_000)
+...     harness.advance_watermark(60_000)
+...     harness.outputs
+['cd']
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.api.graph import Edge, JobGraph, Kind
+from holdfast.api.streams import DataStream
+from holdfast.api.time import WatermarkStrategy
+from holdfast.api.types import StreamType
+from holdfast.api.window_joins import CoGroupedStreams, JoinedStreams
+from holdfast.errors import JobGraphError
+
+if TYPE_CHECKING:
+    from holdfast.api.window_assigners import WindowAssigner
+    from holdfast.api.window_joins import JoinWindows
+    from holdfast.api.windowed_streams import WindowedStream
+
+
+class _Program:
+    """An environment that only has a graph."""
+
+    def __init__(self) -> None:
+        self.graph = JobGraph()
+
+    def execute_and_collect(
+        self, stream: DataStream, job_name: str | None, limit: int | None
+    ) -> Any:
+        raise JobGraphError("windows made for the harness are no part of a job")
+
+    def lookup(self, stream: StreamType, table: Any, on: Any, interval: Any, how: str) -> Any:
+        raise JobGraphError("windows made for the harness are no part of a job")
+
+    def stream(self, type_spec: Any) -> DataStream:
+        """A stream with event time."""
+        stream_type = StreamType.of(type_spec)
+        source = self.graph.add(Kind.SOURCE, (), stream_type)
+        strategy = WatermarkStrategy.no_watermarks()
+        node = self.graph.add(
+            Kind.TIMESTAMPS, (Edge(source, None, stream_type),), stream_type, details=strategy
+        )
+        return DataStream(self, (Edge(node, None, stream_type),))
+
+
+def windowed(assigner: WindowAssigner, *, keyed: bool = True, type: Any = Any) -> WindowedStream:
+    """A stream cut into windows; say what is made of them, and hand that to the harness.
+
+    Args:
+        assigner: Makes the windows.
+        keyed: Whether they are windows of keys; the harness is given the key.
+        type: Type of the elements, where it matters, as it does to `sum("amount")`.
+    """
+    stream = _Program().stream(type)
+    return stream.key_by(_no_key).window(assigner) if keyed else stream.window_all(assigner)
+
+
+def window_joined(
+    assigner: WindowAssigner, *, grouped: bool = False, types: tuple[Any, Any] = (Any, Any)
+) -> JoinWindows:
+    """Two streams cut into the same windows, joined or `grouped`; for the harness."""
+    program = _Program()
+    first, second = program.stream(types[0]), program.stream(types[1])
+    streams = CoGroupedStreams(first, second) if grouped else JoinedStreams(first, second)
+    return streams.where(_no_key).equal_to(_no_key).window(assigner)
+
+
+def windows_of(stream: DataStream, *, keyed: bool) -> tuple[Any, Any, Kind]:
+    """Function, details and kind of the operator behind a stream of windows."""
+    node = stream._edges[0].node
+    if node.kind not in (Kind.WINDOW, Kind.WINDOW_JOIN):
+        raise JobGraphError("the harness takes a function, or windows as windowed() makes them")
+    if node.keyed != keyed:
+        raise JobGraphError(
+            "windows of keys need a key in the harness; windowed(..., keyed=False) has none"
+        )
+    return node.function, node.details, node.kind
+
+
+def _no_key(element: Any) -> Any:
+    raise JobGraphError("the harness is given the key")
