@@ -17,6 +17,7 @@ from holdfast import (
     ListStateDescriptor,
     MapStateDescriptor,
     ProcessFunction,
+    StateTtlConfig,
     ValueStateDescriptor,
 )
 from holdfast.api.checkpointed import CheckpointedFunction
@@ -132,12 +133,16 @@ class Delay(KeyedBroadcastProcessFunction):
         rules.put(None, seen + 1)
 
 
+LONG = StateTtlConfig.new_builder("1 day").update_ttl_on_read_and_write().build()
+"""A time to live: every read of such state is a write."""
+
+
 class FoldByKey(KeyedProcessFunction):
-    """Value and map state."""
+    """Value state, and map state with a time to live that no entry reaches."""
 
     def open(self, ctx: Any) -> None:
         self.tally = ctx.get_state(ValueStateDescriptor("tally", Tally))
-        self.buckets = ctx.get_map_state(MapStateDescriptor("buckets", str, int))
+        self.buckets = ctx.get_map_state(MapStateDescriptor("buckets", str, int, ttl=LONG))
 
     def process_element(self, value: Any, ctx: Any) -> Iterator[Folded]:
         tally = self.tally.value() or NOTHING
@@ -168,7 +173,7 @@ class TeamSums(AggregateFunction):
 
 
 class FoldByTeam(KeyedProcessFunction):
-    """Aggregating and list state.
+    """Aggregating state, and list state with a time to live that no element reaches.
 
     Its sum of counts is right only if both operators have seen the same events: a state
     of one that is ahead of the other's shows. Takes `pause` seconds for an event.
@@ -181,7 +186,7 @@ class FoldByTeam(KeyedProcessFunction):
         self.sums = ctx.get_aggregating_state(
             AggregatingStateDescriptor("sums", TeamSums(), tuple[int, int, int, int])
         )
-        self.sample = ctx.get_list_state(ListStateDescriptor("sample", int))
+        self.sample = ctx.get_list_state(ListStateDescriptor("sample", int, ttl=LONG))
 
     def process_element(self, value: Any, ctx: Any) -> Iterator[Output]:
         if self.pause:

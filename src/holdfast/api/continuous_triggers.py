@@ -67,8 +67,8 @@ class ContinuousEventTimeTrigger(_Continuous):
         if fire_time.get() != time:
             return TriggerResult.CONTINUE
         fire_time.clear()
-        # At the end of a bounded stream no more intervals pass: only the window's end is left.
-        if ctx.get_current_watermark() < MAX_WATERMARK:
+        # A window that never ends has endless intervals left at the end of a bounded stream.
+        if min(ctx.get_current_watermark(), window.max_timestamp()) < MAX_WATERMARK:
             ctx.register_event_time_timer(self._next(time, window, fire_time))
         return TriggerResult.FIRE
 
