@@ -11,10 +11,10 @@ SPARK := scripts/with-spark.sh
 QUICK_JAVA := JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 PYTHON_TREES := $(wildcard src tests benchmarks examples)
 
-.PHONY: help demo test test-all test-fast fmt check bench bench-scale bench-checkpoints bench-output bench-timers docs ci clean
+.PHONY: help demo test test-all test-fast fmt check bench bench-scale bench-checkpoints bench-output bench-timers bench-windows bench-ttl docs ci clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(READY) ## Run the demonstration: a stateful job with live progress and a summary
 	@$(SPARK) $(BIN)/python examples/demo.py
@@ -44,12 +44,20 @@ bench: $(READY) ## Throughput beside Spark's own stateful operators (ARGS="--qui
 	@$(if $(ARGS),,$(SPARK) $(BIN)/python -m benchmarks.checkpoints)
 	@$(if $(ARGS),,$(SPARK) $(BIN)/python -m benchmarks.output)
 	@$(if $(ARGS),,$(SPARK) $(BIN)/python -m benchmarks.timers)
+	@$(if $(ARGS),,$(SPARK) $(BIN)/python -m benchmarks.windows)
+	@$(if $(ARGS),,$(SPARK) $(BIN)/python -m benchmarks.ttl)
 
 bench-output: $(READY) ## Part of bench: what exactly once costs, what unaligned checkpoints gain
 	@$(SPARK) $(BIN)/python -m benchmarks.output $(ARGS)
 
 bench-timers: $(READY) ## Part of bench: registering and firing a million keys' timers, beside Spark's
 	@$(SPARK) $(BIN)/python -m benchmarks.timers $(ARGS)
+
+bench-windows: $(READY) ## Part of bench: counts in windows, beside Spark's own aggregation
+	@$(SPARK) $(BIN)/python -m benchmarks.windows $(ARGS)
+
+bench-ttl: $(READY) ## Part of bench: what a time to live costs, what the sweep frees
+	@$(SPARK) $(BIN)/python -m benchmarks.ttl $(ARGS)
 
 bench-scale: $(READY) ## What an event costs as the state grows, and how much memory it takes
 	@$(SPARK) $(BIN)/python -m benchmarks.scale $(ARGS)

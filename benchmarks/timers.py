@@ -18,9 +18,7 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -40,6 +38,7 @@ from benchmarks import check, data
 from benchmarks.figures import record, show
 from benchmarks.harness import scratch, session, use_file_manager
 from benchmarks.holdfast_run import BACKENDS
+from benchmarks.processes import in_fresh_process
 from holdfast import (
     Duration,
     KeyedProcessFunction,
@@ -336,32 +335,15 @@ def measure(system: str, backend: str, keys: int) -> list[Figures]:
             spark.stop()
 
 
-def in_fresh_process(system: str, backend: str, keys: int, say: Console) -> list[Figures]:
-    """The same in a process of its own, saying what it is at."""
-    command = [sys.executable, "-m", "benchmarks.timers", "--one", system, backend, str(keys)]
-    said = ""
-    with tempfile.TemporaryFile("w+") as complaints:
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=complaints, text=True
-        ) as child:
-            assert child.stdout is not None
-            for said in child.stdout:
-                if not said.startswith("["):
-                    say.print(f"{system} ({backend}): {said.rstrip()}")
-        if child.returncode:
-            complaints.seek(0)
-            sys.stderr.write(complaints.read())
-            raise subprocess.CalledProcessError(child.returncode, command)
-    return [Figures(**figures) for figures in json.loads(said)]
-
-
 def results(keys: int, rounds: int, say: Console) -> list[dict[str, Any]]:
     """Every system measured, as rows; each median and its ratio to Spark's own."""
     medians: dict[tuple[str, str], list[Figures]] = {}
     for system, backend in SYSTEMS:
         runs = []
         for number in range(1 if system == SPARK else rounds):
-            runs.append(in_fresh_process(system, backend, keys, say))
+            arguments, who = [system, backend, str(keys)], f"{system} ({backend})"
+            found = in_fresh_process("benchmarks.timers", arguments, who, say)
+            runs.append([Figures(**figures) for figures in found])
             few, many = runs[-1]
             say.print(
                 f"{system} ({backend}), run {number + 1}: {keys / many.register_s:,.0f} events/s, "
