@@ -35,7 +35,7 @@ from holdfast.api.graph import Exchange, Kind
 from holdfast.api.triggers import EndOfStreamTrigger
 from holdfast.api.types import OBJECTS, StreamType
 from holdfast.api.windowing import Caller, Fold
-from holdfast.errors import ConfigurationError, JobGraphError
+from holdfast.errors import JobGraphError
 from holdfast.testing import OperatorHarness, window_joined, windowed
 from tests.unit.programs import Program
 from tests.unit.test_triggers import Unmerged
@@ -423,11 +423,10 @@ def test_a_count_refuses_columns_of_one_name() -> None:
 
 
 def test_windows_of_a_whole_stream_cannot_be_spread() -> None:
-    program = Program()
-    stream = rows(program).window_all(TEN).count().set_parallelism(2)
-    program.collect(stream)
-    with pytest.raises(ConfigurationError, match="parallelism 2 is above max parallelism 1"):
-        program.compile()
+    stream = rows().window_all(TEN).count().set_parallelism(1).set_max_parallelism(1)
+    for spread in (stream.set_parallelism, stream.set_max_parallelism):
+        with pytest.raises(JobGraphError, match="windows of the whole stream, which one subtask"):
+            spread(2)
 
 
 def test_streams_that_meet_are_of_one_program() -> None:

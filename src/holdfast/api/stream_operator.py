@@ -57,13 +57,16 @@ class StreamOperator:
         """Set the number of subtasks of the operator."""
         if parallelism < 1:
             raise JobGraphError(f"parallelism must be at least 1, not {parallelism}")
-        self._operator("set_parallelism").parallelism = parallelism
+        node = self._operator("set_parallelism")
+        _check_not_single(node, parallelism, "set_parallelism")
+        node.parallelism = parallelism
         return self
 
     def set_max_parallelism(self: S, max_parallelism: int) -> S:
         """Set the number of key groups of the operator."""
         node = self._operator("set_max_parallelism")
         check_max_parallelism(max_parallelism, node.name)
+        _check_not_single(node, max_parallelism, "set_max_parallelism")
         node.max_parallelism = max_parallelism
         return self
 
@@ -97,3 +100,12 @@ class StreamOperator:
 
 class DataStreamSink(StreamOperator):
     """The end of a stream."""
+
+
+def _check_not_single(node: Node, count: int, what: str) -> None:
+    """Refuse to spread the windows of a stream that is not keyed: they hold all elements."""
+    if count > 1 and node.kind is Kind.WINDOW and not node.keyed:
+        raise JobGraphError(
+            f"{what}({count}): {node.name!r} has windows of the whole stream, which one subtask "
+            "must hold; call key_by before window to spread them"
+        )

@@ -26,7 +26,7 @@ from holdfast.runtime.process_operator import ProcessOperator
 from holdfast.runtime.quick_windows import QuickWindows, at_the_end_of_time, is_quick, without_time
 from holdfast.runtime.scope_undo import ScopeUndo
 from holdfast.runtime.window_calls import window_call
-from holdfast.runtime.window_contents import TimedContents, contents_of
+from holdfast.runtime.window_contents import FoldedContents, TimedContents, contents_of
 from holdfast.runtime.window_contexts import FunctionContext, TimeContext, WindowTriggerContext
 from holdfast.state.merging import merge_namespaces
 
@@ -51,6 +51,8 @@ class WindowOperator(ProcessOperator):
     """Adds elements to windows, and calls a function when they fire."""
 
     _firing_in: ClassVar[str] = "firing a window"
+    # In a window's last millisecond elements may still come that lie in it.
+    clock_lag: ClassVar[int] = 1
 
     def _bind(self) -> Callable[..., Any]:
         windowing: Windowing = self.plan.details
@@ -229,6 +231,9 @@ class WindowOperator(ProcessOperator):
             self._held.current.start_batch([(timer.key, timer.namespace) for timer in timers])
 
     def _firing(self, domain: TimeDomain) -> Callable[[Timer, list[Any]], int | None]:
+        folded = self._contents if isinstance(self._contents, FoldedContents) else None
+        if self._quick is not None and folded is not None and self._clear_function is None:
+            return self._firing_folded(folded)
         event = domain is TimeDomain.EVENT_TIME
         trigger, context = self._windowing.trigger, self._trigger_context
         ask = trigger.on_event_time if event else trigger.on_processing_time
@@ -258,6 +263,33 @@ class WindowOperator(ProcessOperator):
                     self._enter(own, place)
                     self._clear(window, plain=plain)
             return window.max_timestamp()  # type: ignore[no-any-return]
+
+        return fire_one
+
+    def _firing_folded(self, contents: FoldedContents) -> Callable[[Timer, list[Any]], int]:
+        """The same for windows that take the shorter way, and hold one value each."""
+        get, clear, call = contents.get, contents.clear, self._call_window
+        scoped, context = self._held.current, self._function_context
+        known: dict[bytes, tuple[Any, int, int]] = {}
+
+        def fire_one(timer: Timer, out: list[Any]) -> int:
+            time, key, own = timer
+            found = known.get(own)
+            if found is None:
+                window = self._window(own)
+                end, cleanup = window.max_timestamp(), self._cleanup_time(window)
+                found = known[own] = (window, end, cleanup)
+            window, end, cleanup = found
+            scoped.key = (key, own)
+            if time == end:
+                self._own.current.key = scoped.key
+                context.at_hand = window
+                elements = get()
+                if elements is not None:
+                    out.extend(call(key, window, elements))
+            if time == cleanup:
+                clear()
+            return end
 
         return fire_one
 
