@@ -901,3 +901,16 @@ def test_the_end_of_the_input_is_no_time_and_lets_nothing_expire() -> None:
         harness.advance_watermark(1100)
         assert harness.state("by", "k") == {}
         assert harness.state("last", "k") is None
+
+
+@pytest.mark.parametrize("between", [False, True], ids=["same-epoch", "next-epoch"])
+def test_at_the_end_of_the_input_what_has_expired_before_is_not_alive_again(between: bool) -> None:
+    unswept = config(use_event_time=True)
+    with OperatorHarness(Remember(unswept), key=lambda _: "k") as harness:
+        harness.push(1, at=1000)
+        harness.advance_watermark(1100)
+        if between:
+            harness.end_epoch()
+        harness.take()
+        harness.end_input()
+        assert harness.take() == [None]

@@ -139,6 +139,10 @@ def test_an_element_between_windows_is_late_only_if_its_time_is(backend: Any) ->
         job.push_timed(*a(5, 6))
         assert job.side_output(LATE) == a(5)
         assert job.kept() == {}
+    with Windows(windows.allowed_lateness(1).apply(shown), backend=backend) as job:
+        job.advance_watermark(5)
+        job.push_timed(*a(4, 5))
+        assert job.side_output(LATE) == a(4)
 
 
 def test_nothing_is_late_by_the_clock(backend: Any) -> None:
@@ -190,6 +194,15 @@ def test_a_late_element_may_merge_two_sessions_that_have_fired(backend: Any) -> 
         assert job.kept()[OPEN_WINDOWS] == 1
         job.advance_watermark(127)
         assert job.kept() == {}
+
+
+def test_of_sessions_that_merge_only_the_timers_of_the_new_one_are_left(backend: Any) -> None:
+    with Windows(windowed(GAP).allowed_lateness(7).apply(shown), backend=backend) as job:
+        job.push_timed(*a(0, 18))
+        assert job.kept()[EVENT_TIMERS] == 4, "the end of each, and of its lateness"
+        job.end_epoch()
+        job.push_timed(*a(9))
+        assert job.kept()[EVENT_TIMERS] == 2
 
 
 def test_sessions_without_a_trace_of_late_elements(backend: Any) -> None:
@@ -369,6 +382,46 @@ def test_a_window_that_has_fired_before_a_recovery_fires_again_for_what_comes_af
         assert job.kept() == {}
 
 
+@pytest.mark.parametrize("touched", [True, False])
+@pytest.mark.parametrize("general", [True, False])
+def test_windows_that_were_kept_for_late_elements_end_though_none_are_kept_any_more(
+    backend: Any, general: bool, touched: bool
+) -> None:
+    def stream(lateness: int) -> Any:
+        windows = windowed(TEN).allowed_lateness(lateness)
+        return (windows.trigger(GeneralEventTime()) if general else windows).reduce(added)
+
+    with Windows(stream(5), backend=backend) as before:
+        before.push_timed(*a(3))
+        before.advance_watermark(9)
+        assert len(before.take()) == 1
+        snapshot = before.snapshot()
+    with Windows(stream(0), backend=backend, restore_from=snapshot) as job:
+        if touched:
+            job.push_timed(*a(4))
+        job.advance_watermark(20)
+        assert [event.n for event in job.take()] == ([7] if touched else [])
+        job.end_epoch()
+        assert not job.kept().get(CONTENTS)
+        assert not job.kept().get(EVENT_TIMERS)
+
+
+def test_timers_of_windows_by_the_clock_mean_nothing_to_windows_in_event_time(
+    backend: Any,
+) -> None:
+    by_clock = windowed(TumblingProcessingTimeWindows.of(10)).reduce(added)
+    with Windows(by_clock, backend=backend) as before:
+        before.push_timed(*a(3))
+        snapshot = before.snapshot()
+    with Windows(windowed(TEN).reduce(added), backend=backend, restore_from=snapshot) as job:
+        job.set_processing_time(50)
+        assert job.take() == []
+        job.advance_watermark(9)
+        job.push_timed(*a(13))
+        job.advance_watermark(19)
+        assert [event.n for event in job.take()] == [13]
+
+
 def test_windows_by_the_clock_that_have_ended_meanwhile_fire_after_a_recovery(
     backend: Any,
 ) -> None:
@@ -525,6 +578,24 @@ def test_a_firing_that_raises_gives_nothing_out_and_changes_nothing(
         assert job.kept()["count"] == 2, "of the last window and of the key"
         job.advance_watermark(100)
         assert job.kept() == {"count": 1}
+
+
+@POLICIES
+def test_event_times_are_right_behind_a_firing_that_raises(
+    backend: Any, policy: ErrorPolicy
+) -> None:
+    def choosy(key: Any, window: Any, elements: Sequence[Any]) -> Iterator[Any]:
+        if window.start == -10:
+            raise RuntimeError("not this one")
+        yield from shown(key, window, elements)
+
+    stream = windowed(SlidingEventTimeWindows.of(20, 10)).allowed_lateness(100).apply(choosy)
+    with Windows(stream, backend=backend, on_error=policy) as job:
+        job.advance_watermark(35)
+        # The first fires in its later window, and raises in the earlier one.
+        job.push_timed(*a(5, 25))
+        assert failures(job, policy) == 1
+        assert job.stamped == [(("a", 10, 30, [25]), 29)]
 
 
 def broken(key: Any, window: Any, elements: Sequence[Any]) -> Iterator[Any]:

@@ -206,6 +206,7 @@ def test_a_continuous_trigger_fires_at_every_interval_and_at_the_end(backend: An
         job.push_timed(*a(8))
         job.advance_watermark(11)
         assert contents(job) == [[1, 6, 7, 8]]
+        assert [time for _, time in job.stamped] == [11] * 3, "whenever it has fired"
         assert job.kept() == {}
 
 
@@ -377,6 +378,21 @@ def test_the_state_and_timers_of_a_trigger_of_ones_own_merge_with_sessions(backe
         assert job.take() == [], "the earliest of their timers was taken back"
         job.advance_watermark(27)
         assert job.kept() == {}
+
+
+def test_a_session_that_takes_an_element_in_without_growing_is_not_merged(backend: Any) -> None:
+    class Unmerged(EventTimeTrigger):
+        def on_merge(self, window: Any, ctx: Any) -> None:
+            raise AssertionError("there is nothing to merge")
+
+    sessions = EventTimeSessionWindows.with_dynamic_gap(lambda element: element[2])
+    stream = windowed(sessions).trigger(Unmerged()).apply(shown)
+    with Windows(stream, backend=backend) as job:
+        job.push_timed(Event("a", 0, 100), Event("a", 50, 10))
+        job.end_epoch()
+        job.push_timed(Event("a", 0, 100), Event("a", 0, 99))
+        job.end_input()
+        assert job.take() == [("a", 0, 100, [100, 10, 100, 99])]
 
 
 @pytest.mark.parametrize(

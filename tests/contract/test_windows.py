@@ -185,10 +185,9 @@ def test_windows_by_the_clock_take_elements_of_any_event_time_or_none(backend: A
         job.push(("a", None, 5))
         job.set_processing_time(10)
         job.push(("a", None, 6))
-        # One that comes when its window has fired, but the clock has not moved, fires again.
-        assert job.take() == [("a", 0, 10, [5])]
+        assert job.take() == []
         job.set_processing_time(19)
-        assert job.take() == [("a", 10, 20, [6])]
+        assert job.take() == [("a", 10, 20, [5, 6])]
         assert job.kept() == {}
 
 
@@ -205,6 +204,26 @@ def test_sliding_windows_by_the_clock(backend: Any) -> None:
             ("a", 0, 10, [1, 2, 3]),
             ("a", 5, 15, [3]),
         ]
+        assert job.kept() == {}
+
+
+@pytest.mark.parametrize("assigner", [TumblingProcessingTimeWindows, SlidingProcessingTimeWindows])
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_comes_in_the_millisecond_in_which_a_window_has_fired_lies_in_the_next(
+    backend: Any, assigner: Any, count: int
+) -> None:
+    length = (10,) if assigner is TumblingProcessingTimeWindows else (10, 10)
+    with Windows(windowed(assigner.of(*length)).apply(shown), backend=backend) as job:
+        job.set_processing_time(5)
+        job.push(("a", None, 1))
+        job.set_processing_time(9)
+        assert job.take() == [("a", 0, 10, [1])]
+        job.push(*[("a", None, 2), ("b", None, 3)][:count])
+        job.set_processing_time(18)
+        assert job.take() == [], "windows that have fired are not opened again"
+        job.push(("a", None, 4))
+        job.set_processing_time(19)
+        assert sorted(job.take()) == [("a", 10, 20, [2, 4]), ("b", 10, 20, [3])][:count]
         assert job.kept() == {}
 
 

@@ -355,9 +355,7 @@ STEPS = st.lists(
     min_size=2,
     max_size=12,
 )
-BACKENDS = st.sampled_from(
-    [HashMapStateBackend(), HashMapStateBackend(), EmbeddedRocksDBStateBackend()]
-)
+BACKENDS = st.sampled_from([*[HashMapStateBackend()] * 3, EmbeddedRocksDBStateBackend()])
 
 
 def program(kind: str, **more: Any) -> Program:
@@ -366,7 +364,7 @@ def program(kind: str, **more: Any) -> Program:
     return Program(kind, **(plain | more))
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(program=PROGRAMS, steps=STEPS, backend=BACKENDS)
 @example(
     program=program("tumbling", lateness=40),

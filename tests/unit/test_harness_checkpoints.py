@@ -200,6 +200,31 @@ def test_another_harness_goes_on_from_a_snapshot(backend: Any) -> None:
         assert third.function.restored == (True, 2)
 
 
+class Gathering(KeyedProcessFunction):
+    """Gives out all that it has seen of a key."""
+
+    def open(self, ctx: Any) -> None:
+        self.seen = ctx.get_list_state(ListStateDescriptor("seen", int))
+
+    def process_element(self, value: int, ctx: Any) -> Iterator[list[int]]:
+        self.seen.add(value)
+        yield self.seen.get()
+
+
+@BACKENDS
+def test_a_list_that_goes_on_from_a_snapshot_keeps_what_it_had(backend: Any) -> None:
+    options: dict[str, Any] = {"key": lambda value: "k", "backend": backend}
+    [taken] = snapshots(Gathering(), [1], **options)
+    with OperatorHarness(Gathering(), restore_from=taken, **options) as harness:
+        harness.push(2)
+        again = harness.snapshot()
+    with OperatorHarness(Gathering(), restore_from=again, **options) as harness:
+        harness.push(3)
+        harness.end_epoch()
+        harness.push(4)
+        assert harness.outputs[-1] == [1, 2, 3, 4]
+
+
 @BACKENDS
 @pytest.mark.parametrize("parallelism", [1, 2, 3, 5])
 def test_keyed_state_is_found_on_the_subtask_that_owns_the_key(

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from holdfast.api.windowed_streams import WindowedStream
     from holdfast.runtime.operators import Output
-    from holdfast.testing.snapshots import RestorePoint
 
 CONTENTS = "window-contents"
 EVENT_TIMERS = "timers:event"
@@ -53,11 +52,6 @@ class Windows(OperatorHarness):
 
     def __enter__(self) -> Windows:
         return self
-
-    def _restore(self, point: RestorePoint) -> None:
-        super()._restore(point)
-        # As in a job, epochs are counted on: lists are kept in chunks that have their numbers.
-        self._epoch = 1000 * point.checkpoint_id
 
     def push_timed(self, *elements: Any, side: int = 0) -> None:
         """Process elements as one batch."""

@@ -124,7 +124,15 @@ class SubtaskContext(RuntimeContext):
 class SubtaskTimers(TimerService):
     """The clock, the watermark and the timers of one operator on one subtask."""
 
-    __slots__ = ("_clock", "_event", "_keyed_state", "_operator", "_processing", "watermark")
+    __slots__ = (
+        "_clock",
+        "_event",
+        "_keyed_state",
+        "_operator",
+        "_processing",
+        "event_time",
+        "watermark",
+    )
 
     def __init__(
         self,
@@ -138,7 +146,14 @@ class SubtaskTimers(TimerService):
         self._keyed_state = keyed_state
         self._event: TimerTable | None = None
         self._processing: TimerTable | None = None
-        self.watermark = MIN_WATERMARK
+        self.watermark = self.event_time = MIN_WATERMARK
+
+    def advance(self, watermark: int) -> None:
+        """Let the watermark stand here."""
+        self.watermark = watermark
+        # The end of the input is no time: what is kept may be continued from a checkpoint.
+        if watermark != MAX_WATERMARK:
+            self.event_time = watermark
 
     def current_processing_time(self) -> int:
         """Milliseconds since 1970."""
@@ -188,25 +203,20 @@ class SubtaskTimers(TimerService):
 class EventTime:
     """Event time of states with a time to live: it passes with the watermark."""
 
-    __slots__ = ("_at_hand", "_latest", "_timers")
+    __slots__ = ("_at_hand", "_timers")
 
     def __init__(self, timers: SubtaskTimers, at_hand: Callable[[], int | None]) -> None:
         """`at_hand` gives the event time of the element at hand, if there is one."""
         self._timers = timers
         self._at_hand = at_hand
-        self._latest = MIN_WATERMARK
 
     def now(self) -> int:
         """Where the watermark stands; at the end of all input, where it stood before."""
-        watermark = self._timers.watermark
-        # The end of the input is no time: what is kept may be continued from a checkpoint.
-        if watermark != MAX_WATERMARK:
-            self._latest = watermark
-        return self._latest
+        return self._timers.event_time
 
     def stamp(self) -> int:
         """Event time of the element at hand, but no earlier than the watermark."""
-        now, time = self.now(), self._at_hand()
+        now, time = self._timers.event_time, self._at_hand()
         return now if time is None or time < now else time
 
 

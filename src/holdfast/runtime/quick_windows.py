@@ -57,8 +57,20 @@ class QuickWindows:
         scope: StateScope,
         current: CurrentKey,
         timers: SubtaskTimers,
+        *,
+        may_have_fired: bool,
     ) -> None:
-        """Windows whose contents lie in `scope`."""
+        """Windows whose contents lie in `scope`.
+
+        Args:
+            windowing: What windows they are.
+            contents: What they hold.
+            scope: Where that lies.
+            current: The current key.
+            timers: Where their timers are set.
+            may_have_fired: Whether some may have fired and be kept for late elements, since
+                they are, or once were, allowed to be.
+        """
         assigner = windowing.assigner
         assert isinstance(assigner, TumblingWindows | SlidingWindows)
         self._size, self._slide = assigner.size_ms, assigner.slide_ms
@@ -69,6 +81,7 @@ class QuickWindows:
         self._scope = scope
         self._current = current
         self._timers = timers
+        self._may_have_fired = may_have_fired
         self._seen: set[tuple[Any, bytes]] = set()
         """Windows whose timers are set."""
 
@@ -142,7 +155,7 @@ class QuickWindows:
         windows = list(zip(keys, names, strict=True))
         self._scope.current.start_batch(windows)
         contents = self._contents
-        if self._lateness or not isinstance(contents, FoldedContents):
+        if self._may_have_fired or not isinstance(contents, FoldedContents):
             self._set_timers_of(windows)
         if not isinstance(contents, FoldedContents):
             self._add_listed(values, keys, windows)

@@ -115,9 +115,8 @@ class Seat:
             self.operator.table = epoch.tables[plan.uid]
         self._time = None if epoch is None else epoch.time
         watermarks = {} if self._time is None else self._time.watermarks
-        self._timers.watermark, self._target = watermarks.get(
-            plan.uid, (MIN_WATERMARK, MIN_WATERMARK)
-        )
+        begin, self._target = watermarks.get(plan.uid, (MIN_WATERMARK, MIN_WATERMARK))
+        self._timers.advance(begin)
         described = self.operator.describe()
         self.main = next((o for o in plan.outlets if o.tag is None), None)
         self.sides = {o.tag: o for o in plan.outlets if o.tag is not None}
@@ -203,7 +202,7 @@ class Seat:
             watermark: Where it goes; to where it is at the end of the epoch, if None.
         """
         watermark = self._target if watermark is None else watermark
-        self._timers.watermark = watermark
+        self._timers.advance(watermark)
         if self._fires():
             yield from self._fire(TimeDomain.EVENT_TIME, watermark, watermark)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from holdfast.api.evictors import EvictorContext
+from holdfast.api.time import MIN_WATERMARK
 from holdfast.api.triggers import OnMergeContext
 from holdfast.api.window_assigners import WindowAssignerContext
 from holdfast.api.window_functions import KeyedStateStore, WindowContext
@@ -36,6 +37,26 @@ class TimeContext(WindowAssignerContext, EvictorContext):
     def get_current_watermark(self) -> int:
         """Where the watermark stands."""
         return self._timers.watermark
+
+
+class AssignerContext(TimeContext):
+    """The same for assigners, for which the clock is past all windows that have fired by it.
+
+    A window fires in its last millisecond. What comes later in that millisecond lies in the
+    next one, or the same window would give out two results.
+    """
+
+    __slots__ = ("fired",)
+
+    def __init__(self, timers: SubtaskTimers) -> None:
+        """No window has fired yet."""
+        super().__init__(timers)
+        self.fired = MIN_WATERMARK
+        """Latest time of a timer that has fired by the clock."""
+
+    def get_current_processing_time(self) -> int:
+        """Milliseconds since 1970."""
+        return max(self._timers.current_processing_time(), self.fired + 1)
 
 
 class WindowTriggerContext(TimeContext, OnMergeContext):

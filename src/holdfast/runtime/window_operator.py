@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from holdfast.api.descriptors import ValueStateDescriptor
 from holdfast.api.time import MAX_WATERMARK, TimeDomain
 from holdfast.api.window_assigners import MergingWindowAssigner
 from holdfast.api.windowing import Caller
@@ -27,7 +28,12 @@ from holdfast.runtime.quick_windows import QuickWindows, at_the_end_of_time, is_
 from holdfast.runtime.scope_undo import ScopeUndo
 from holdfast.runtime.window_calls import window_call
 from holdfast.runtime.window_contents import FoldedContents, TimedContents, contents_of
-from holdfast.runtime.window_contexts import FunctionContext, TimeContext, WindowTriggerContext
+from holdfast.runtime.window_contexts import (
+    AssignerContext,
+    FunctionContext,
+    TimeContext,
+    WindowTriggerContext,
+)
 from holdfast.state.merging import merge_namespaces
 
 if TYPE_CHECKING:
@@ -38,8 +44,11 @@ if TYPE_CHECKING:
     from holdfast.api.triggers import TriggerResult
     from holdfast.api.windowing import Windowing
     from holdfast.runtime.operators import Output, Times
+    from holdfast.state.keyed_backend import KeyedStateBackend
     from holdfast.state.timers import Timer, TimerTable
 
+KEPT_LATE: Final = "window-kept-late"
+"""Name of a state without entries: a store that knows it may hold windows that have fired."""
 THE_KEY: Final = 0
 """Key of all elements of a stream that is not keyed."""
 WINDOWS_KNOWN: Final = 100_000
@@ -51,8 +60,6 @@ class WindowOperator(ProcessOperator):
     """Adds elements to windows, and calls a function when they fire."""
 
     _firing_in: ClassVar[str] = "firing a window"
-    # In a window's last millisecond elements may still come that lie in it.
-    clock_lag: ClassVar[int] = 1
 
     def _bind(self) -> Callable[..., Any]:
         windowing: Windowing = self.plan.details
@@ -75,6 +82,7 @@ class WindowOperator(ProcessOperator):
         self._undo = ScopeUndo()
         self._guarded = self.plan.policy.mode != "fail"
         self._time_context = TimeContext(timers)
+        self._assigner_context = AssignerContext(timers)
         self._trigger_context = WindowTriggerContext(
             *(timers, backend, self._own, self._enter_own, self.context.get_metrics_group())
         )
@@ -94,8 +102,17 @@ class WindowOperator(ProcessOperator):
         """Which of two streams the elements at hand are of; None if there is one."""
         self._quick: QuickWindows | None = None
         if is_quick(windowing) and not self._guarded:
-            self._quick = QuickWindows(windowing, self._contents, self._held, self.current, timers)
+            self._quick = QuickWindows(
+                *(windowing, self._contents, self._held, self.current, timers),
+                may_have_fired=self._may_have_fired(backend),
+            )
         return self._add
+
+    def _may_have_fired(self, backend: KeyedStateBackend) -> bool:
+        """Whether windows are kept after they have fired, or once were under this uid."""
+        if self._lateness and self._event_time:
+            backend.register(ValueStateDescriptor(KEPT_LATE, bool))
+        return backend.knows(KEPT_LATE)
 
     def process(
         self,
@@ -144,7 +161,7 @@ class WindowOperator(ProcessOperator):
         values: Any = elements if self._side is None else list(zip(repeat(self._side), elements))
         context, current = self._element_context, self.current
         start = 0
-        slow = self._quick.prepare(times, len(elements), self._time_context)
+        slow = self._quick.prepare(times, len(elements), self._assigner_context)
         for place in [*slow, len(elements)]:
             self._quick.add(values, keys, start, place)
             if place < len(elements):
@@ -167,7 +184,7 @@ class WindowOperator(ProcessOperator):
         value = element if self._side is None else (self._side, element)
         handled = False
         trigger, times = self._windowing.trigger, self._window_times
-        windows = self._windowing.assigner.assign_windows(element, time, self._time_context)
+        windows = self._windowing.assigner.assign_windows(element, time, self._assigner_context)
         for window in windows:
             place = window.to_bytes()
             if self._open is not None:
@@ -223,8 +240,15 @@ class WindowOperator(ProcessOperator):
             self._quick.forget()
         event = domain is TimeDomain.EVENT_TIME
         table = self._timers.event() if event else self._timers.processing()
-        table.announce = self._announce
+        table.announce = self._announce if event else self._announce_by_clock
         return super().fire(domain, due)
+
+    def _announce_by_clock(self, timers: list[Timer]) -> None:
+        # Sessions do not fire twice: a window of the same bounds does not come again.
+        if timers and self._open is None:
+            context = self._assigner_context
+            context.fired = max(context.fired, timers[-1].time)
+        self._announce(timers)
 
     def _announce(self, timers: list[Timer]) -> None:
         if self._open is None:
@@ -233,12 +257,14 @@ class WindowOperator(ProcessOperator):
     def _firing(self, domain: TimeDomain) -> Callable[[Timer, list[Any]], int | None]:
         folded = self._contents if isinstance(self._contents, FoldedContents) else None
         if self._quick is not None and folded is not None and self._clear_function is None:
-            return self._firing_folded(folded)
+            return self._firing_folded(folded, domain)
         event = domain is TimeDomain.EVENT_TIME
         trigger, context = self._windowing.trigger, self._trigger_context
         ask = trigger.on_event_time if event else trigger.on_processing_time
         cleans = event == self._event_time
         plain = self._quick is not None
+        if plain and not cleans:
+            return _fire_nothing
 
         def fire_one(timer: Timer, out: list[Any]) -> int | None:
             own = timer.namespace
@@ -254,7 +280,8 @@ class WindowOperator(ProcessOperator):
                         self._emit(window, out)
                 else:
                     self._follow(ask(timer.time, window, context), window, out)
-            if cleans and timer.time == self._cleanup_time(window):
+            # Later than that is a timer of a time when more lateness was allowed.
+            if cleans and timer.time >= self._cleanup_time(window):
                 self._contents.clear()
                 if self._open is not None:
                     self._open.retire(own)
@@ -266,8 +293,12 @@ class WindowOperator(ProcessOperator):
 
         return fire_one
 
-    def _firing_folded(self, contents: FoldedContents) -> Callable[[Timer, list[Any]], int]:
+    def _firing_folded(
+        self, contents: FoldedContents, domain: TimeDomain
+    ) -> Callable[[Timer, list[Any]], int | None]:
         """The same for windows that take the shorter way, and hold one value each."""
+        if (domain is TimeDomain.EVENT_TIME) != self._event_time:
+            return _fire_nothing
         get, clear, call = contents.get, contents.clear, self._call_window
         scoped, context = self._held.current, self._function_context
         known: dict[bytes, tuple[Any, int, int]] = {}
@@ -287,7 +318,7 @@ class WindowOperator(ProcessOperator):
                 elements = get()
                 if elements is not None:
                     out.extend(call(key, window, elements))
-            if time == cleanup:
+            if time >= cleanup:
                 clear()
             return end
 
@@ -403,3 +434,7 @@ class WindowOperator(ProcessOperator):
         del times[len(out) :]
         super()._divert(error, element, key, out)
         times.extend(repeat(self._element_context.time, len(out) - len(times)))
+
+
+def _fire_nothing(timer: Timer, out: list[Any]) -> None:
+    """A timer of windows that went by another kind of time, under the same uid."""

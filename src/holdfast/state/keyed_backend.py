@@ -224,6 +224,10 @@ class KeyedStateBackend:
         """Whether the operator has ever had timers of that time domain."""
         return self._catalog.kind_of(name) == KIND
 
+    def knows(self, name: str) -> bool:
+        """Whether the operator has ever had a state of that name, be it with times or without."""
+        return any(state["name"] == name for state in self.state_descriptions())
+
     @property
     def tables(self) -> list[StateTable]:
         """The tables of the void namespace, and those behind timers."""

@@ -153,6 +153,8 @@ class OperatorHarness:
     def _restore(self, point: RestorePoint) -> None:
         self._max_parallelism = point.max_parallelism
         self._checkpoint = self._restored = point.checkpoint_id
+        # As in a job, epochs are counted on: lists lie in chunks that are numbered by them.
+        self._epoch = point.epoch
         version = f"restored-{point.checkpoint_id}"
         claim_job(self._directory, _UID, ProcessIdentity.current())
         directory = store_directory(self._directory, _UID, _INCARNATION, _UID, self._subtask)
@@ -308,6 +310,7 @@ class OperatorHarness:
         store, operator_state = None, None
         if self._version is not None:
             store, operator_state = self._snapshot_store()
+        epoch = self._epoch
         self._start_epoch()
         return HarnessSnapshot(
             self._checkpoint,
@@ -317,6 +320,7 @@ class OperatorHarness:
             self._backend.name,
             store,
             operator_state,
+            epoch,
         )
 
     def _snapshot_store(self) -> tuple[dict[str, bytes], bytes | None]:

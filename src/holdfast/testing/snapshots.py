@@ -35,6 +35,8 @@ class HarnessSnapshot:
     store: dict[str, bytes] | None = None
     """Files of the store, by name; None if there is no state."""
     operator_state: bytes | None = None
+    epoch: int = 0
+    """Epoch that has ended in the checkpoint."""
 
 
 def read_snapshot(report: SnapshotReport) -> tuple[dict[str, bytes], bytes | None]:
@@ -76,6 +78,7 @@ class RestorePoint:
             )
         self.max_parallelism = first.max_parallelism
         self.checkpoint_id = max(snapshot.checkpoint_id for snapshot in snapshots)
+        self.epoch = max(snapshot.epoch for snapshot in snapshots)
 
     def restore(
         self, backend: StateBackend, directory: Path, subtask: int, parallelism: int, version: str
