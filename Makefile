@@ -19,11 +19,11 @@ help: ## List the targets
 demo: $(READY) ## Run the demonstration: a stateful job with live progress and a summary
 	@$(SPARK) $(BIN)/python examples/demo.py
 
-test: check ## Everything that must pass before a change: checks, then all tests but slow ones
-	@$(QUICK_JAVA) $(SPARK) $(BIN)/pytest -m "not slow"
+test: $(READY) ## Everything that must pass before a change: checks, and all tests but slow ones
+	@$(QUICK_JAVA) scripts/test.sh "not slow"
 
-test-all: check ## Checks, then all tests, slow ones included
-	@$(QUICK_JAVA) $(SPARK) $(BIN)/pytest
+test-all: $(READY) ## Checks, and all tests, slow ones included
+	@$(QUICK_JAVA) scripts/test.sh
 
 test-fast: $(READY) ## The tests that need no Spark (under a minute)
 	@$(BIN)/pytest -m "not slow and not spark"

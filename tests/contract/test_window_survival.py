@@ -383,20 +383,22 @@ def test_a_window_that_has_fired_before_a_recovery_fires_again_for_what_comes_af
 
 
 @pytest.mark.parametrize("touched", [True, False])
-@pytest.mark.parametrize("general", [True, False])
+@pytest.mark.parametrize(
+    "general", [(True, True), (False, False), (True, False)], ids=["general", "quick", "both"]
+)
 def test_windows_that_were_kept_for_late_elements_end_though_none_are_kept_any_more(
-    backend: Any, general: bool, touched: bool
+    backend: Any, general: tuple[bool, bool], touched: bool
 ) -> None:
-    def stream(lateness: int) -> Any:
+    def stream(lateness: int, is_general: bool) -> Any:
         windows = windowed(TEN).allowed_lateness(lateness)
-        return (windows.trigger(GeneralEventTime()) if general else windows).reduce(added)
+        return (windows.trigger(GeneralEventTime()) if is_general else windows).reduce(added)
 
-    with Windows(stream(5), backend=backend) as before:
+    with Windows(stream(5, general[0]), backend=backend) as before:
         before.push_timed(*a(3))
         before.advance_watermark(9)
         assert len(before.take()) == 1
         snapshot = before.snapshot()
-    with Windows(stream(0), backend=backend, restore_from=snapshot) as job:
+    with Windows(stream(0, general[1]), backend=backend, restore_from=snapshot) as job:
         if touched:
             job.push_timed(*a(4))
         job.advance_watermark(20)

@@ -101,16 +101,17 @@ class WindowOperator(ProcessOperator):
         self._side: int | None = None
         """Which of two streams the elements at hand are of; None if there is one."""
         self._quick: QuickWindows | None = None
+        may_have_fired = self._may_have_fired(backend)
         if is_quick(windowing) and not self._guarded:
             self._quick = QuickWindows(
                 *(windowing, self._contents, self._held, self.current, timers),
-                may_have_fired=self._may_have_fired(backend),
+                may_have_fired=may_have_fired,
             )
         return self._add
 
     def _may_have_fired(self, backend: KeyedStateBackend) -> bool:
         """Whether windows are kept after they have fired, or once were under this uid."""
-        if self._lateness and self._event_time:
+        if self._lateness and self._event_time and self._open is None:
             backend.register(ValueStateDescriptor(KEPT_LATE, bool))
         return backend.knows(KEPT_LATE)
 

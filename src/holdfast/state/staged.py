@@ -73,8 +73,9 @@ class StagedEntries:
         return _merged(committed, self._sorted, changed, self.entries)
 
     def in_order(self) -> list[bytes]:
-        """All changed keys in order."""
-        return sorted(self.entries)
+        """All changed keys in order; not to be modified."""
+        self._sort()
+        return self._sorted
 
     def clear(self) -> None:
         """Forget all changes."""
@@ -96,7 +97,7 @@ class StagedEntries:
         # would make an epoch quadratic.
         new = sum(map(len, self._unsorted))
         if not self._sorted:
-            self._sorted = self.in_order()
+            self._sorted = sorted(self.entries)
         elif new > _INSERT_UP_TO:
             # Sorting finds the runs that are in order already, and only merges them.
             self._sorted = sorted(chain(self._sorted, *map(sorted, self._unsorted)))
