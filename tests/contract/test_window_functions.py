@@ -28,7 +28,7 @@ from holdfast import (
     WindowFunction,
 )
 from holdfast.api.time import MAX_WATERMARK
-from holdfast.errors import StateAccessError
+from holdfast.errors import StateAccessError, UserFunctionError
 from holdfast.testing import window_joined, windowed
 from tests.unit.windows import (
     CONTENTS,
@@ -288,6 +288,20 @@ def test_state_of_the_runtime_context_is_state_of_the_key(backend: Any) -> None:
         job.end_input()
         assert sorted(job.outputs) == [("a", 1, 1), ("a", 2, 2), ("b", 1, 1)]
         assert job.state("count", "a") == 2
+
+
+class WrongKind(ProcessWindowFunction):
+    """Asks for a value by the descriptor of a list."""
+
+    def process(self, key: Any, context: Any, elements: Sequence[Any]) -> None:
+        context.window_state().get_state(ListStateDescriptor("values", int))
+
+
+def test_a_state_of_a_window_is_asked_for_by_a_descriptor_of_its_kind() -> None:
+    with Windows(windowed(TEN).process(WrongKind())) as job:
+        job.push_timed(Event("a", 1, 1))
+        with pytest.raises(UserFunctionError, match="described by a ValueStateDescriptor"):
+            job.advance_watermark(9)
 
 
 def test_sessions_have_no_state_of_their_own(backend: Any) -> None:

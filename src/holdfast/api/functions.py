@@ -31,30 +31,36 @@ if TYPE_CHECKING:
     from holdfast.api.time import TimeDomain
 
 
-class RuntimeContext(ABC):
-    """What a function can learn and get where it runs."""
+class KeyedStateStore(ABC):
+    """Where a function gets its states: those of a key, or of a key's window."""
+
+    __slots__ = ()
 
     @abstractmethod
     def get_state(self, descriptor: ValueStateDescriptor) -> ValueState[Any]:
-        """Handle to a value per key. Only on a keyed stream."""
+        """Handle to a value per key."""
 
     @abstractmethod
     def get_list_state(self, descriptor: ListStateDescriptor) -> ListState[Any]:
-        """Handle to a list per key. Only on a keyed stream."""
+        """Handle to a list per key."""
 
     @abstractmethod
     def get_map_state(self, descriptor: MapStateDescriptor) -> MapState[Any, Any]:
-        """Handle to a map per key. Only on a keyed stream."""
+        """Handle to a map per key."""
 
     @abstractmethod
     def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState[Any]:
-        """Handle to a reduced value per key. Only on a keyed stream."""
+        """Handle to a reduced value per key."""
 
     @abstractmethod
     def get_aggregating_state(
         self, descriptor: AggregatingStateDescriptor
     ) -> AggregatingState[Any, Any]:
-        """Handle to an accumulator per key. Only on a keyed stream."""
+        """Handle to an accumulator per key."""
+
+
+class RuntimeContext(KeyedStateStore):
+    """What a function can learn and get where it runs; states only on a keyed stream."""
 
     @abstractmethod
     def get_index_of_this_subtask(self) -> int:

@@ -68,6 +68,30 @@ class MergingWindowAssigner(WindowAssigner):
         """
 
 
+class _InEventTime(WindowAssigner):
+    """Windows that end by the watermark."""
+
+    def get_default_trigger(self) -> Trigger:
+        """At the end of the window."""
+        return EventTimeTrigger.create()
+
+    def is_event_time(self) -> bool:
+        """They end by the watermark."""
+        return True
+
+
+class _ByTheClock(WindowAssigner):
+    """Windows that end by the clock."""
+
+    def get_default_trigger(self) -> Trigger:
+        """At the end of the window."""
+        return ProcessingTimeTrigger.create()
+
+    def is_event_time(self) -> bool:
+        """They end by the clock."""
+        return False
+
+
 class TumblingWindows(WindowAssigner):
     """Windows of one length, one after the other."""
 
@@ -96,7 +120,7 @@ class TumblingWindows(WindowAssigner):
         return f"{type(self).__name__}({self.size_ms} ms)"
 
 
-class TumblingEventTimeWindows(TumblingWindows):
+class TumblingEventTimeWindows(_InEventTime, TumblingWindows):
     """Windows of one length, one after the other, in event time."""
 
     @staticmethod
@@ -110,16 +134,8 @@ class TumblingEventTimeWindows(TumblingWindows):
         name = "TumblingEventTimeWindows"
         return TumblingEventTimeWindows(positive_ms(name, size), _offset_ms(name, offset))
 
-    def get_default_trigger(self) -> Trigger:
-        """At the end of the window."""
-        return EventTimeTrigger.create()
 
-    def is_event_time(self) -> bool:
-        """They end by the watermark."""
-        return True
-
-
-class TumblingProcessingTimeWindows(TumblingWindows):
+class TumblingProcessingTimeWindows(_ByTheClock, TumblingWindows):
     """Windows of one length, one after the other, by the clock."""
 
     @staticmethod
@@ -127,14 +143,6 @@ class TumblingProcessingTimeWindows(TumblingWindows):
         """Windows of `size`; see `TumblingEventTimeWindows.of`."""
         name = "TumblingProcessingTimeWindows"
         return TumblingProcessingTimeWindows(positive_ms(name, size), _offset_ms(name, offset))
-
-    def get_default_trigger(self) -> Trigger:
-        """At the end of the window."""
-        return ProcessingTimeTrigger.create()
-
-    def is_event_time(self) -> bool:
-        """They end by the clock."""
-        return False
 
 
 class SlidingWindows(WindowAssigner):
@@ -167,7 +175,7 @@ class SlidingWindows(WindowAssigner):
         return f"{type(self).__name__}({self.size_ms} ms, {self.slide_ms} ms)"
 
 
-class SlidingEventTimeWindows(SlidingWindows):
+class SlidingEventTimeWindows(_InEventTime, SlidingWindows):
     """Windows of one length, of which one begins every slide, in event time."""
 
     @staticmethod
@@ -178,16 +186,8 @@ class SlidingEventTimeWindows(SlidingWindows):
             positive_ms(name, size), positive_ms(name, slide), _offset_ms(name, offset)
         )
 
-    def get_default_trigger(self) -> Trigger:
-        """At the end of the window."""
-        return EventTimeTrigger.create()
 
-    def is_event_time(self) -> bool:
-        """They end by the watermark."""
-        return True
-
-
-class SlidingProcessingTimeWindows(SlidingWindows):
+class SlidingProcessingTimeWindows(_ByTheClock, SlidingWindows):
     """Windows of one length, of which one begins every slide, by the clock."""
 
     @staticmethod
@@ -197,14 +197,6 @@ class SlidingProcessingTimeWindows(SlidingWindows):
         return SlidingProcessingTimeWindows(
             positive_ms(name, size), positive_ms(name, slide), _offset_ms(name, offset)
         )
-
-    def get_default_trigger(self) -> Trigger:
-        """At the end of the window."""
-        return ProcessingTimeTrigger.create()
-
-    def is_event_time(self) -> bool:
-        """They end by the clock."""
-        return False
 
 
 class SessionWindowTimeGapExtractor(ABC):
@@ -259,7 +251,7 @@ class SessionWindows(MergingWindowAssigner):
         return f"{type(self).__name__}({gap})"
 
 
-class EventTimeSessionWindows(SessionWindows):
+class EventTimeSessionWindows(_InEventTime, SessionWindows):
     """Sessions in event time."""
 
     @staticmethod
@@ -274,16 +266,8 @@ class EventTimeSessionWindows(SessionWindows):
         """Sessions that wait as many milliseconds as the extractor says of an element."""
         return EventTimeSessionWindows(_gap_function(extractor))
 
-    def get_default_trigger(self) -> Trigger:
-        """At the end of the session."""
-        return EventTimeTrigger.create()
 
-    def is_event_time(self) -> bool:
-        """They end by the watermark."""
-        return True
-
-
-class ProcessingTimeSessionWindows(SessionWindows):
+class ProcessingTimeSessionWindows(_ByTheClock, SessionWindows):
     """Sessions by the clock."""
 
     @staticmethod
@@ -297,14 +281,6 @@ class ProcessingTimeSessionWindows(SessionWindows):
     ) -> ProcessingTimeSessionWindows:
         """Sessions that wait as many milliseconds as the extractor says of an element."""
         return ProcessingTimeSessionWindows(_gap_function(extractor))
-
-    def get_default_trigger(self) -> Trigger:
-        """At the end of the session."""
-        return ProcessingTimeTrigger.create()
-
-    def is_event_time(self) -> bool:
-        """They end by the clock."""
-        return False
 
 
 class GlobalWindows(WindowAssigner):

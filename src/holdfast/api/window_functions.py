@@ -5,53 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from holdfast.api.functions import Function
+from holdfast.api.functions import Function, KeyedStateStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from holdfast.api.descriptors import (
-        AggregatingStateDescriptor,
-        ListStateDescriptor,
-        MapStateDescriptor,
-        ReducingStateDescriptor,
-        ValueStateDescriptor,
-    )
-    from holdfast.api.state import (
-        AggregatingState,
-        ListState,
-        MapState,
-        ReducingState,
-        ValueState,
-    )
-
-
-class KeyedStateStore(ABC):
-    """Where a window function gets its states: those of a key, or of a key's window."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def get_state(self, descriptor: ValueStateDescriptor) -> ValueState[Any]:
-        """Handle to a value."""
-
-    @abstractmethod
-    def get_list_state(self, descriptor: ListStateDescriptor) -> ListState[Any]:
-        """Handle to a list."""
-
-    @abstractmethod
-    def get_map_state(self, descriptor: MapStateDescriptor) -> MapState[Any, Any]:
-        """Handle to a map."""
-
-    @abstractmethod
-    def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState[Any]:
-        """Handle to a reduced value."""
-
-    @abstractmethod
-    def get_aggregating_state(
-        self, descriptor: AggregatingStateDescriptor
-    ) -> AggregatingState[Any, Any]:
-        """Handle to an accumulator."""
 
 
 class WindowContext(ABC):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from holdfast.api.functions import (
     KeyedProcessContext,
+    KeyedStateStore,
     KeyedTimerContext,
     RuntimeContext,
     SinkContext,
@@ -35,7 +37,42 @@ if TYPE_CHECKING:
     from holdfast.state.timers import TimerTable
 
 
-class SubtaskContext(RuntimeContext):
+class DescribedStates(KeyedStateStore):
+    """States that are asked for by descriptors, each by a method for its kind."""
+
+    __slots__ = ()
+
+    def get_state(self, descriptor: ValueStateDescriptor) -> Any:
+        """See `KeyedStateStore.get_state`."""
+        return self._checked(descriptor, "ValueStateDescriptor", "value")
+
+    def get_list_state(self, descriptor: ListStateDescriptor) -> Any:
+        """See `KeyedStateStore.get_list_state`."""
+        return self._checked(descriptor, "ListStateDescriptor", "list")
+
+    def get_map_state(self, descriptor: MapStateDescriptor) -> Any:
+        """See `KeyedStateStore.get_map_state`."""
+        return self._checked(descriptor, "MapStateDescriptor", "map")
+
+    def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> Any:
+        """See `KeyedStateStore.get_reducing_state`."""
+        return self._checked(descriptor, "ReducingStateDescriptor", "reducing")
+
+    def get_aggregating_state(self, descriptor: AggregatingStateDescriptor) -> Any:
+        """See `KeyedStateStore.get_aggregating_state`."""
+        return self._checked(descriptor, "AggregatingStateDescriptor", "aggregating")
+
+    def _checked(self, descriptor: StateDescriptor, wanted: str, kind: str) -> Any:
+        if type(descriptor).__name__ != wanted:
+            raise TypeError(f"a {kind} state is described by a {wanted}, not by {descriptor!r}")
+        return self._register(descriptor)
+
+    @abstractmethod
+    def _register(self, descriptor: StateDescriptor) -> Any:
+        """Handle to a state of any kind."""
+
+
+class SubtaskContext(DescribedStates, RuntimeContext):
     """The runtime context of one operator on one subtask."""
 
     def __init__(
@@ -53,26 +90,6 @@ class SubtaskContext(RuntimeContext):
         self._job_parameters = job_parameters
         self._keyed_state = keyed_state
         self._metrics = MetricGroup()
-
-    def get_state(self, descriptor: ValueStateDescriptor) -> Any:
-        """See `RuntimeContext.get_state`."""
-        return self._register(descriptor, "ValueStateDescriptor", "value")
-
-    def get_list_state(self, descriptor: ListStateDescriptor) -> Any:
-        """See `RuntimeContext.get_list_state`."""
-        return self._register(descriptor, "ListStateDescriptor", "list")
-
-    def get_map_state(self, descriptor: MapStateDescriptor) -> Any:
-        """See `RuntimeContext.get_map_state`."""
-        return self._register(descriptor, "MapStateDescriptor", "map")
-
-    def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> Any:
-        """See `RuntimeContext.get_reducing_state`."""
-        return self._register(descriptor, "ReducingStateDescriptor", "reducing")
-
-    def get_aggregating_state(self, descriptor: AggregatingStateDescriptor) -> Any:
-        """See `RuntimeContext.get_aggregating_state`."""
-        return self._register(descriptor, "AggregatingStateDescriptor", "aggregating")
 
     def get_index_of_this_subtask(self) -> int:
         """Index of this subtask, from 0."""
@@ -106,9 +123,7 @@ class SubtaskContext(RuntimeContext):
         """Where to register metrics."""
         return self._metrics
 
-    def _register(self, descriptor: StateDescriptor, wanted: str, kind: str) -> Any:
-        if type(descriptor).__name__ != wanted:
-            raise TypeError(f"a {kind} state is described by a {wanted}, not by {descriptor!r}")
+    def _register(self, descriptor: StateDescriptor) -> Any:
         if self._keyed_state is None:
             self._refuse(descriptor)
         return self._keyed_state().register(descriptor)

@@ -8,14 +8,16 @@ from holdfast.api.evictors import EvictorContext
 from holdfast.api.time import MIN_WATERMARK
 from holdfast.api.triggers import OnMergeContext
 from holdfast.api.window_assigners import WindowAssignerContext
-from holdfast.api.window_functions import KeyedStateStore, WindowContext
+from holdfast.api.window_functions import WindowContext
 from holdfast.errors import StateAccessError
+from holdfast.runtime.context import DescribedStates
 from holdfast.state.merging import merge_namespaces
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.api.descriptors import StateDescriptor
+    from holdfast.api.functions import KeyedStateStore
     from holdfast.api.metrics import MetricGroup
     from holdfast.runtime.context import SubtaskTimers
     from holdfast.state.keyed_backend import KeyedStateBackend, StateScope
@@ -116,7 +118,7 @@ class WindowTriggerContext(TimeContext, OnMergeContext):
         return self._metrics
 
 
-class ScopedStates(KeyedStateStore):
+class ScopedStates(DescribedStates):
     """The states of one scope."""
 
     __slots__ = ("_backend", "_scope")
@@ -126,11 +128,8 @@ class ScopedStates(KeyedStateStore):
         self._backend = backend
         self._scope = scope
 
-    def get_state(self, descriptor: StateDescriptor) -> Any:
-        """See `KeyedStateStore`."""
+    def _register(self, descriptor: StateDescriptor) -> Any:
         return self._backend.register(descriptor, self._scope)
-
-    get_list_state = get_map_state = get_reducing_state = get_aggregating_state = get_state
 
 
 class FunctionContext(WindowContext):
