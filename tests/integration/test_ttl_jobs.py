@@ -88,4 +88,6 @@ def test_what_expires_by_the_watermark_leaves_the_stores(
     count = statistics.operators["count"]
     # An event and a kind for each of the keys.
     assert count.expired_removed >= 600
-    assert count.state_entries < 100
+    if backend == HASHMAP:
+        # RocksDB only estimates how many there are.
+        assert count.state_entries < 100
