@@ -25,7 +25,7 @@ test: $(READY) ## Everything that must pass before a change: checks, and all tes
 test-all: $(READY) ## Checks, and all tests, slow ones included
 	@$(QUICK_JAVA) scripts/test.sh
 
-test-fast: $(READY) ## The tests that need no Spark (under a minute)
+test-fast: $(READY) ## The tests that need no Spark (three minutes)
 	@$(BIN)/pytest -m "not slow and not spark"
 
 fmt: $(READY) ## Format the code and fix what can be fixed by itself
