@@ -170,10 +170,7 @@ def put_cost_events(keys: int, inbox: Inbox) -> NDArray[np.int64]:
 
 
 def cost(spark: SparkSession, backend: str, keys: int, rounds: int) -> dict[str, float]:
-    """Events a second in each mode: the best of rounds in which the modes take turns.
-
-    A machine has slow spells that last for whole runs, and cost more than what is measured.
-    """
+    """Events a second in each mode: medians over rounds in which the modes take turns."""
     rates: dict[str, list[float]] = {mode: [] for mode in MODES}
     with scratch() as directory:
         inbox = Inbox(directory / "events")
@@ -186,7 +183,7 @@ def cost(spark: SparkSession, backend: str, keys: int, rounds: int) -> dict[str,
                 _require(f"rows, {mode}", figures_of(client).records_out, rows)
                 rates[mode].append(keys // FILLING * len(seconds) / sum(seconds))
                 _say(f"{mode}, run {number + 1}: {rates[mode][-1]:,.0f} events/s")
-    return {mode: max(found) for mode, found in rates.items()}
+    return {mode: statistics.median(found) for mode, found in rates.items()}
 
 
 def freed(spark: SparkSession, backend: str, keys: int, ttl_s: int) -> dict[str, Any]:
