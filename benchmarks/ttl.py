@@ -3,8 +3,12 @@
 cost     a value for each of a million keys. Epochs of 200,000 events on random keys read
          and write it: without a time to live, with one of an hour that nothing sweeps, with
          one that is swept in the background, as it is by default, and with one whose passes
-         follow each other without a pause. The modes take turns. Nothing expires: what is
-         timed is the looking.
+         follow each other without a pause. Nothing expires: what is timed is the looking.
+         The machine's own pace differs from minute to minute by more than a sweep costs. So
+         a job of each mode is alive all the time, and they take turns, epoch by epoch, on
+         the same events; whoever comes first in a turn comes last in the next. A cost
+         compares the seconds of all turns, and stands beside its 95 % interval: that of ten
+         thousand draws of as many turns.
 freed    a value for each of a million keys, all of which expire. Then epochs of ten events,
          always on the same ten keys, until the sweep has removed the others: entries and
          bytes on disk of the operator's local stores before and after.
@@ -21,6 +25,7 @@ import os
 import statistics
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +37,7 @@ from rich.console import Console
 
 from benchmarks import check, data
 from benchmarks.figures import record, show
-from benchmarks.harness import epoch_seconds, scratch, session, use_file_manager
+from benchmarks.harness import scratch, session, use_file_manager
 from benchmarks.holdfast_run import BACKENDS
 from benchmarks.processes import in_fresh_process
 from holdfast import (
@@ -57,8 +62,11 @@ LATEST = Path(__file__).resolve().parent / "latest-ttl.json"
 QUICK = data.DATA_ROOT.parent / "benchmark-ttl-quick.json"
 
 KEYS, QUICK_KEYS, CHECKED_KEYS = 1_000_000, 50_000, 10_000
-FILLING, MEASURED = 5, 15
-"""Epochs that give every key its value, and epochs that are timed."""
+FILLING = 5
+"""Epochs that give every key its value."""
+TURNS, FEW_TURNS = 80, 5
+"""Epochs of each mode that are timed; those of a quick run, and of the comparison of rows."""
+DRAWS = 10_000
 
 LONG = Duration.of_hours(1)
 MODES: dict[str, StateTtlConfig | None] = {
@@ -159,31 +167,35 @@ def figures_of(client: JobClient) -> OperatorStatistics:
     return client.statistics().operators["count"]
 
 
-def put_cost_events(keys: int, inbox: Inbox) -> NDArray[np.int64]:
-    """Every key once, then random ones; how many events each key has."""
+def cost_epochs(keys: int, turns: int) -> Iterator[NDArray[np.int64]]:
+    """Every key once, then random ones."""
+    yield from filling(keys)
     random = np.random.default_rng(8)
-    epochs = filling(keys)
-    epochs += [random.integers(0, keys, keys // FILLING) for _ in range(MEASURED)]
-    for epoch in epochs:
-        inbox.put(epoch)
-    return np.bincount(np.concatenate(epochs), minlength=keys)
+    for _ in range(turns):
+        yield random.integers(0, keys, keys // FILLING)
 
 
-def cost(spark: SparkSession, backend: str, keys: int, rounds: int) -> dict[str, float]:
-    """Events a second in each mode: medians over rounds in which the modes take turns."""
-    rates: dict[str, list[float]] = {mode: [] for mode in MODES}
-    with scratch() as directory:
-        inbox = Inbox(directory / "events")
-        rows = int((put_cost_events(keys, inbox) // 2).sum())
-        for number in range(rounds):
-            for mode, ttl in MODES.items():
-                client = start(spark, backend, ttl, inbox.directory, ends=True)
-                client.result()
-                seconds = epoch_seconds(client.query)[FILLING:]
-                _require(f"rows, {mode}", figures_of(client).records_out, rows)
-                rates[mode].append(keys // FILLING * len(seconds) / sum(seconds))
-                _say(f"{mode}, run {number + 1}: {rates[mode][-1]:,.0f} events/s")
-    return {mode: statistics.median(found) for mode, found in rates.items()}
+def cost(spark: SparkSession, backend: str, keys: int, turns: int) -> dict[str, list[float]]:
+    """Seconds of each mode's epochs, turn by turn, once every key has its value."""
+    seconds: dict[str, list[float]] = {mode: [] for mode in MODES}
+    counts = np.zeros(keys, np.int64)
+    with scratch() as directory, ExitStack() as jobs:
+        inboxes = {mode: Inbox(directory / mode.replace(" ", "-")) for mode in MODES}
+        clients = {}
+        for mode, ttl in MODES.items():
+            clients[mode] = start(spark, backend, ttl, inboxes[mode].directory, ends=False)
+            jobs.callback(clients[mode].cancel)
+        for number, epoch in enumerate(cost_epochs(keys, turns)):
+            counts += np.bincount(epoch, minlength=keys)
+            for mode in reversed(MODES) if number % 2 else MODES:
+                inboxes[mode].put(epoch)
+                clients[mode].query.processAllAvailable()
+                seconds[mode].append(_last_epoch_s(clients[mode]))
+            last = ", ".join(f"{mode} {found[-1]:.2f} s" for mode, found in seconds.items())
+            _say(f"epoch {number + 1}: {last}")
+        for mode, client in clients.items():
+            _require(f"rows, {mode}", figures_of(client).records_out, int((counts // 2).sum()))
+    return {mode: found[FILLING:] for mode, found in seconds.items()}
 
 
 def freed(spark: SparkSession, backend: str, keys: int, ttl_s: int) -> dict[str, Any]:
@@ -246,15 +258,18 @@ def _last_epoch_s(client: JobClient) -> float:
 
 def check_rows(spark: SparkSession, backend: str) -> None:
     """Run each mode with few keys and require that its rows are right."""
+    epochs = list(cost_epochs(CHECKED_KEYS, FEW_TURNS))
+    counts = np.bincount(np.concatenate(epochs), minlength=CHECKED_KEYS)
+    wanted = [(k, n) for k, c in enumerate(counts.tolist()) for n in range(2, c + 1, 2)]
     for mode, ttl in MODES.items():
         with scratch() as directory:
             inbox = Inbox(directory / "events")
-            counts = put_cost_events(CHECKED_KEYS, inbox)
+            for epoch in epochs:
+                inbox.put(epoch)
             kept = directory / "kept"
             start(spark, backend, ttl, inbox.directory, ends=True, kept=kept).result()
             found = ds.dataset(kept, format="parquet").to_table(columns=["key", "n"])
             actual = sorted(zip(*found.to_pydict().values(), strict=True))
-            wanted = [(k, n) for k, c in enumerate(counts.tolist()) for n in range(2, c + 1, 2)]
             check.require_equal(f"holdfast ({backend}), {mode}", actual, wanted)
 
 
@@ -267,64 +282,81 @@ def _say(what: str) -> None:
     print(what, flush=True)
 
 
-def measure(backend: str, keys: int, rounds: int, ttl_s: int) -> dict[str, Any]:
+def measure(backend: str, keys: int, turns: int, ttl_s: int) -> dict[str, Any]:
     """Both measurements of a backend, in this process."""
     spark = session()
     use_file_manager(spark, fast=True)
     try:
         _say("comparing rows")
         check_rows(spark, backend)
-        rates = cost(spark, backend, keys, rounds)
-        return {"rates": rates, "freed": freed(spark, backend, keys, ttl_s)}
+        seconds = cost(spark, backend, keys, turns)
+        return {"seconds": seconds, "freed": freed(spark, backend, keys, ttl_s)}
     finally:
         spark.stop()
 
 
-def results(keys: int, rounds: int, ttl_s: int, say: Console) -> list[dict[str, Any]]:
+def results(keys: int, turns: int, ttl_s: int, say: Console) -> list[dict[str, Any]]:
     """Every backend measured, as rows."""
-    costs, rooms = [], []
+    rates, costs, rooms = [], [], []
     for backend in BACKENDS:
-        arguments = [backend, str(keys), str(rounds), str(ttl_s)]
+        arguments = [backend, str(keys), str(turns), str(ttl_s)]
         found = in_fresh_process("benchmarks.ttl", arguments, f"holdfast ({backend})", say)
         who = {"system": "holdfast", "backend": backend, "keys": keys}
-        costs.append({"workload": "ttl-cost", **who, **_costs(found["rates"])})
+        seconds = {mode: np.array(each) for mode, each in found["seconds"].items()}
+        rates.append({"workload": "ttl-rates", **who, **_rates(seconds, keys // FILLING)})
+        costs += [{"workload": "ttl-cost", **who, "turns": turns, **row} for row in _costs(seconds)]
         rooms.append({"workload": "ttl-freed", **who, "ttl_s": ttl_s, **found["freed"]})
-    return costs + rooms
+    return rates + costs + rooms
 
 
-def _costs(rates: dict[str, float]) -> dict[str, float]:
-    plain, unswept, swept, always = (rates[mode] for mode in MODES)
+def _rates(seconds: dict[str, NDArray[np.float64]], events: int) -> dict[str, int]:
+    """Events a second, over all turns."""
     return {
-        "no_ttl_per_s": round(plain),
-        "not_swept_per_s": round(unswept),
-        "swept_per_s": round(swept),
-        "always_swept_per_s": round(always),
-        "ttl_cost": round(1 - unswept / plain, 3),
-        "sweep_cost": round(1 - swept / unswept, 3),
-        "always_cost": round(1 - always / unswept, 3),
+        f"{mode.lower().replace(' ', '_')}_per_s": round(events * len(each) / each.sum())
+        for mode, each in seconds.items()
     }
+
+
+def _costs(seconds: dict[str, NDArray[np.float64]]) -> list[dict[str, Any]]:
+    """What part of the throughput a thing takes."""
+    return [
+        {"cost_of": "a TTL", **_cost(seconds["no TTL"], seconds["not swept"])},
+        {"cost_of": "its sweep", **_cost(seconds["not swept"], seconds["swept"])},
+        {"cost_of": "its sweep without pauses"}
+        | _cost(seconds["not swept"], seconds["always swept"]),
+    ]
+
+
+def _cost(without: NDArray[np.float64], having: NDArray[np.float64]) -> dict[str, float]:
+    """The part of the throughput that is lost, and its 95 % interval."""
+    turns = len(without)
+    drawn = np.random.default_rng(9).integers(0, turns, (DRAWS, turns))
+    costs = 1 - without[drawn].sum(axis=1) / having[drawn].sum(axis=1)
+    low, high = np.percentile(costs, [2.5, 97.5])
+    cost = 1 - without.sum() / having.sum()
+    return {"cost": round(cost, 3), "from": round(low, 3), "to": round(high, 3)}
 
 
 def main() -> None:
     """Measure, print tables, and write the figures down."""
     parser = argparse.ArgumentParser(prog="make bench-ttl", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_KEYS:,} keys, no repeats")
-    parser.add_argument("--rounds", type=int, default=3, help="of the modes in turn")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_KEYS:,} keys, few turns")
+    parser.add_argument("--turns", type=int, default=TURNS, help="epochs of each mode")
     parser.add_argument("--output", type=Path, help="where the figures go as JSON")
     parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
-        backend, keys, rounds, ttl_s = arguments.one
-        print(json.dumps(measure(backend, int(keys), int(rounds), int(ttl_s))))
+        backend, keys, turns, ttl_s = arguments.one
+        print(json.dumps(measure(backend, int(keys), int(turns), int(ttl_s))))
         return
     say = Console() if sys.stdout.isatty() else Console(width=140)
     if os.getloadavg()[0] > 1:
         say.print(f"This machine is busy (load {os.getloadavg()[0]:.1f}): rates will be too low.")
-    quick, rounds = arguments.quick, 1 if arguments.quick else arguments.rounds
+    quick, turns = arguments.quick, FEW_TURNS if arguments.quick else arguments.turns
     keys, ttl_s = (QUICK_KEYS, QUICK_SHORT_S) if quick else (KEYS, SHORT_S)
     output = arguments.output or (QUICK if quick else LATEST)
     output.parent.mkdir(parents=True, exist_ok=True)
-    show(record(results(keys, rounds, ttl_s, say), output), say)
+    show(record(results(keys, turns, ttl_s, say), output), say)
     say.print(f"Written to {output}.")
 
 
