@@ -15,6 +15,7 @@ constructor's arguments are exactly ``args``.
     ├── StateError                  state was used wrongly, or its store is not what it should be
     │   ├── StateAccessError        no key set, or keyed state on a stream that is not keyed
     │   ├── StateDescriptorError    a descriptor clashes with another, or is malformed
+    │   │   └── StateMigrationError  state was written with a type that is not read as today's
     │   ├── StateValueError         a value that state cannot hold
     │   ├── NullKeyError            a key is null
     │   ├── KeyTypeError            a key whose type cannot be a key, or differs from the others
@@ -77,6 +78,10 @@ class StateAccessError(StateError):
 
 class StateDescriptorError(StateError):
     """A descriptor is malformed, or clashes with one already registered."""
+
+
+class StateMigrationError(StateDescriptorError):
+    """State was written with a type that cannot be read as the one declared now."""
 
 
 class StateValueError(StateError, ValueError):

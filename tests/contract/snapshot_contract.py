@@ -351,10 +351,6 @@ say(time.perf_counter() - start)
                 {b"\x00\x00statea": b'{"id":1,"kind":"list","schema":["int"]}'},
                 "the kind of state 'a' is list",
             ),
-            (
-                {b"\x00\x00statea": b'{"id":1,"kind":"value","schema":["str"]}'},
-                r"the schema of state 'a' is \['str'\]",
-            ),
             (metadata({"a": 1}) | {entry(1, 0, b"k"): b"2"}, "hold the same entry"),
         ],
     )

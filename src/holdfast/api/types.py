@@ -29,6 +29,8 @@ from holdfast.errors import TypeDeclarationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from holdfast.api.compatibility import StateCompatibility
+
 Kind = Literal["row", "value", "object"]
 """How a stream's elements lie in columns; see `StreamType`."""
 
@@ -49,6 +51,26 @@ class StateSerializer(Protocol):
 
     def deserialize(self, data: bytes, /) -> Any:
         """Value of bytes that `serialize` once gave."""
+
+
+@runtime_checkable
+class EvolvingStateSerializer(StateSerializer, Protocol):
+    """A serializer whose bytes may change from one version of the program to the next.
+
+    A serializer may have either method, or both. Without `compatibility`, state is read by a
+    serializer of the same class and the same snapshot only.
+    """
+
+    def snapshot(self) -> dict[str, Any]:
+        """What a later version has to know to read the bytes; stored with the state, as JSON."""
+
+    def compatibility(self, stored: dict[str, Any], /) -> StateCompatibility:
+        """Whether and how this serializer reads bytes that were written under a snapshot.
+
+        Args:
+            stored: What `snapshot` gave when the state was written; empty if the serializer
+                had no such method then.
+        """
 
 
 @dataclass(frozen=True, slots=True)

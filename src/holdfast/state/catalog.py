@@ -2,20 +2,25 @@
 
 Under state id 0, in JSON:
 
-    00 00 | "state" | name    {"id": 1, "kind": "value", "schema": {...}}
+    00 00 | "state" | name    {"id": 1, "kind": "value", "schema": [...]}
 
-A state's id is drawn when it is first registered and never changes. A state whose entries
-have times is one of its own, see `state/ttl_layout.py`.
+A state's id is drawn when it is first registered and never changes. If its type changes, the
+entry has further schemas, see `state/schema_history.py`. A state whose entries have times is
+one of its own, see `state/ttl_layout.py`.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from holdfast.errors import StateDescriptorError
-from holdfast.state.codec_schema import check_same_schema
+from holdfast.state.evolving_codec import evolving
+from holdfast.state.schema_history import SchemaHistory, conversion, in_entries
+from holdfast.state.schema_registration import declared_in
 from holdfast.state.ttl_layout import (
     SWEEP_PREFIX,
     TTL_SUFFIX,
@@ -23,14 +28,27 @@ from holdfast.state.ttl_layout import (
     dropping_time,
     stored_name,
 )
-from holdfast.state.ttl_migration import migrate
+from holdfast.state.ttl_migration import ENTRIES_AT_ONCE, migrate
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.state.codec import Codec
+    from holdfast.state.schema_registration import Declaration
     from holdfast.state.store import StateStore
     from holdfast.state.ttl_time import TtlTime
 
 STATE_PREFIX: Final = b"\x00\x00state"
 """What the keys of the entries about states begin with; their names follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredState:
+    """What a table has to know of a state."""
+
+    id: int
+    codec: Codec | None
+    """Codec of its values, of whatever schema; None of a state that has no types."""
 
 
 class StateCatalog:
@@ -43,6 +61,8 @@ class StateCatalog:
             key[len(STATE_PREFIX) :].decode(): msgspec.json.decode(value)
             for key, value in store.scan(STATE_PREFIX)
         }
+        self._declared: dict[str, str | None] = {}
+        """Ids of the schemas of those states that were registered."""
 
     def kind_of(self, name: str) -> str | None:
         """Kind of a state without times; None if it is not known."""
@@ -53,57 +73,88 @@ class StateCatalog:
         """What the keys of a known state's entries begin with."""
         return _prefix(self._stored[stored_name(name, timed=timed)])
 
-    def enter(self, name: str, kind: str, schemas: list[Any], time: TtlTime | None = None) -> int:
-        """Id of a state, which is drawn if it is new.
+    def enter(
+        self, name: str, kind: str, codecs: list[Codec], time: TtlTime | None = None
+    ) -> RegisteredState:
+        """Register a state, whose id is drawn if it is new.
 
-        If its entries have had times and are to have none, or the other way round, all of them
-        are changed: those without get the time of now.
+        If its type has changed, values stay as they are stored, and the codec reads them. If its
+        entries have had times and are to have none, or the other way round, all of them are
+        changed: those without get the time of now.
 
         Args:
             name: Name of the state.
             kind: Kind of the state.
-            schemas: Types of what it holds.
+            codecs: Codec of its values and, of a map, of its keys.
             time: Gives entries their times, if they have some.
 
         Raises:
-            StateDescriptorError: It is known as another kind, or with other types.
+            StateDescriptorError: It is known as another kind, or was registered with another
+                type since the store was opened.
+            StateMigrationError: Its values cannot be read as such of the declared type.
         """
         timed = time is not None
         own, other = stored_name(name, timed=timed), stored_name(name, timed=not timed)
-        for stored in (own, other):
-            if stored in self._stored:
-                _check_fits(name, self._stored[stored], kind, schemas)
-        if own not in self._stored:
-            self._draw(own, kind, schemas, timed)
+        known = [self._stored[stored] for stored in (own, other) if stored in self._stored]
+        for entry in known:
+            if entry["kind"] != kind:
+                raise other_kind(name, kind, entry["kind"])
+        declaration = declared_in(name, list(map(SchemaHistory.of_entry, known)), codecs)
+        self._check_type(name, declaration.history)
+        self._keep(own, kind, declaration.history, timed=timed)
         if other in self._stored:
-            self._migrate(other, own, time)
-        return int(self._stored[own]["id"])
+            self._migrate(other, own, time, declaration.history)
+        return RegisteredState(int(self._stored[own]["id"]), _codec(codecs, declaration))
 
     def descriptions(self) -> list[dict[str, Any]]:
-        """Name, kind and schema of every state; `"ttl": True` where entries have times."""
-        return [
-            {
-                "name": stored.removesuffix(TTL_SUFFIX),
-                "kind": entry["kind"],
-                "schema": entry["schema"],
-            }
-            | ({"ttl": True} if stored.endswith(TTL_SUFFIX) else {})
-            for stored, entry in sorted(self._stored.items())
-        ]
+        """Name, kind and declared schema of every state.
 
-    def _draw(self, stored: str, kind: str, schemas: list[Any], timed: bool) -> None:
-        state_id = 1 + max((int(entry["id"]) for entry in self._stored.values()), default=0)
-        entry: dict[str, Any] = {"id": state_id, "kind": kind, "schema": schemas}
+        `"others"` has the schemas of earlier values by their ids, if there are any; `"ttl"` is
+        true where entries have times.
+        """
+        return [_described(stored, entry) for stored, entry in sorted(self._stored.items())]
+
+    def _check_type(self, name: str, history: SchemaHistory) -> None:
+        now = self._declared.setdefault(name, history.now)
+        if now != history.now:
+            raise StateDescriptorError(
+                f"state {name!r} was asked for with another type before; give all descriptors of "
+                "a state the same one"
+            )
+
+    def _keep(self, stored: str, kind: str, history: SchemaHistory, *, timed: bool) -> None:
+        """Let the entry about a state be right, and with it what is in the store."""
+        known = self._stored.get(stored)
+        if known is None:
+            drawn = 1 + max((int(entry["id"]) for entry in self._stored.values()), default=0)
+        else:
+            if SchemaHistory.of_entry(known) == history:
+                return
+            drawn = int(known["id"])
+            change = conversion(SchemaHistory.of_entry(known), history)
+            if change is not None:
+                self._change(_prefix(known), in_entries(kind, timed=timed, change=change))
+        entry: dict[str, Any] = {"id": drawn, "kind": kind, **history.as_entry()}
         if timed:
             entry["ttl"] = True
         self._stored[stored] = entry
         self._store.write([(STATE_PREFIX + stored.encode(), msgspec.json.encode(entry))])
 
-    def _migrate(self, old: str, new: str, time: TtlTime | None) -> None:
+    def _change(self, prefix: bytes, change: Callable[[bytes], bytes]) -> None:
+        place = prefix
+        while entries := list(islice(self._store.scan(prefix, place), ENTRIES_AT_ONCE)):
+            changed = [(key, change(value), value) for key, value in entries]
+            self._store.write([(key, new) for key, new, old in changed if new != old])
+            place = entries[-1][0] + b"\x00"
+
+    def _migrate(self, old: str, new: str, time: TtlTime | None, history: SchemaHistory) -> None:
         """Bring the entries of a state's other form into the one that it has now."""
         gone = self._stored.pop(old)
         kind = gone["kind"]
         changed = dropping_time(kind) if time is None else adding_time(kind, time.stamp())
+        change = conversion(SchemaHistory.of_entry(gone), history)
+        if change is not None:
+            changed = _both(in_entries(kind, timed=time is None, change=change), changed)
         migrate(self._store, kind, _prefix(gone), _prefix(self._stored[new]), changed)
         keys = [STATE_PREFIX + old.encode(), SWEEP_PREFIX + old.encode()]
         self._store.write([(key, None) for key in keys])
@@ -121,7 +172,29 @@ def _prefix(entry: dict[str, Any]) -> bytes:
     return int(entry["id"]).to_bytes(2, "big")
 
 
-def _check_fits(name: str, known: dict[str, Any], kind: str, schemas: list[Any]) -> None:
-    if known["kind"] != kind:
-        raise other_kind(name, kind, known["kind"])
-    check_same_schema(name, known["schema"], schemas)
+def _codec(codecs: list[Codec], declaration: Declaration) -> Codec | None:
+    if not codecs:
+        return None
+    if not declaration.history.others:
+        return codecs[0]
+    return evolving(codecs[0], declaration.history, declaration.readers)
+
+
+def _described(stored: str, entry: dict[str, Any]) -> dict[str, Any]:
+    history = SchemaHistory.of_entry(entry)
+    described = {
+        "name": stored.removesuffix(TTL_SUFFIX),
+        "kind": entry["kind"],
+        "schema": history.declared,
+    }
+    if history.others:
+        described["others"] = history.earlier()
+    if stored.endswith(TTL_SUFFIX):
+        described["ttl"] = True
+    return described
+
+
+def _both(
+    first: Callable[[bytes], bytes], second: Callable[[bytes], bytes]
+) -> Callable[[bytes], bytes]:
+    return lambda data: second(first(data))

@@ -23,12 +23,15 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.api.avro import AvroSchema
 from holdfast.api.ddl import parse_ddl, parse_json
 from holdfast.api.types import StateSerializer, spark_json
-from holdfast.errors import StateDescriptorError, StateValueError
+from holdfast.errors import StateValueError
+from holdfast.state.codec_avro import avro_codec
 from holdfast.state.codec_columns import columns_codec
 from holdfast.state.codec_python import Codec, python_codec
 from holdfast.state.codec_schema import FORMAT
+from holdfast.state.codec_serializer import serializer_codec
 from holdfast.state.pickling import pickle_one
 
 __all__ = ["Codec", "codec_for"]
@@ -39,8 +42,8 @@ def codec_for(spec: Any) -> Codec:
 
     Args:
         spec: A Python type (builtin, container, dataclass, `msgspec.Struct`, `NamedTuple`,
-            `TypedDict`, Enum), an Arrow or Spark type or DDL string, an object with
-            `serialize` and `deserialize`, or None or Any for pickled values.
+            `TypedDict`, Enum), an Arrow or Spark type or DDL string, an `AvroSchema`, an
+            object with `serialize` and `deserialize`, or None or Any for pickled values.
 
     Raises:
         StateDescriptorError: The type cannot be held exactly; the message says why.
@@ -50,8 +53,10 @@ def codec_for(spec: Any) -> Codec:
         return spec
     if spec is None or spec is Any or spec is object:
         return _PICKLED
+    if isinstance(spec, AvroSchema):
+        return avro_codec(spec)
     if isinstance(spec, StateSerializer):
-        return _custom(spec)
+        return serializer_codec(spec)
     columns = _columns(spec)
     return python_codec(spec) if columns is None else columns_codec(columns)
 
@@ -64,26 +69,6 @@ def _columns(spec: Any) -> pa.DataType | None:
     if isinstance(spec, pa.Schema):
         return pa.struct(list(spec))
     return spec if isinstance(spec, pa.DataType) else None
-
-
-def _custom(serializer: StateSerializer) -> Codec:
-    if isinstance(serializer, type):
-        raise StateDescriptorError(
-            f"{serializer.__qualname__} is the class of a serializer; pass an instance of it"
-        )
-    cls = type(serializer)
-    name = f"{cls.__module__}.{cls.__qualname__}"
-
-    def encode(value: Any) -> bytes:
-        data: object = serializer.serialize(value)
-        if not isinstance(data, bytes):
-            raise StateValueError(
-                f"{name}.serialize must return bytes, and returned {type(data).__name__}"
-            )
-        return data
-
-    schema = {"format": FORMAT, "kind": "serializer", "class": name}
-    return Codec(encode, serializer.deserialize, _let_pass, schema)
 
 
 def _let_pass(value: Any) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from datetime import date, datetime, time
 from decimal import Decimal
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Final, Optional
 
 import pyarrow as pa
 
@@ -19,6 +19,7 @@ from holdfast.api.ddl import ddl_of
 from holdfast.api.events import Event, event_class
 from holdfast.api.types import canonical
 from holdfast.errors import StateValueError
+from holdfast.state.codec_conversion import typed_reading
 from holdfast.state.codec_python import (
     Codec,
     advice_for,
@@ -27,7 +28,8 @@ from holdfast.state.codec_python import (
     refuse,
     shown,
 )
-from holdfast.state.codec_schema import FORMAT
+from holdfast.state.column_types import tree_of
+from holdfast.state.schema_resolution import Reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +41,10 @@ if TYPE_CHECKING:
     """From a value of the Python type to what is handed out."""
 
 
+COLUMNS_FORMAT: Final = 2
+"""Version of the description: since 2 it has a tree beside Arrow's text for the type."""
+
+
 def columns_codec(column: pa.DataType) -> Codec:
     """Codec of an Arrow type.
 
@@ -46,21 +52,45 @@ def columns_codec(column: pa.DataType) -> Codec:
         TypeDeclarationError: The type cannot be used.
     """
     column = canonical(column)
-    base = python_codec(_python_type(column))
-    decode, raised = base.decode, _raising(column)
+    spec = _python_type(column)
+    base = python_codec(spec)
+    raised = _raising(column)
+    schema = {
+        "format": COLUMNS_FORMAT,
+        "kind": "columns",
+        "type": str(column),
+        "tree": tree_of(column),
+    }
     is_scalar = not pa.types.is_nested(column)
     classes = frozenset({base.exact_type}) if base.exact_type and is_scalar else frozenset()
     return Codec(
         encode=_refusing(column, _lowering(column), base.encode),
-        decode=decode if raised is None else lambda data: raised(decode(data)),
+        decode=_raised(raised, base.decode),
         check=class_check(classes, ddl_of(column)) if classes else _kind_check(column),
-        schema={"format": FORMAT, "kind": "columns", "type": str(column)},
+        schema=schema,
         exact_type=base.exact_type if is_scalar else None,
         # What is written into a struct may be of another class than what is read, so
         # an object that was written must not be handed out.
         immutable=base.immutable and is_scalar,
         canonical=base.canonical and is_scalar,
+        reading=lambda stored: _reading(
+            typed_reading(stored, schema, spec, _null, base.decode), raised
+        ),
     )
+
+
+def _reading(reading: Reading, raised: Raise | None) -> Reading:
+    if reading.decode is None:
+        return reading
+    return Reading(reading.resolution, _raised(raised, reading.decode))
+
+
+def _raised(raised: Raise | None, decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    return decode if raised is None else lambda data: raised(decode(data))
+
+
+def _null(struct: str, name: str) -> None:
+    """Default of a field that was not stored: only one that may be null is added."""
 
 
 _LEAVES: list[tuple[Callable[[pa.DataType], bool], Any]] = [

@@ -17,7 +17,8 @@ from holdfast.state.codec_checks import (
     own_classes,
     tree,
 )
-from holdfast.state.codec_schema import is_canonical, is_immutable, name_of, schema_of
+from holdfast.state.codec_conversion import typed_reading
+from holdfast.state.codec_schema import defaults, is_canonical, is_immutable, name_of, schema_of
 from holdfast.state.codec_wide import MARK, wide_decoded, wide_encoded
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import msgspec.inspect as mi
 
     from holdfast.state.codec_checks import Check
+    from holdfast.state.schema_resolution import Reading
 
     Encode = Callable[[Any], bytes]
     Decode = Callable[[bytes], Any]
@@ -53,6 +55,8 @@ class Codec:
     """Whether equal values always have equal bytes, as the keys of a store must."""
     pickled: bool = False
     """Whether values are pickled: slow, unable to evolve, and code runs when read."""
+    reading: Callable[[dict[str, Any]], Reading] | None = None
+    """How bytes of another schema are read; None if only those of the same one are."""
 
 
 def python_codec(spec: Any) -> Codec:
@@ -65,6 +69,7 @@ def python_codec(spec: Any) -> Codec:
     immutable = is_immutable(root)
     # Sets have no order of their own, and equal keys must have equal bytes.
     order: Order = "deterministic" if immutable else None
+    schema = schema_of(root)
     encode = _encoder(
         compiled(root), msgspec.msgpack.Encoder(order=order).encode, _rescuer(root, order)
     )
@@ -74,10 +79,11 @@ def python_codec(spec: Any) -> Codec:
         encode=_verified(encode, decode) if is_limited(root) else encode,
         decode=decode,
         check=class_check(classes, name_of(root)),
-        schema=schema_of(root),
+        schema=schema,
         exact_type=next(iter(classes)) if len(classes) == 1 else None,
         immutable=immutable,
         canonical=is_canonical(root),
+        reading=lambda stored: typed_reading(stored, schema, spec, defaults(root), decode),
     )
 
 

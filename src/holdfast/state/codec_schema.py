@@ -11,17 +11,30 @@ how it reads the state. Its format, version 1, for values stored by their Python
        | {"enum": name, "values": [...]}
        | {"class": name, "kind": k, "wire": w, "fields": [{"name", "type", "required"}, ...]}
        | {"ref": name}                                    a class already described above
+
+A class that has a tag also has "tag", and "tag_field" if that is not "type". "omits" is
+true if fields that equal their defaults are not stored, "closed" if the class reads no
+other fields. A field without a default is required. What the bytes hold is said in full
+by the trees; names of classes are for messages, and for references.
+
+How one description is compared with another is in `state/schema_resolution.py`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import msgspec.inspect as mi
 
-from holdfast.errors import StateDescriptorError
 from holdfast.state.codec_checks import children, class_of, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    Names = dict[Any, str]
+    """Names in the description, by the classes."""
 
 FORMAT = 1
 """Version of the description."""
@@ -67,7 +80,7 @@ _AMBIGUOUS = (mi.FloatType, mi.DecimalType, mi.DateTimeType, mi.TimeType)
 
 def schema_of(root: mi.Type) -> dict[str, Any]:
     """Description of a tree, fit for JSON."""
-    return {"format": FORMAT, "kind": "msgpack", "type": _described(root, set())}
+    return {"format": FORMAT, "kind": "msgpack", "type": _described(root, {})}
 
 
 def is_immutable(root: mi.Type) -> bool:
@@ -104,15 +117,16 @@ def name_of(node: mi.Type) -> str:
 
 
 def _is_mutable(node: mi.Type) -> bool:
+    cls: Any = class_of(node) if hasattr(node, "cls") else None
     if isinstance(node, mi.StructType):
-        return not node.cls.__struct_config__.frozen
+        return not cls.__struct_config__.frozen
     if isinstance(node, mi.DataclassType):
-        parameters = getattr(node.cls, "__dataclass_params__", None)
+        parameters = getattr(cls, "__dataclass_params__", None)
         return parameters is None or not parameters.frozen
     return isinstance(node, _MUTABLE)
 
 
-def _described(node: mi.Type, above: set[str]) -> Any:
+def _described(node: mi.Type, above: Names) -> Any:
     match node:
         case mi.Metadata():
             return _described(node.type, above)
@@ -133,11 +147,10 @@ def _described(node: mi.Type, above: set[str]) -> Any:
     return _SCALAR_NAMES[type(node)]
 
 
-def _class_described(node: Any, above: set[str]) -> dict[str, Any]:
-    name = _full_name(node.cls)
-    if name in above:
-        return {"ref": name}
-    above.add(name)
+def _class_described(node: Any, above: Names) -> dict[str, Any]:
+    if node.cls in above:
+        return {"ref": above[node.cls]}
+    name = above[node.cls] = _name_among(above.values(), _full_name(node.cls))
     described: dict[str, Any] = {
         "class": name,
         "kind": _CLASS_KINDS[type(node)],
@@ -151,8 +164,22 @@ def _class_described(node: Any, above: set[str]) -> dict[str, Any]:
             for field in node.fields
         ],
     }
-    if isinstance(node, mi.StructType) and node.tag is not None:
+    if isinstance(node, mi.StructType):
+        described |= _struct_described(node)
+    return described
+
+
+def _struct_described(node: mi.StructType) -> dict[str, Any]:
+    described: dict[str, Any] = {}
+    if node.tag is not None:
         described["tag"] = node.tag
+        if node.tag_field != "type":
+            described["tag_field"] = node.tag_field
+    cls: Any = class_of(node)
+    if cls.__struct_config__.omit_defaults and not node.array_like:
+        described["omits"] = True
+    if node.forbid_unknown_fields:
+        described["closed"] = True
     return described
 
 
@@ -167,19 +194,31 @@ def _full_name(cls: Any) -> str:
     return f"{cls.__module__}.{cls.__qualname__}" if isinstance(cls, type) else str(cls)
 
 
-def check_same_schema(name: str, stored: list[Any], declared: list[Any]) -> None:
-    """Refuse a state that was written under another type: its bytes would be misread.
-
-    Raises:
-        StateDescriptorError: The schemas differ.
-    """
-    if msgspec.json.encode(stored) != msgspec.json.encode(declared):
-        raise StateDescriptorError(
-            f"state {name!r} was written with the type {_as_text(stored)} and is now declared "
-            f"with {_as_text(declared)}; give it its old type back, or another name to start it "
-            "empty"
-        )
+def _name_among(taken: Iterable[str], name: str) -> str:
+    """The name, with a number if another class has it: two functions may define a `Row` each."""
+    names, number = frozenset(taken), 1
+    found = name
+    while found in names:
+        number += 1
+        found = f"{name} ({number})"
+    return found
 
 
-def _as_text(schemas: list[Any]) -> str:
-    return " and ".join(msgspec.json.encode(schema).decode() for schema in schemas)
+def defaults(root: mi.Type) -> Callable[[str, str], Any]:
+    """Function that gives the default of a class's field, by their names in the description."""
+    names: Names = {}
+    _described(root, names)
+    fields = {
+        (names[node.cls], field.encode_name): field
+        for node in walk(root)
+        if isinstance(node, mi.StructType | mi.NamedTupleType)
+        for field in node.fields
+    }
+
+    def default(cls: str, name: str) -> Any:
+        field = fields[cls, name]
+        if field.default_factory is not msgspec.NODEFAULT:
+            return field.default_factory()
+        return deepcopy(field.default)
+
+    return default

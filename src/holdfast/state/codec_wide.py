@@ -45,6 +45,11 @@ def wide_decoded(data: bytes, spec: Any) -> Any:
     return msgspec.convert(_decode(data[len(MARK) :]), spec, builtin_types=_KEPT)
 
 
+def plain_decoded(data: bytes) -> Any:
+    """What bytes in either form hold, if no type is asked for."""
+    return _decode(data[len(MARK) :]) if data.startswith(MARK) else _decode(data)
+
+
 def _spread(value: Any) -> Any:
     match value:
         case bool():

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.state.codec import Codec
 from holdfast.state.codec_schema import FORMAT
+from holdfast.state.schema_resolution import Reading, joined, reading_of, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    Decode = Callable[[bytes], Any]
 
 _time: Final = Struct(">q")
 _NO_TIME: Final = b"\x00"
@@ -26,15 +29,20 @@ def timestamped(codec: Codec) -> Codec:
         value, time = pair
         return (_NO_TIME if time is None else _TIME + _time.pack(time)) + codec.encode(value)
 
-    def decode(data: bytes) -> tuple[Any, int | None]:
-        if data[:1] == _NO_TIME:
-            return codec.decode(data[1:]), None
-        return codec.decode(data[9:]), _time.unpack_from(data, 1)[0]
-
     def check(pair: tuple[Any, int | None]) -> None:
         codec.check(pair[0])
 
-    return _around("timestamped", encode, decode, check, codec)
+    def reading(decodes: list[Decode]) -> Decode:
+        (inner,) = decodes
+
+        def read(data: bytes) -> tuple[Any, int | None]:
+            if data[:1] == _NO_TIME:
+                return inner(data[1:]), None
+            return inner(data[9:]), _time.unpack_from(data, 1)[0]
+
+        return read
+
+    return _around("timestamped", encode, reading, check, codec)
 
 
 def either(first: Codec, second: Codec) -> Codec:
@@ -45,30 +53,40 @@ def either(first: Codec, second: Codec) -> Codec:
         side, value = pair
         return bytes((side,)) + codecs[side].encode(value)
 
-    def decode(data: bytes) -> tuple[int, Any]:
-        side = data[0]
-        return side, codecs[side].decode(data[1:])
-
     def check(pair: tuple[int, Any]) -> None:
         side, value = pair
         codecs[side].check(value)
 
-    return _around("either", encode, decode, check, *codecs)
+    def reading(decodes: list[Decode]) -> Decode:
+        return lambda data: (data[0], decodes[data[0]](data[1:]))
+
+    return _around("either", encode, reading, check, *codecs)
 
 
 def _around(
     kind: str,
     encode: Callable[[Any], bytes],
-    decode: Callable[[bytes], Any],
+    reading: Callable[[list[Decode]], Decode],
     check: Callable[[Any], None],
     *codecs: Codec,
 ) -> Codec:
+    """Codec around others; `reading` makes what reads it of what reads the parts."""
     schema = {"format": FORMAT, "kind": kind, "of": [codec.schema for codec in codecs]}
+
+    def read_as(stored: dict[str, Any]) -> Reading:
+        if stored["kind"] != kind:
+            return Reading(resolve(stored, schema))
+        parts = list(map(reading_of, stored["of"], codecs))
+        decodes = [part.decode for part in parts if part.decode is not None]
+        resolution = joined(kind, [part.resolution for part in parts])
+        return Reading(resolution, reading(decodes) if len(decodes) == len(codecs) else None)
+
     return Codec(
         encode,
-        decode,
+        reading([codec.decode for codec in codecs]),
         check,
         schema,
         immutable=all(codec.immutable for codec in codecs),
         pickled=any(codec.pickled for codec in codecs),
+        reading=read_as,
     )

@@ -209,7 +209,7 @@ class KeyedStateBackend:
         table = self._timers.get(name)
         if table is None:
             known = self.has_timers(name)
-            state_id = self._catalog.enter(name, KIND, [])
+            state_id = self._catalog.enter(name, KIND, []).id
             table = TimerTable(
                 *(name, state_id, codec_for(bytes), self._store, self._encoder, self._current),
                 key_groups=self._key_groups,
@@ -388,10 +388,10 @@ class KeyedStateBackend:
     ) -> tuple[Any, ...]:
         config = descriptor.time_to_live
         time = None if config is None else self._time_of(descriptor, config)
-        schemas = [codec.schema for codec in codecs]
-        state_id = self._catalog.enter(descriptor.name, descriptor.kind, schemas, time)
-        codec = codecs[0] if time is None else ttl_codec(codecs[0])
-        return (descriptor.name, state_id, codec, self._store, scope.encoder, scope.current)
+        state = self._catalog.enter(descriptor.name, descriptor.kind, list(codecs), time)
+        assert state.codec is not None
+        codec = state.codec if time is None else ttl_codec(state.codec)
+        return (descriptor.name, state.id, codec, self._store, scope.encoder, scope.current)
 
     def _make_encoder(self, max_parallelism: int) -> KeyEncoder:
         stored = self._store.get(OPERATOR_KEY)

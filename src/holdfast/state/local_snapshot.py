@@ -24,7 +24,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, Self, assert_never
 
 from holdfast import faults
-from holdfast.api.backends import EmbeddedRocksDBStateBackend, HashMapStateBackend, StateBackend
+from holdfast.api.backends import (
+    EmbeddedRocksDBStateBackend,
+    HashMapStateBackend,
+    StateBackend,
+    backend_named,
+)
 from holdfast.errors import HoldfastError, StateError
 from holdfast.state.directories import make_private
 from holdfast.state.store_record import decode_record
@@ -32,6 +37,9 @@ from holdfast.state.store_record import decode_record
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
+
+CANONICAL: Final = "canonical"
+"""Kind of a snapshot that is made of tables, whatever the backend."""
 
 # Readers of a RocksDB snapshot leave logs and locks of their own beside these.
 _FILES: Final = re.compile(r"state-\d+\.mdb|\d+\.sst|(MANIFEST|OPTIONS)-\d+|CURRENT")
@@ -88,6 +96,23 @@ def open_snapshot(backend: StateBackend, directory: Path) -> ReadOnlySnapshot:
             return RocksDBSnapshot(directory, backend)
         case _:
             assert_never(backend)
+
+
+def open_snapshot_of(kind: str, directory: Path) -> ReadOnlySnapshot:
+    """Open the snapshot in `directory`, given what wrote it.
+
+    Args:
+        kind: Name of a state backend; or `CANONICAL`, for the tables of a savepoint.
+        directory: Where it is.
+
+    Raises:
+        StateError: There is no such snapshot, or it is damaged, or of another format.
+    """
+    if kind == CANONICAL:
+        from holdfast.state.tables.snapshot import TablesSnapshot
+
+        return TablesSnapshot(directory)
+    return open_snapshot(backend_named(kind), directory)
 
 
 def snapshot_files(directory: Path) -> list[Path]:

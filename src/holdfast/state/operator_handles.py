@@ -22,14 +22,14 @@ class ElementList(ListState[Any]):
 
     __slots__ = ("_codec", "_elements", "_kept", "_state", "_stored")
 
-    def __init__(self, state: NamedState, codec: Codec) -> None:
-        """The list as it is in the store."""
+    def __init__(self, state: NamedState, codec: Codec, stored: NamedState) -> None:
+        """A list; `stored` is what the store holds of it, of an older type perhaps."""
         self._state = state
         self._codec = codec
         self._elements = list(state.elements)
-        self._stored = len(state.elements)
+        self._stored = len(stored.elements)
         """Elements in the store."""
-        self._kept = len(state.elements)
+        self._kept = len(state.elements) if stored is state else 0
         """Elements at the beginning that are in the store as they are here."""
 
     @property
@@ -97,8 +97,8 @@ class BroadcastMap(MapState[Any, Any]):
 
     __slots__ = ("_changed", "_codec", "_entries", "_keys", "_state")
 
-    def __init__(self, state: NamedState, codec: Codec, keys: Codec) -> None:
-        """The map as it is in the store."""
+    def __init__(self, state: NamedState, codec: Codec, keys: Codec, stored: NamedState) -> None:
+        """A map; `stored` is what the store holds of it, of an older type perhaps."""
         self._state = state
         self._codec = codec
         self._keys = keys
@@ -108,6 +108,8 @@ class BroadcastMap(MapState[Any, Any]):
         }
         """By key: the bytes of key and value, and the value if it is immutable."""
         self._changed: dict[bytes, bytes | None] = {}
+        if stored is not state:
+            self._changed |= {key: None for key, _ in stored.entries} | dict(state.entries)
 
     @property
     def mode(self) -> Mode:

@@ -1,19 +1,17 @@
 """State that belongs to a subtask and to no key, for one epoch.
 
 It lies in the subtask's store, as `state/operator_layout.py` says, and in memory once it
-is used.
+is used. If the type of a state has changed, all of it is changed when it is registered.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from holdfast.api.descriptors import ListStateDescriptor, MapStateDescriptor
 from holdfast.errors import StateDescriptorError, StateValueError
 from holdfast.state.codec import Codec, codec_for
-from holdfast.state.codec_schema import check_same_schema
+from holdfast.state.operator_conversion import converted
 from holdfast.state.operator_handles import BroadcastMap, ElementList
 from holdfast.state.operator_layout import (
     MOST_KEY_GROUPS,
@@ -23,6 +21,7 @@ from holdfast.state.operator_layout import (
     read_layout,
 )
 from holdfast.state.redistribution import Mode, NamedState, OperatorStateSnapshot
+from holdfast.state.schema_registration import as_stored
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,12 +74,14 @@ class OperatorStateBackend:
         """
         _require_kind(descriptor, MapStateDescriptor)
         found = self._find(descriptor.name, "broadcast")
-        if isinstance(found, BroadcastMap):
+        if found is not None and not isinstance(found, NamedState):
+            assert isinstance(found, BroadcastMap)
             return found
         codec = self._codec(descriptor, descriptor.value_type, "value type")
         keys = self._codec(descriptor, descriptor.key_type, "key type")
-        state = self._registered(found, descriptor.name, "broadcast", [codec.schema, keys.schema])
-        handle = self._states[descriptor.name] = BroadcastMap(state, codec, keys)
+        state = self._registered(found, descriptor.name, "broadcast", [codec, keys])
+        handle = BroadcastMap(state, codec, keys, found or state)
+        self._states[descriptor.name] = handle
         return handle
 
     def handle(self, name: str) -> ListState[Any] | MapState[Any, Any]:
@@ -159,11 +160,12 @@ class OperatorStateBackend:
     def _list(self, descriptor: ListStateDescriptor, mode: Mode) -> ListState[Any]:
         _require_kind(descriptor, ListStateDescriptor)
         found = self._find(descriptor.name, mode)
-        if isinstance(found, ElementList):
+        if found is not None and not isinstance(found, NamedState):
+            assert isinstance(found, ElementList)
             return found
         codec = self._codec(descriptor, descriptor.type, "type")
-        state = self._registered(found, descriptor.name, mode, [codec.schema])
-        handle = self._states[descriptor.name] = ElementList(state, codec)
+        state = self._registered(found, descriptor.name, mode, [codec])
+        handle = self._states[descriptor.name] = ElementList(state, codec, found or state)
         return handle
 
     def _find(self, name: str, mode: Mode) -> NamedState | ElementList | BroadcastMap | None:
@@ -177,14 +179,16 @@ class OperatorStateBackend:
         return found
 
     def _registered(
-        self, found: object, name: str, mode: Mode, schema: list[dict[str, Any]]
+        self, found: NamedState | None, name: str, mode: Mode, codecs: list[Codec]
     ) -> NamedState:
-        if isinstance(found, NamedState):
-            check_same_schema(name, found.schema, schema)
-            return found
         # As it will be read again: subtasks are compared by it, however long they have had it.
-        state = NamedState(name, mode, msgspec.json.decode(msgspec.json.encode(schema)))
-        self._store.write([meta_entry(len(self._states), state)])
+        schema = as_stored([codec.schema for codec in codecs])
+        state, order = NamedState(name, mode, schema), len(self._states)
+        if found is not None:
+            if found.schema == schema:
+                return found
+            state, order = converted(found, codecs, schema), list(self._states).index(name)
+        self._store.write([meta_entry(order, state)])
         return state
 
     def _codec(self, descriptor: StateDescriptor, spec: object, what: str) -> Codec:

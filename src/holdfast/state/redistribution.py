@@ -152,7 +152,8 @@ def _require_agreement(state: NamedState, subtask: int, copies: list[NamedState 
     for other, copy in enumerate(copies):
         if copy is None:
             continue
-        for what in ("mode", "schema"):
+        # A broadcast map is dealt out as a whole, with its schema; one may be of an older type.
+        for what in ("mode",) if state.mode == "broadcast" else ("mode", "schema"):
             mine, theirs = getattr(state, what), getattr(copy, what)
             if mine != theirs:
                 raise StateError(

@@ -1,7 +1,8 @@
 """A subtask's new local store, made of the snapshots of old ones.
 
 With as many subtasks as before, each takes its predecessor's files over as they are.
-Otherwise the entries of its key groups are gathered from all snapshots that hold some.
+Otherwise, or from another kind of store, the entries of its key groups are gathered from
+all snapshots that hold some.
 Ids of states are drawn by every store for itself, so entries change their first two
 bytes on the way; they are written in key order, a bounded number at a time.
 
@@ -23,10 +24,11 @@ from holdfast.api.backends import EmbeddedRocksDBStateBackend, HashMapStateBacke
 from holdfast.errors import StateError, StoreFullError
 from holdfast.state.keyed_backend import FORMAT, OPERATOR_KEY, STATE_PREFIX
 from holdfast.state.keys import KeyShape
-from holdfast.state.local_snapshot import built_aside, open_snapshot
+from holdfast.state.local_snapshot import built_aside, open_snapshot_of
 from holdfast.state.open_store import open_store
 from holdfast.state.operator_layout import SUBTASK_PREFIX, layout
 from holdfast.state.redistribution import OperatorStateSnapshot
+from holdfast.state.schema_history import SchemaHistory, conversion, in_entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -53,20 +55,22 @@ def restore_store(
     key_groups: range,
     whole: bool,
     operator_state: OperatorStateSnapshot | None,
+    kind: str | None = None,
 ) -> StoreStatistics:
     """Make the local store of a subtask out of snapshots.
 
     Args:
-        backend: Kind of the snapshots and of the store.
+        backend: Kind of the store.
         sources: Directories of snapshots that may hold entries of the subtask; they stay
             as they are.
         directory: The store's directory, to be made; it appears whole, or not at all.
         version: Version that the store stands at afterwards.
         key_groups: Key groups of the subtask; entries of others are left out.
-        whole: Whether the one source holds just the subtask's key groups, so that its files
-            can be taken over unread.
+        whole: Whether the one source is of the store's own kind and holds just the subtask's
+            key groups, so that its files can be taken over unread.
         operator_state: What the subtask gets of the operator state, in place of what the
             sources hold of it.
+        kind: Kind of the snapshots, as `open_snapshot_of` takes it; the store's own if None.
 
     Raises:
         StoreFullError: The disk has no room for the store.
@@ -82,10 +86,15 @@ def restore_store(
         with built_aside(directory) as aside:
             if whole:
                 return _take_over(backend, sources[0], aside, version, operator_state)
-            return _gather(backend, sources, aside, version, key_groups, operator_state)
+            with ExitStack() as stack:
+                snapshots = [
+                    (str(one), stack.enter_context(open_snapshot_of(kind or backend.name, one)))
+                    for one in sources
+                ]
+                return _gather(backend, snapshots, aside, version, key_groups, operator_state)
     except OSError as error:
-        kind = StoreFullError if error.errno in _NO_ROOM else StateError
-        raise kind(
+        failure = StoreFullError if error.errno in _NO_ROOM else StateError
+        raise failure(
             f"{directory}: the state cannot be restored here ({error}); free space on the disk, "
             "or set `state.local-dir` to a larger one, and start again"
         ) from error
@@ -121,25 +130,21 @@ def _adopted(backend: StateBackend, source: Path, directory: Path) -> StateStore
 
 def _gather(
     backend: StateBackend,
-    sources: list[Path],
+    snapshots: list[tuple[str, ReadOnlySnapshot]],
     aside: Path,
     version: str,
     key_groups: range,
     operator_state: OperatorStateSnapshot | None,
 ) -> StoreStatistics:
     reached: str | None = None
-    with ExitStack() as stack:
-        snapshots = [
-            (str(source), stack.enter_context(open_snapshot(backend, source))) for source in sources
-        ]
-        states = _States()
-        for name, snapshot in snapshots:
-            states.add(name, snapshot)
-        own = states.metadata() + list(layout(operator_state or OperatorStateSnapshot()))
-        reached = _written(backend, aside, reached, sorted(own))
-        for state_id in states.ids():
-            entries = states.entries(state_id, key_groups)
-            reached = _written(backend, aside, reached, entries)
+    states = _States()
+    for name, snapshot in snapshots:
+        states.add(name, snapshot)
+    own = states.metadata() + list(layout(operator_state or OperatorStateSnapshot()))
+    reached = _written(backend, aside, reached, sorted(own))
+    for state_id in states.ids():
+        entries = states.entries(state_id, key_groups)
+        reached = _written(backend, aside, reached, entries)
     return open_store(backend, aside, reached).commit(version)
 
 
@@ -185,8 +190,8 @@ class _States:
         """No states."""
         self._operator: dict[str, Any] | None = None
         self._states: dict[str, dict[str, Any]] = {}
-        self._places: dict[int, list[tuple[ReadOnlySnapshot, int]]] = {}
-        """By new id: the snapshots that hold the state, and its id in each."""
+        self._places: dict[int, list[tuple[ReadOnlySnapshot, dict[str, Any]]]] = {}
+        """By new id: the snapshots that hold the state, and what each knows of it."""
 
     def add(self, source: str, snapshot: ReadOnlySnapshot) -> None:
         """Add the states of one snapshot, which must fit those before."""
@@ -199,12 +204,14 @@ class _States:
             mine = self._states.get(name)
             if mine is None:
                 mine = self._states[name] = described | {"id": len(self._states) + 1}
-            for what in ("kind", "schema"):
-                if mine[what] != described[what]:
-                    raise _disagreement(
-                        f"the {what} of state {name!r}", source, described[what], mine[what]
-                    )
-            self._places.setdefault(mine["id"], []).append((snapshot, int(described["id"])))
+            if mine["kind"] != described["kind"]:
+                what = f"the kind of state {name!r}"
+                raise _disagreement(what, source, described["kind"], mine["kind"])
+            # A subtask without input has not seen a type that others have taken up already.
+            history = SchemaHistory.of_entry(mine).joined(SchemaHistory.of_entry(described))
+            mine.pop("now", None)
+            mine |= history.as_entry()
+            self._places.setdefault(mine["id"], []).append((snapshot, described))
 
     def metadata(self) -> list[tuple[bytes, bytes]]:
         """Entries about the operator and its states."""
@@ -224,9 +231,10 @@ class _States:
         """Entries of one state in the key groups, in order, under its new id."""
         if not key_groups:
             return iter(())
+        (joined,) = (mine for mine in self._states.values() if mine["id"] == state_id)
         streams = [
-            _renumbered(snapshot, old, state_id, key_groups)
-            for snapshot, old in self._places[state_id]
+            _marked(_renumbered(snapshot, int(own["id"]), state_id, key_groups), own, joined)
+            for snapshot, own in self._places[state_id]
         ]
         return streams[0] if len(streams) == 1 else _distinct(merge(*streams))
 
@@ -255,6 +263,15 @@ def _renumbered(
     stop = prefix + key_groups.stop.to_bytes(2, "big")
     entries = snapshot.scan(prefix, start, stop)
     return entries if old == new else ((fresh + key[2:], value) for key, value in entries)
+
+
+def _marked(entries: Entries, own: dict[str, Any], joined: dict[str, Any]) -> Entries:
+    """The entries of one snapshot, whose values tell their schemas as in the new store."""
+    change = conversion(SchemaHistory.of_entry(own), SchemaHistory.of_entry(joined))
+    if change is None:
+        return entries
+    changed = in_entries(joined["kind"], timed=bool(joined.get("ttl")), change=change)
+    return ((key, changed(value)) for key, value in entries)
 
 
 def _distinct(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:

@@ -1,0 +1,182 @@
+"""Rows of keyed state as the columns of a table, and back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.errors import StateError
+from holdfast.state.tables.evolved import value_form
+from holdfast.state.tables.forms import encoded_column, form_of
+from holdfast.state.tables.key_columns import key_array, key_column
+from holdfast.state.tables.likeness import is_like
+from holdfast.state.tables.namespace_columns import (
+    NAMESPACE,
+    WINDOWS,
+    namespace_arrays,
+    namespace_type,
+    namespaces_of,
+    needed_columns,
+)
+from holdfast.state.tables.rows import Rows, TableKind
+from holdfast.state.tables.shapes import listed
+from holdfast.state.tables.times import TIMESTAMP, is_near, time_array, times_of
+from holdfast.state.timer_layout import FIRST_TIME
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.state.tables.forms import Form
+
+_ORDER: Final = (
+    "key_group", "timestamp", "timestamp_ms", "key", *WINDOWS, NAMESPACE, "position", "map_key",
+    "map_key_encoded", "last_access", "last_access_ms", "value", "encoded",
+)  # fmt: skip
+
+
+class Columns:
+    """The columns of one state's table."""
+
+    def __init__(self, entry: dict[str, Any], key: str | None) -> None:
+        """Of a state.
+
+        Args:
+            entry: What its store knows of it.
+            key: Name of the type of the keys; None if there was no key yet.
+        """
+        self.kind = TableKind.of(entry)
+        self._where = f"state {entry.get('name')!r}"
+        self._key = key_column(key)
+        self._value = None if self.kind.kind == "timers" else value_form(entry)
+        self._map_key = form_of(entry["schema"][1]) if self.kind.kind == "map" else None
+        self._time = "timestamp" if self.kind.kind == "timers" else "last_access"
+
+    def needed(self, rows: Rows) -> set[str]:
+        """Columns that not every table of the kind has, and these rows need."""
+        needed = needed_columns(rows.namespaces)
+        if rows.times is not None and not all(map(is_near, self._known(rows.times))):
+            needed.add(f"{self._time}_ms")
+        return needed
+
+    def schema(self, wanted: set[str]) -> pa.Schema:
+        """Schema of the table, with the wanted columns among those that not every one has."""
+        types = {"key_group": pa.int32(), "key": self._key.arrow}
+        types |= {name: namespace_type(name) for name in (*WINDOWS, NAMESPACE) if name in wanted}
+        if self.kind.timed or self.kind.kind == "timers":
+            types[self._time] = TIMESTAMP
+        if f"{self._time}_ms" in wanted:
+            types[f"{self._time}_ms"] = pa.int64()
+        if self.kind.kind == "list":
+            types["position"] = pa.int64()
+        if self._map_key is not None:
+            types |= {"map_key": self._map_key.arrow, "map_key_encoded": pa.binary()}
+        if self._value is not None:
+            types |= {"value": self._value.arrow, "encoded": pa.binary()}
+        return pa.schema([(name, types[name]) for name in _ORDER if name in types])
+
+    def arrays(self, rows: Rows, wanted: set[str]) -> dict[str, pa.Array]:
+        """Columns of the rows."""
+        groups = np.frombuffer(b"".join(rows.groups), ">u2").astype(np.int32)
+        arrays = {"key_group": pa.array(groups)}
+        arrays["key"] = key_array(self._key, rows.keys, self._where)
+        arrays |= namespace_arrays(rows.namespaces, wanted)
+        if rows.times is not None:
+            arrays |= self._time_arrays(rows.times, wanted)
+        if rows.positions is not None:
+            arrays["position"] = pa.array(rows.positions, pa.int64())
+        if self._map_key is not None:
+            assert rows.map_keys is not None
+            arrays["map_key"], arrays["map_key_encoded"] = held(self._map_key, rows.map_keys)
+        if self._value is not None:
+            assert rows.values is not None
+            arrays["value"], arrays["encoded"] = held(self._value, rows.values)
+        return arrays
+
+    def rows(self, columns: dict[str, pa.Array]) -> Rows:
+        """The rows of a table's columns.
+
+        Raises:
+            StateError: A column is missing, or of another type than it should be.
+        """
+        try:
+            return self._rows(columns)
+        except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
+            raise StateError(
+                f"{self._where}: its table does not have the columns that belong to it "
+                f"({type(error).__name__}: {error}); it has been changed since it was written"
+            ) from error
+
+    def _rows(self, columns: dict[str, pa.Array]) -> Rows:
+        groups = columns["key_group"].to_numpy(zero_copy_only=False)
+        keys = self._key.keys(columns["key"])
+        if columns["key_group"].null_count or None in keys:
+            raise ValueError("a key is null")
+        rows = Rows(
+            groups.astype(">u2").view("V2").tolist(),
+            keys,  # type: ignore[arg-type]
+            namespaces_of(columns, len(keys)),
+        )
+        if self.kind.timed or self.kind.kind == "timers":
+            rows.times = self._times(columns)
+        if self.kind.kind == "list":
+            rows.positions = listed(columns["position"])
+        if self._map_key is not None:
+            rows.map_keys = given(self._map_key, columns, "map_key", "map_key_encoded")
+        if self._value is not None:
+            rows.values = given(self._value, columns, "value", "encoded")
+        return rows
+
+    def _known(self, times: Sequence[int]) -> list[int]:
+        if self.kind.kind == "timers":
+            return list(times)
+        return [time for time in times if time != FIRST_TIME]
+
+    def _time_arrays(self, times: list[int], wanted: set[str]) -> dict[str, pa.Array]:
+        arrays = {self._time: time_array([time if is_near(time) else None for time in times])}
+        far = f"{self._time}_ms"
+        if far in wanted:
+            unknown = FIRST_TIME if self.kind.timed else None
+            numbers = [None if is_near(t) or t == unknown else t for t in times]
+            arrays[far] = pa.array(numbers, pa.int64())
+        return arrays
+
+    def _times(self, columns: dict[str, pa.Array]) -> list[int]:
+        times = times_of(columns[self._time])
+        far = columns.get(f"{self._time}_ms")
+        if far is not None:
+            pairs = zip(times, listed(far), strict=True)
+            times = [number if time is None else time for time, number in pairs]
+        if self.kind.timed:
+            return [FIRST_TIME if time is None else time for time in times]
+        if None in times:
+            raise ValueError("the time of a timer is null")
+        return times  # type: ignore[return-value]
+
+
+def held(form: Form, blobs: list[bytes | None]) -> tuple[pa.Array, pa.Array]:
+    """A typed column of stored bytes, and one of those that it does not hold."""
+    present = [data for data in blobs if data is not None]
+    typed = form.typed(present)
+    encoded = encoded_column(present, typed)
+    if len(present) == len(blobs):
+        return typed, encoded
+    absent = np.array([data is None for data in blobs], np.bool_)
+    places = pa.array(np.cumsum(~absent) - 1, pa.int64(), mask=absent)
+    return typed.take(places), encoded.take(places)
+
+
+def given(form: Form, columns: dict[str, pa.Array], typed: str, encoded: str) -> list[bytes | None]:
+    """Stored bytes of a typed column and of one of encoded ones; None where both are null.
+
+    Raises:
+        TypeError: The typed column is of another type than it should be.
+    """
+    if not is_like(columns[typed].type, form.arrow):
+        raise TypeError(f"{typed} is {columns[typed].type} and should be {form.arrow}")
+    found = form.stored(columns[typed])
+    if columns[encoded].null_count == len(found):
+        return found
+    others = columns[encoded].to_pylist()
+    return [other if data is None else data for data, other in zip(found, others, strict=True)]

@@ -1,0 +1,182 @@
+"""From the description of a type to the shape of its column.
+
+Descriptions of Python types are those of `state/codec_schema.py`; classes are not needed. A
+type that has no column, or whose column would have no fields or ambiguous ones, is kept as it
+is encoded: all of it, or the part that it is within another.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from holdfast.state.tables.nested_shapes import ArrayStructs, Lists, Maps, MapStructs
+from holdfast.state.tables.shapes import (
+    Decimals,
+    Encoded,
+    Moments,
+    Scalars,
+    Shape,
+    scalar_shape,
+)
+from holdfast.state.tables.union_shapes import TAG_FIELD, Member, Unions, are_distinct
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_LISTS: Final = ("list", "tuple_of", "set", "frozenset")
+_SCALAR_WIRES: Final = {
+    "bool": {"bool"},
+    "int": {"int"},
+    "float": {"float"},
+    "bytes": {"bytes"},
+    "bytearray": {"bytes"},
+    "datetime": {"str", "ext"},
+}
+_TEXT: Final = frozenset({"str"})
+
+
+def shape_of(described: Any) -> Shape:
+    """Shape of a Python type's description."""
+    match described:
+        case str():
+            return scalar_shape(described) or Encoded()
+        case {"union": members}:
+            return _union(members)
+        case {"literal": values} | {"enum": _, "values": values}:
+            return _union(list(dict.fromkeys(map(_type_of, values))))
+        case {"tuple": items}:
+            names = [f"_{number}" for number in range(1, len(items) + 1)]
+            return _array_struct(names, [shape_of(item) for item in items])
+        case {"dict": [key, value]}:
+            return _dict(shape_of(key), shape_of(value))
+        case {"class": _}:
+            return _class(described)
+    for name in _LISTS:
+        if isinstance(described, dict) and name in described:
+            return Lists(shape_of(described[name]))
+    return Encoded()
+
+
+def shape_of_column(column: pa.DataType) -> Shape:
+    """Shape of the values of a state that was declared with an Arrow type."""
+    of = pa.types
+    if of.is_struct(column):
+        names = [field.name for field in column]
+        return _array_struct(names, [_of_field(field) for field in column])
+    if of.is_map(column):
+        return _dict(shape_of_column(column.key_type), _nullable(shape_of_column(column.item_type)))
+    if of.is_list(column) or of.is_large_list(column):
+        return Lists(_of_field(column.value_field), large=of.is_large_list(column))
+    if of.is_timestamp(column):
+        return Moments(column)
+    if of.is_decimal(column):
+        return Decimals(column)
+    for name, belongs in _LEAVES.items():
+        if belongs(column):
+            shape = scalar_shape(name)
+            assert shape is not None
+            return Scalars(shape.python, column)
+    return Encoded()
+
+
+_LEAVES: Final = {
+    "none": pa.types.is_null,
+    "bool": pa.types.is_boolean,
+    "int": pa.types.is_integer,
+    "float": pa.types.is_floating,
+    "date": pa.types.is_date32,
+    "time": pa.types.is_time64,
+    "str": lambda column: pa.types.is_string(column) or pa.types.is_large_string(column),
+    "bytes": lambda column: pa.types.is_binary(column) or pa.types.is_large_binary(column),
+}
+
+
+def _of_field(field: pa.Field) -> Shape:
+    shape = shape_of_column(field.type)
+    return _nullable(shape) if field.nullable else shape
+
+
+def _nullable(shape: Shape) -> Shape:
+    shape.nullable = True
+    return shape
+
+
+def _class(described: dict[str, Any]) -> Shape:
+    fields, tag = described["fields"], described.get("tag")
+    names = [field["name"] for field in fields]
+    parts = [shape_of(field["type"]) for field in fields]
+    if described["wire"] == "array":
+        return _array_struct(names, parts, tag)
+    if not _are_fields(names):
+        return Encoded()
+    # A field that may be None is left out, most probably, because that is its default.
+    optional = [field["name"] for field in fields if not field["required"]]
+    return MapStructs(
+        names,
+        parts,
+        None if tag is None else (described.get("tag_field", TAG_FIELD), tag),
+        left_out=frozenset(optional if described.get("omits") else ()),
+        reorders=described["kind"] == "typed_dict",
+    )
+
+
+def _array_struct(names: list[str], parts: list[Shape], tag: Any = None) -> Shape:
+    return ArrayStructs(names, parts, tag) if _are_fields(names) else Encoded()
+
+
+def _are_fields(names: list[str]) -> bool:
+    """Whether a struct can have them: Parquet has none without, readers ignore their case."""
+    return bool(names) and "" not in names and len({n.casefold() for n in names}) == len(names)
+
+
+def _dict(key: Shape, value: Shape) -> Shape:
+    return Maps(key, value) if key.hashable and not key.nullable else Encoded()
+
+
+def _union(described: Sequence[Any]) -> Shape:
+    types = [one for one in described if one != "none"]
+    shape = shape_of(types[0]) if len(types) == 1 else _several(list(map(_member, types)))
+    return _nullable(shape) if len(types) < len(described) else shape
+
+
+def _several(members: list[Member | None]) -> Shape:
+    known = [member for member in members if member is not None]
+    names = {member.name.casefold() for member in known}
+    if not known or len(names) < len(members) or not are_distinct(known):
+        return Encoded()
+    return Unions(known)
+
+
+def _member(described: Any) -> Member | None:
+    """A type as one of a union; None if it cannot be told from others."""
+    shape = shape_of(described)
+    if isinstance(described, str):
+        wires = frozenset(_SCALAR_WIRES.get(described, _TEXT))
+        return None if described == "any" else Member(described, shape, wires)
+    match described:
+        case {"class": name, "wire": wire}:
+            tag, field = described.get("tag"), described.get("tag_field", TAG_FIELD)
+            return Member(_short(name), shape, frozenset({wire}), tag, field)
+        case {"dict": _}:
+            return Member("dict", shape, frozenset({"map"}))
+        case {"enum": name, "values": values}:
+            return Member(_short(name), shape, frozenset(map(_type_of, values)))
+        case {"literal": values}:
+            return Member("literal", shape, frozenset(map(_type_of, values)) - {"none"})
+    for name in ("tuple", *_LISTS):
+        if name in described:
+            return Member(name, shape, frozenset({"array"}))
+    return None
+
+
+def _type_of(value: Any) -> str:
+    """Scalar type of a member of a literal or an enum."""
+    return "none" if value is None else type(value).__name__
+
+
+def _short(name: str) -> str:
+    """Name of a class without its module."""
+    head, bracket, rest = name.partition("[")
+    return head.rpartition(".")[2] + bracket + rest

@@ -1,0 +1,184 @@
+"""Parquet files that say what is in them."""
+
+from __future__ import annotations
+
+import errno
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from holdfast.errors import StateError, StoreFullError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+    from types import TracebackType
+
+FORMAT: Final = 1
+"""Number of the format of tables."""
+
+_KEY: Final = b"holdfast"
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_OTHERWISE: Final = "restore from another savepoint or checkpoint"
+
+
+class TableFile:
+    """A table in a Parquet file, open for reading."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file and read what it says of itself.
+
+        Raises:
+            StateError: It is missing, cut off, damaged, not of Holdfast, or of a later format.
+        """
+        self.path = path
+        with readable(path):
+            self._file = pq.ParquetFile(path, page_checksum_verification=True)
+        try:
+            self.about = _about(self._file.schema_arrow.metadata, path)
+        except BaseException:
+            self.close()
+            raise
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return int(self._file.metadata.num_rows)
+
+    def parts(self, key_groups: range | None = None) -> Iterator[dict[str, pa.Array]]:
+        """The columns of the rows, a bounded number at a time.
+
+        Args:
+            key_groups: Rows of no other key group are wanted; some may be given nevertheless.
+        """
+        for number in range(self._file.num_row_groups):
+            if key_groups is not None and not self._may_hold(number, key_groups):
+                continue
+            with readable(self.path):
+                table = self._file.read_row_group(number, use_threads=False)
+            yield {name: _whole(table.column(name)) for name in table.column_names}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows of a small table."""
+        with readable(self.path):
+            found: list[dict[str, Any]] = self._file.read(use_threads=False).to_pylist()
+        return found
+
+    def close(self) -> None:
+        """Let go of the file. Idempotent."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def _may_hold(self, row_group: int, key_groups: range) -> bool:
+        if not key_groups:
+            return False
+        metadata = self._file.metadata.row_group(row_group)
+        statistics = metadata.column(0).statistics
+        if metadata.column(0).path_in_schema != "key_group" or not statistics.has_min_max:
+            return True
+        return bool(statistics.max >= key_groups.start and statistics.min < key_groups.stop)
+
+
+def write_table(
+    path: Path, schema: pa.Schema, about: dict[str, Any], parts: Iterable[dict[str, pa.Array]]
+) -> int:
+    """Write a table; return the number of its rows.
+
+    Args:
+        path: Of the file, to be made.
+        schema: Columns of the table.
+        about: What the file is to say of itself.
+        parts: The columns, in parts of which each becomes a row group.
+
+    Raises:
+        StoreFullError: The disk is full.
+        StateError: The file cannot be written.
+    """
+    described = schema.with_metadata({_KEY: msgspec.json.encode({"format": FORMAT} | about)})
+    rows = 0
+    with _writable(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with pq.ParquetWriter(
+            path,
+            described,
+            compression="zstd",
+            # A dictionary may take two bit patterns of a number for one.
+            use_dictionary=False,
+            write_page_checksum=True,
+        ) as writer:
+            for columns in parts:
+                arrays = [columns[name] for name in described.names]
+                table = pa.Table.from_arrays(arrays, schema=described)
+                writer.write_table(table, row_group_size=max(1, len(table)))
+                rows += len(table)
+    return rows
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turn what reading a file raises into what happened and what to do.
+
+    Raises:
+        StateError: The file cannot be read.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise StateError(
+            f"{path}: this table of a savepoint is not there; it was never completed, or was "
+            f"removed. {_OTHERWISE.capitalize()}"
+        ) from error
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise StateError(
+            f"{path}: this is no whole table of a savepoint ({error}); it was cut off or damaged, "
+            f"or is another file. {_OTHERWISE.capitalize()}"
+        ) from error
+
+
+@contextmanager
+def _writable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        kind = StoreFullError if error.errno in _NO_ROOM else StateError
+        raise kind(
+            f"{path}: the table cannot be written ({error}); free space on the disk, or set "
+            "`state.local-dir` to a larger one, and try again"
+        ) from error
+
+
+def _about(metadata: dict[bytes, bytes] | None, path: Path) -> dict[str, Any]:
+    try:
+        about = msgspec.json.decode((metadata or {})[_KEY])
+        number = about["format"]
+    except (KeyError, TypeError, UnicodeDecodeError, msgspec.DecodeError) as error:
+        raise StateError(
+            f"{path}: this is a Parquet file, and not a table of a savepoint: it does not say "
+            f"under {_KEY.decode()!r} what is in it. If another program has written it anew, "
+            f"let that keep the metadata of the file; else {_OTHERWISE}"
+        ) from error
+    if number != FORMAT:
+        raise StateError(
+            f"{path}: the table has format {number}, and this release reads format {FORMAT} "
+            "only; run the release that wrote it"
+        )
+    found: dict[str, Any] = about
+    return found
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

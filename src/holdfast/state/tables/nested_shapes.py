@@ -1,0 +1,212 @@
+"""How values with parts lie in an Arrow column: lists, structs and maps."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import pyarrow as pa
+
+from holdfast.api.ddl import array_of, map_of
+from holdfast.state.tables.shapes import Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Lists(Shape):
+    """Lists, tuples of any length and sets: a list."""
+
+    def __init__(self, item: Shape, *, large: bool = False) -> None:
+        """Lists of `item`."""
+        self._item = item
+        self._large = large
+        # Tuples rather than lists, since they may be the keys of a dict.
+        self.python = GenericAlias(tuple, (item.decoded, ...))
+        self.hashable = item.hashable
+        self.reorders = item.reorders
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """See `Shape.arrow`."""
+        if self._large:
+            return pa.large_list(pa.field("element", self._item.arrow))
+        return array_of(self._item.arrow, nullable=True)
+
+    def array(self, values: list[Any]) -> pa.Array:
+        """See `Shape.array`."""
+        flat: list[Any] = []
+        offsets = [0]
+        for value in values:
+            flat += value or ()
+            offsets.append(len(flat))
+        items = self._item.array(flat)
+        kind = pa.LargeListArray if self._large else pa.ListArray
+        return kind.from_arrays(offsets, items, type=self.arrow, mask=nulls(values))
+
+    def plain(self, array: pa.Array) -> list[Any]:
+        """See `Shape.plain`."""
+        items = self._item.plain(array.values)
+        found = [tuple(items[a:b]) for a, b in pairwise(array.offsets.to_pylist())]
+        return with_nulls(found, array)
+
+
+class Maps(Shape):
+    """Dicts: a map, in their order."""
+
+    hashable = False
+
+    def __init__(self, key: Shape, value: Shape) -> None:
+        """Dicts from one to the other; the key is hashable and not nullable."""
+        self._key = key
+        self._value = value
+        self.python = GenericAlias(dict, (key.decoded, value.decoded))
+        self.reorders = value.reorders
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """See `Shape.arrow`."""
+        return map_of(self._key.arrow, self._value.arrow, nullable=True)
+
+    def array(self, values: list[Any]) -> pa.Array:
+        """See `Shape.array`."""
+        keys, items, offsets = list[Any](), list[Any](), [0]
+        for value in values:
+            if value:
+                keys += value
+                items += value.values()
+            offsets.append(len(keys))
+        columns = self._key.array(keys), self._value.array(items)
+        return pa.MapArray.from_arrays(
+            pa.array(offsets, pa.int32()), *columns, type=self.arrow, mask=nulls(values)
+        )
+
+    def plain(self, array: pa.Array) -> list[Any]:
+        """See `Shape.plain`."""
+        keys, items = self._key.plain(array.keys), self._value.plain(array.items)
+        found = [
+            dict(zip(keys[a:b], items[a:b], strict=True))
+            for a, b in pairwise(array.offsets.to_pylist())
+        ]
+        return with_nulls(found, array)
+
+
+class _Struct(Shape):
+    """Values with named parts."""
+
+    def __init__(self, names: Sequence[str], parts: Sequence[Shape]) -> None:
+        self._names = list(names)
+        self._parts = list(parts)
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """See `Shape.arrow`."""
+        return pa.struct(list(zip(self._names, [part.arrow for part in self._parts], strict=True)))
+
+    def _of_columns(self, columns: Sequence[Sequence[Any]], mask: pa.Array | None) -> pa.Array:
+        arrays = [
+            part.array(list(column)) for part, column in zip(self._parts, columns, strict=True)
+        ]
+        fields = [
+            pa.field(name, array.type) for name, array in zip(self._names, arrays, strict=True)
+        ]
+        return pa.StructArray.from_arrays(arrays, fields=fields, mask=mask)
+
+    def _columns_of(self, array: pa.Array) -> list[list[Any]]:
+        return [part.plain(array.field(place)) for place, part in enumerate(self._parts)]
+
+
+class ArrayStructs(_Struct):
+    """What MessagePack has as an array of parts: tuples, named tuples, some structs."""
+
+    def __init__(self, names: Sequence[str], parts: Sequence[Shape], tag: Any = None) -> None:
+        """Parts in order; a tag goes before them."""
+        super().__init__(names, parts)
+        self._tag = tag
+        tags = () if tag is None else (type(tag),)
+        self.python = GenericAlias(tuple, (*tags, *(part.decoded for part in parts)))
+        self.hashable = all(part.hashable for part in parts)
+        self.reorders = any(part.reorders for part in parts)
+
+    def array(self, values: list[Any]) -> pa.Array:
+        """See `Shape.array`."""
+        nothing = (None,) * len(self.python.__args__)
+        columns = list(zip(*(value or nothing for value in values), strict=True))
+        columns = columns or [()] * len(nothing)
+        return self._of_columns(columns[len(columns) - len(self._parts) :], nulls(values))
+
+    def plain(self, array: pa.Array) -> list[Any]:
+        """See `Shape.plain`."""
+        columns = self._columns_of(array)
+        if self._tag is not None:
+            columns.insert(0, [self._tag] * len(array))
+        return with_nulls(list(zip(*columns, strict=True)), array)
+
+
+class MapStructs(_Struct):
+    """What MessagePack has as a map by names: dataclasses, structs, typed dicts."""
+
+    hashable = False
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        parts: Sequence[Shape],
+        tag: tuple[str, Any] | None = None,
+        *,
+        left_out: frozenset[str] = frozenset(),
+        reorders: bool = False,
+    ) -> None:
+        """Parts by name.
+
+        Args:
+            names: Of the parts.
+            parts: Their shapes.
+            tag: Field and tag that tell the class from others, if anything does.
+            left_out: Parts that are left out rather than None.
+            reorders: Whether fields may come in another order.
+        """
+        super().__init__(names, parts)
+        types = {name: part.decoded for name, part in zip(names, parts, strict=True)}
+        self.python = TypedDict("Fields", types, total=False)  # type: ignore[misc]
+        self.reorders = reorders or any(part.reorders for part in parts)
+        self._tag = tag
+        self._left_out = left_out | {n for n, p in zip(names, parts, strict=True) if not p.nullable}
+
+    def array(self, values: list[Any]) -> pa.Array:
+        """See `Shape.array`. A field that is left out is a null."""
+        columns = [
+            [None if value is None else value.get(name) for value in values] for name in self._names
+        ]
+        return self._of_columns(columns, nulls(values))
+
+    def plain(self, array: pa.Array) -> list[Any]:
+        """See `Shape.plain`."""
+        names, columns = self._names, self._columns_of(array)
+        if self._tag is not None:
+            names = [self._tag[0], *names]
+            columns.insert(0, [self._tag[1]] * len(array))
+        found = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+        for place, name in enumerate(self._names):
+            column = array.field(place)
+            if column.null_count and name in self._left_out:
+                for row, is_there in zip(found, column.is_valid().to_pylist(), strict=True):
+                    if not is_there:
+                        del row[name]
+        return with_nulls(found, array)
+
+
+def nulls(values: list[Any]) -> pa.Array | None:
+    """Mask of what is None; None if nothing is."""
+    # By identity: a value may compare as it likes.
+    mask = [value is None for value in values]
+    return pa.array(mask, pa.bool_()) if any(mask) else None
+
+
+def with_nulls(values: list[Any], array: pa.Array) -> list[Any]:
+    """The values, but None where the column has a null."""
+    if array.null_count == 0:
+        return values
+    valid = array.is_valid().to_pylist()
+    return [value if is_there else None for value, is_there in zip(values, valid, strict=True)]

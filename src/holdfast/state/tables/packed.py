@@ -1,0 +1,26 @@
+"""Many values in MessagePack, decoded and encoded at once."""
+
+from __future__ import annotations
+
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+encode_one = msgspec.msgpack.Encoder().encode
+"""MessagePack of a value."""
+
+
+def unpacked(python: Any) -> Callable[[list[bytes]], list[Any]]:
+    """What decodes values of a type, each of which has MessagePack of its own."""
+    decode = msgspec.msgpack.Decoder(GenericAlias(list, (python,))).decode
+
+    def unpack(blobs: list[bytes]) -> list[Any]:
+        # As the elements of one array: a single call decodes them all.
+        values: list[Any] = decode(b"\xdd%b%b" % (len(blobs).to_bytes(4, "big"), b"".join(blobs)))
+        return values
+
+    return unpack

@@ -1,0 +1,217 @@
+"""From the entries of a store to rows of a table, still in bytes.
+
+An entry is a row. Of a list, each element is one: the list of a key lies in chunks one after
+the other, and its positions count through all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.errors import StateError
+from holdfast.state.key_decoding import KEY_AT, length_prefixed
+from holdfast.state.list_table import unpack_chunk
+from holdfast.state.tables.times import stored_times
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    Entry = tuple[bytes, bytes]
+
+ROWS: Final = 50_000
+"""Most rows that are handled at once; the size of a row group."""
+BYTES: Final = 16 * 1024 * 1024
+"""Bytes of keys and values that are handled at once, roughly."""
+
+_TIMER_KEY_AT: Final = 12
+_KINDS: Final = {"reducing": "value", "aggregating": "value"}
+
+
+@dataclass(slots=True)
+class Rows:
+    """Columns of rows, each a list, or None where the table has no such column."""
+
+    groups: list[bytes]
+    """Key groups, in 2 bytes each."""
+    keys: list[bytes]
+    namespaces: list[bytes]
+    positions: list[int] | None = None
+    map_keys: list[bytes | None] | None = None
+    times: list[int] | None = None
+    values: list[bytes | None] | None = None
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.keys)
+
+    def part(self, start: int, stop: int) -> Rows:
+        """Some of the rows."""
+        columns: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}
+        return Rows(**{name: c and c[start:stop] for name, c in columns.items()})
+
+    def size(self, row: int) -> int:
+        """Bytes of a row, roughly."""
+        value = self.values[row] if self.values else None
+        return len(self.keys[row]) + len(value or b"")
+
+
+@dataclass(frozen=True, slots=True)
+class TableKind:
+    """What decides about the columns of a table of keyed state."""
+
+    kind: str
+    """`value`, `list`, `map` or `timers`."""
+    timed: bool
+
+    @staticmethod
+    def of(entry: dict[str, Any]) -> TableKind:
+        """Kind of a state, given what its store knows of it."""
+        kind = _KINDS.get(entry["kind"], entry["kind"])
+        if kind not in ("value", "list", "map", "timers"):
+            raise StateError(
+                f"state {entry.get('name')!r} is of a kind that this Holdfast does not know, "
+                f"{kind!r}; run the Holdfast that wrote it"
+            )
+        return TableKind(kind, bool(entry.get("ttl")))
+
+
+def read_rows(kind: TableKind, entries: Iterable[Entry]) -> Iterator[Rows]:
+    """The rows of a state's entries, a bounded number at a time."""
+    read = _Lists(kind.timed) if kind.kind == "list" else _READERS[kind.kind, kind.timed]
+    for some in _bounded(entries, lambda entry: len(entry[0]) + len(entry[1])):
+        rows = read(some)
+        yield from (rows.part(a, b) for a, b in _parts(rows))
+
+
+def _bounded(entries: Iterable[Entry], size: Callable[[Entry], int]) -> Iterator[list[Entry]]:
+    some: list[Entry] = []
+    total = 0
+    for entry in entries:
+        some.append(entry)
+        total += size(entry)
+        if len(some) >= ROWS or total >= BYTES:
+            yield some
+            some, total = [], 0
+    if some:
+        yield some
+
+
+def _parts(rows: Rows) -> Iterator[tuple[int, int]]:
+    """Beginnings and ends of parts that are not too large."""
+    if len(rows) <= ROWS:
+        # Of other states than lists, a row is an entry, and these were counted.
+        sizes = map(rows.size, range(len(rows))) if rows.positions is not None else ()
+        if sum(sizes) <= 2 * BYTES:
+            yield 0, len(rows)
+            return
+    start = total = 0
+    for row in range(len(rows)):
+        if row > start and (row - start >= ROWS or total >= BYTES):
+            yield start, row
+            start, total = row, 0
+        total += rows.size(row)
+    yield start, len(rows)
+
+
+def _heads(entries: list[Entry]) -> tuple[Rows, list[bytes]]:
+    """Rows without values, and what follows the namespace in the keys."""
+    rows, rests = Rows([], [], []), list[bytes]()
+    groups, keys, namespaces = rows.groups, rows.keys, rows.namespaces
+    for store_key, _ in entries:
+        length = store_key[KEY_AT]
+        if length < 0x80:
+            end = KEY_AT + 1 + length
+            keys.append(store_key[KEY_AT + 1 : end])
+        else:
+            key, end = length_prefixed(store_key, KEY_AT)
+            keys.append(key)
+        groups.append(store_key[2:4])
+        if store_key[end]:
+            namespace, end = length_prefixed(store_key, end)
+            namespaces.append(namespace)
+            rests.append(store_key[end:])
+        else:
+            namespaces.append(b"")
+            rests.append(store_key[end + 1 :])
+    return rows, rests
+
+
+def _values(entries: list[Entry]) -> Rows:
+    rows, _ = _heads(entries)
+    rows.values = [value for _, value in entries]
+    return rows
+
+
+def _timed_values(entries: list[Entry]) -> Rows:
+    rows, _ = _heads(entries)
+    rows.times, rows.values = _without_times([value for _, value in entries])
+    return rows
+
+
+def _maps(entries: list[Entry]) -> Rows:
+    rows, rests = _heads(entries)
+    rows.map_keys = [own[1:] if own[0] else None for own in rests]
+    rows.values = [value[1:] if value[0] else None for _, value in entries]
+    return rows
+
+
+def _timed_maps(entries: list[Entry]) -> Rows:
+    rows, rests = _heads(entries)
+    rows.map_keys = [own[1:] if own[0] else None for own in rests]
+    rows.times, rows.values = _without_times([value[1:] for _, value in entries])
+    return rows
+
+
+def _timers(entries: list[Entry]) -> Rows:
+    # Without the time, a timer's entry is laid out like that of a value.
+    rows, _ = _heads([(key[:4] + key[_TIMER_KEY_AT:], value) for key, value in entries])
+    rows.times = stored_times([key[4:_TIMER_KEY_AT] for key, _ in entries])
+    return rows
+
+
+class _Lists:
+    """Reads the chunks of lists; it remembers where the last list has come to."""
+
+    def __init__(self, timed: bool) -> None:
+        self._timed = timed
+        self._list: tuple[bytes, bytes, bytes] | None = None
+        self._next = 0
+
+    def __call__(self, entries: list[Entry]) -> Rows:
+        heads, _ = _heads(entries)
+        rows, elements = Rows([], [], [], positions=[]), list[bytes]()
+        assert rows.positions is not None
+        for own, (_, chunk) in zip(
+            zip(heads.groups, heads.keys, heads.namespaces, strict=True), entries, strict=True
+        ):
+            found = unpack_chunk(chunk)
+            if own != self._list:
+                self._list, self._next = own, 0
+            count = len(found)
+            rows.groups += [own[0]] * count
+            rows.keys += [own[1]] * count
+            rows.namespaces += [own[2]] * count
+            rows.positions += range(self._next, self._next + count)
+            elements += found
+            self._next += count
+        if self._timed:
+            rows.times, rows.values = _without_times(elements)
+        else:
+            rows.values = list(elements)
+        return rows
+
+
+def _without_times(blobs: list[bytes]) -> tuple[list[int], list[bytes | None]]:
+    """The times before stored values, and the values; None for None."""
+    values = [data[9:] if data[8] else None for data in blobs]
+    return stored_times([data[:8] for data in blobs]), values
+
+
+_READERS: Final[dict[tuple[str, bool], Callable[[list[Entry]], Rows]]] = {
+    ("value", False): _values,
+    ("value", True): _timed_values,
+    ("map", False): _maps,
+    ("map", True): _timed_maps,
+    ("timers", False): _timers,
+}

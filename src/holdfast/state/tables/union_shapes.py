@@ -1,0 +1,144 @@
+"""How values of one of several types lie in an Arrow column.
+
+A union is a struct with a field for each of its types, of which one is not null. Which type a
+value has is told by the first byte of its MessagePack, or by its tag.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
+
+import msgspec
+import pyarrow as pa
+
+from holdfast.state.tables.nested_shapes import nulls
+from holdfast.state.tables.packed import unpacked
+from holdfast.state.tables.shapes import NIL, Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+TAG_FIELD: Final = "type"
+"""Where a struct has its tag, unless its class says otherwise."""
+
+
+class Member(NamedTuple):
+    """One of the types of a union."""
+
+    name: str
+    shape: Shape
+    wires: frozenset[str]
+    """What its MessagePack may be: see `wire_of`."""
+    tag: Any = None
+    tag_field: str = TAG_FIELD
+    """Where the tag is, unless it is the first of an array."""
+
+
+class Unions(Shape):
+    """Values of one of several types."""
+
+    python = msgspec.Raw
+    hashable = False
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        """Of `members`, which `are_distinct`."""
+        self._members = list(members)
+        self._places = {
+            (wire, member.tag): place
+            for place, member in enumerate(members)
+            for wire in member.wires
+        }
+        self._tags = {
+            wire: _tag_reader(wire, member.tag_field)
+            for member in members
+            for wire in member.wires
+            if member.tag is not None
+        }
+        self._unpack = [unpacked(member.shape.decoded) for member in members]
+        self.reorders = any(member.shape.reorders for member in members)
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """See `Shape.arrow`."""
+        return pa.struct([(member.name, member.shape.arrow) for member in self._members])
+
+    @property
+    def decoded(self) -> Any:
+        """See `Shape.decoded`."""
+        return msgspec.Raw
+
+    def array(self, values: list[Any]) -> pa.Array:
+        """See `Shape.array`."""
+        blobs = [None if value is None else bytes(value) for value in values]
+        blobs = [None if data == NIL else data for data in blobs]
+        own: list[list[bytes]] = [[] for _ in self._members]
+        places: list[list[int | None]] = [[None] * len(blobs) for _ in self._members]
+        for row, data in enumerate(blobs):
+            if data is not None:
+                place = self._place(data)
+                places[place][row] = len(own[place])
+                own[place].append(data)
+        arrays = [
+            member.shape.array(unpack(found)).take(pa.array(rows, pa.int64()))
+            for member, unpack, found, rows in zip(
+                self._members, self._unpack, own, places, strict=True
+            )
+        ]
+        fields = [
+            pa.field(member.name, array.type)
+            for member, array in zip(self._members, arrays, strict=True)
+        ]
+        return pa.StructArray.from_arrays(arrays, fields=fields, mask=nulls(blobs))
+
+    def plain(self, array: pa.Array) -> list[Any]:
+        """See `Shape.plain`."""
+        found: list[Any] = [None] * len(array)
+        for place, member in enumerate(self._members):
+            for row, value in enumerate(member.shape.plain(array.field(place))):
+                if value is not None:
+                    found[row] = value
+        return found
+
+    def _place(self, data: bytes) -> int:
+        wire = wire_of(data)
+        read = self._tags.get(wire)
+        return self._places[wire, None if read is None else read(data)]
+
+
+def are_distinct(members: Sequence[Member]) -> bool:
+    """Whether the type of a value can be told from its MessagePack."""
+    seen = [(wire, member.tag) for member in members for wire in member.wires]
+    tagged = {wire for wire, tag in seen if tag is not None}
+    bare = {wire for wire, tag in seen if tag is None}
+    return len(set(seen)) == len(seen) and not tagged & bare
+
+
+def wire_of(data: bytes) -> str:
+    """What the MessagePack is: `int`, `map`, `array`, `str` and so on."""
+    return _WIRES[data[0]]
+
+
+def _tag_reader(wire: str, field: str) -> Callable[[bytes], Any]:
+    """What reads the tag of a struct's MessagePack."""
+    if wire == "array":
+        decode_array = msgspec.msgpack.Decoder(list[Any]).decode
+        return lambda data: decode_array(data)[0]
+    tagged = TypedDict("tagged", {field: Any}, total=False)  # type: ignore[misc]
+    decode = msgspec.msgpack.Decoder(tagged).decode
+    return lambda data: decode(data).get(field)
+
+
+def _wires() -> list[str]:
+    named = [
+        (range(0x00, 0x80), "int"), (range(0x80, 0x90), "map"), (range(0x90, 0xA0), "array"),
+        (range(0xA0, 0xC0), "str"), (range(0xC0, 0xC1), "nil"), (range(0xC1, 0xC2), "none"),
+        (range(0xC2, 0xC4), "bool"), (range(0xC4, 0xC7), "bytes"), (range(0xC7, 0xCA), "ext"),
+        (range(0xCA, 0xCC), "float"), (range(0xCC, 0xD4), "int"), (range(0xD4, 0xD9), "ext"),
+        (range(0xD9, 0xDC), "str"), (range(0xDC, 0xDE), "array"), (range(0xDE, 0xE0), "map"),
+        (range(0xE0, 0x100), "int"),
+    ]  # fmt: skip
+    return [wire for span, wire in named for _ in span]
+
+
+_WIRES: Final = _wires()

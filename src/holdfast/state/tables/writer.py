@@ -1,0 +1,157 @@
+"""The keyed state and the timers of a local snapshot, written as tables."""
+
+from __future__ import annotations
+
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from holdfast.state.directories import file_name
+from holdfast.state.keyed_backend import OPERATOR_KEY, STATE_PREFIX
+from holdfast.state.local_snapshot import built_aside
+from holdfast.state.tables.columns import Columns
+from holdfast.state.tables.files import write_table
+from holdfast.state.tables.rows import read_rows
+from holdfast.state.timers import KIND
+from holdfast.state.ttl_layout import TTL_SUFFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.state.local_snapshot import ReadOnlySnapshot
+
+INDEX: Final = Path("keyed_states.parquet")
+"""The table that lists the others."""
+INDEX_SCHEMA: Final = pa.schema(
+    [("table", pa.string()), ("name", pa.string()), ("kind", pa.string()), ("rows", pa.int64())]
+)
+"""Columns of that table."""
+
+
+def write_tables(
+    snapshot: ReadOnlySnapshot, directory: Path, *, key_groups: range | None = None
+) -> list[Path]:
+    """Write the keyed state and the timers of a snapshot as tables.
+
+    Args:
+        snapshot: An open snapshot, of any backend.
+        directory: Where the tables go, to be made; it appears whole, or not at all.
+        key_groups: Entries of other key groups are left out; all are written if None.
+
+    Returns:
+        The files, relative to the directory.
+
+    Raises:
+        StoreFullError: The disk is full.
+        StateError: The snapshot is damaged, the directory exists, or cannot be written.
+    """
+    states = known_states(snapshot)
+    about = about_operator(snapshot)
+    with built_aside(directory) as aside:
+        index: list[dict[str, Any]] = []
+        for state in states:
+            path = table_path(state)
+            entries = _Entries(snapshot, state, key_groups)
+            rows = _write(aside / path, state, about, entries)
+            listed = {"name": state["name"], "kind": state["kind"], "rows": rows}
+            index.append({"table": str(path.with_suffix("")), **listed})
+        write_index(aside / INDEX, about, index)
+    return [*(table_path(state) for state in states), INDEX]
+
+
+def known_states(snapshot: ReadOnlySnapshot) -> list[dict[str, Any]]:
+    """What the snapshot knows of its states, each with its name, in the order of their ids."""
+    states = [
+        {"name": key[len(STATE_PREFIX) :].decode().removesuffix(TTL_SUFFIX)}
+        | msgspec.json.decode(value)
+        for key, value in snapshot.scan(STATE_PREFIX)
+    ]
+    return sorted(states, key=lambda state: int(state["id"]))
+
+
+def about_operator(snapshot: ReadOnlySnapshot) -> dict[str, Any]:
+    """What all tables of a snapshot say of themselves."""
+    about: dict[str, Any] = {"version": snapshot.version}
+    for key, value in snapshot.scan(OPERATOR_KEY):
+        if key == OPERATOR_KEY:
+            operator = msgspec.json.decode(value)
+            about = {"store_format": operator.pop("format")} | about | operator
+    return about
+
+
+def table_path(state: dict[str, Any]) -> Path:
+    """File of a state's table, relative to the directory of all."""
+    name = state["name"]
+    if state["kind"] == KIND:
+        return Path("timers", f"{file_name(name.removeprefix('timers:'))}.parquet")
+    # A dot is in no file name that is made of a state's.
+    return Path("keyed", f"{file_name(name)}{'.ttl' if state.get('ttl') else ''}.parquet")
+
+
+def write_index(path: Path, about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """Write the table that lists the others."""
+    columns = {
+        field.name: pa.array([row[field.name] for row in rows], field.type)
+        for field in INDEX_SCHEMA
+    }
+    write_table(path, INDEX_SCHEMA, about, [columns])
+
+
+class _Entries:
+    """The entries of one state, as often as they are asked for."""
+
+    def __init__(
+        self, snapshot: ReadOnlySnapshot, state: dict[str, Any], key_groups: range | None
+    ) -> None:
+        self._snapshot = snapshot
+        self._prefix = int(state["id"]).to_bytes(2, "big")
+        self._key_groups = key_groups
+
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
+        prefix, groups = self._prefix, self._key_groups
+        if groups is None:
+            return self._snapshot.scan(prefix)
+        if not groups:
+            return iter(())
+        start, stop = (prefix + group.to_bytes(2, "big") for group in (groups.start, groups.stop))
+        return self._snapshot.scan(prefix, start, stop)
+
+
+class _MoreColumns(Exception):
+    """Rows need columns that the table, of which a part is written, does not have."""
+
+    def __init__(self, needed: set[str]) -> None:
+        super().__init__(needed)
+        self.needed = needed
+
+
+def _write(path: Path, state: dict[str, Any], about: dict[str, Any], entries: _Entries) -> int:
+    """Write one table; return the number of its rows.
+
+    A table has the columns that its first rows need. Where later ones need others, which is
+    rare, it is begun anew.
+    """
+    columns, wanted = Columns(state, about.get("key")), set[str]()
+    while True:
+        parts = _parts(columns, entries, wanted)
+        first = next(parts, None)
+        schema = columns.schema(wanted)
+        everything = [] if first is None else chain([first], parts)
+        try:
+            return write_table(path, schema, about | {"state": state}, everything)
+        except _MoreColumns as more:
+            wanted |= more.needed
+
+
+def _parts(columns: Columns, entries: _Entries, wanted: set[str]) -> Iterator[dict[str, pa.Array]]:
+    begun = False
+    for rows in read_rows(columns.kind, entries):
+        needed = columns.needed(rows)
+        if begun and not needed <= wanted:
+            raise _MoreColumns(needed)
+        wanted |= needed
+        begun = True
+        yield columns.arrays(rows, wanted)

@@ -1,0 +1,224 @@
+"""State that is written as tables and read into stores again, of any backend, is the same state."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC
+from decimal import Decimal
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast import (
+    GlobalWindow,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    StateTtlConfig,
+    TimeWindow,
+    ValueStateDescriptor,
+)
+from holdfast.state.codec import codec_for
+from holdfast.state.element_codecs import either, timestamped
+from holdfast.state.key_groups import subtask_of
+from holdfast.state.keys import key_group_of
+from holdfast.state.redistribution import NamedState, OperatorStateSnapshot
+from holdfast.state.tables import rows as table_rows
+from holdfast.state.tables.arrow_text import arrow_type
+from holdfast.state.tables.forms import encoded_column, form_of
+from holdfast.state.tables.operator_tables import read_operator_tables, write_operator_tables
+from holdfast.state.tables.snapshot import TablesSnapshot
+from holdfast.state.timers import EVENT_TIMERS, PROCESSING_TIMERS
+from tests.properties.test_codec_properties import hashable, types
+from tests.properties.test_columns_properties import columns
+from tests.unit.state_tables import State, by_name, kept_entries, restored_entries
+
+if TYPE_CHECKING:
+    from holdfast.state.codec import Codec
+
+MAX_PARALLELISM = 8
+IN_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
+TTL = StateTtlConfig.new_builder(1).disable_cleanup_in_background().build()
+TIMES = st.integers(-(2**63), 2**63 - 1) | st.integers(-10_000, 10_000)
+
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
+integers = st.integers(-(2**63), 2**63 - 1)
+simple_keys = [
+    st.booleans(),
+    integers,
+    st.floats(allow_nan=False),
+    text,
+    st.text("k", min_size=120, max_size=140),
+    st.binary(max_size=4),
+    st.dates(),
+    st.datetimes(),
+    st.datetimes(timezones=st.just(UTC)),
+    st.decimals(allow_nan=False, allow_infinity=False, max_value=10**20, min_value=Decimal(-5)),
+]
+key_sets = st.one_of(
+    *(st.lists(one, min_size=1, max_size=5, unique=True) for one in simple_keys),
+    *(
+        st.lists(
+            st.tuples(st.none() | first, st.none() | integers), min_size=1, max_size=5, unique=True
+        )
+        for first in simple_keys
+    ),
+)
+namespaces = st.one_of(
+    st.just(b""),
+    st.builds(lambda start, end: TimeWindow(start, end).to_bytes(), TIMES, TIMES),
+    st.just(GlobalWindow.get().to_bytes()),
+    st.binary(min_size=1, max_size=20),
+)
+
+
+@st.composite
+def codecs(draw):
+    """A codec of some kind of description, and values of its type."""
+    spec, values = draw(types | columns)
+    codec = codec_for(spec)
+    match draw(st.sampled_from(["bare"] * 4 + ["timestamped", "either", "pickled"])):
+        case "timestamped":
+            return timestamped(codec), st.tuples(values, st.none() | TIMES)
+        case "either":
+            sides = st.tuples(st.just(0), values) | st.tuples(st.just(1), integers)
+            return either(codec, codec_for(int)), sides
+        case "pickled":
+            return codec_for(None), values
+    return codec, values
+
+
+@given(codecs(), st.data())
+def test_what_a_column_holds_is_exact_and_the_rest_is_kept(typed, data):
+    codec, values = typed
+    blobs = [codec.encode(value) for value in data.draw(st.lists(values, max_size=6))]
+    form = form_of(codec.schema)
+    column = form.typed(blobs)
+    assert len(column) == len(blobs)
+    assert column.type == form.arrow
+    rest = encoded_column(blobs, column).to_pylist()
+    held = form.stored(column)
+    assert [a or b for a, b in zip(held, rest, strict=True)] == blobs
+    # One of the two has it, and not both.
+    assert [a is None for a in held] == [b is not None for b in rest]
+    assert column.is_valid().to_pylist() == [b is None for b in rest]
+
+
+@given(columns)
+def test_an_arrow_type_is_read_from_its_text_or_not_at_all(typed):
+    column = codec_for(typed[0]).schema["type"]
+    found = arrow_type(column)
+    assert found is None or str(found) == column
+
+
+@st.composite
+def programs(draw):
+    """Keys, states, and what is done to them."""
+    keys = draw(key_sets)
+    states = []
+    for number in range(draw(st.integers(0, 3))):
+        kind = draw(st.sampled_from(["value", "list", "map"]))
+        codec, values = draw(codecs())
+        own, own_keys = draw(hashable | st.just((float, st.floats(allow_nan=False))))
+        states.append((f"{kind}-{number}", kind, codec, values, own, own_keys))
+    return keys, states
+
+
+def registered(state: State, name: str, kind: str, codec: Codec, own: Any, timed: bool) -> Any:
+    ttl = TTL if timed else None
+    match kind:
+        case "value":
+            descriptor: Any = ValueStateDescriptor(name, codec, ttl=ttl)
+        case "list":
+            descriptor = ListStateDescriptor(name, codec, ttl=ttl)
+        case _:
+            descriptor = MapStateDescriptor(name, own, codec, ttl=ttl)
+    return state.register(descriptor, state.windows)
+
+
+def run(state: State, keys: list[Any], states: list[Any], data: Any) -> None:
+    """Fill the states for some keys in some namespaces, and set timers."""
+    for name, kind, codec, values, own, own_keys in states:
+        timed = data.draw(st.booleans())
+        handle = registered(state, name, kind, codec, own, timed)
+        for key in keys:
+            for namespace in data.draw(st.lists(namespaces, max_size=2)):
+                state.windows.current.key = (key, namespace)
+                if timed:
+                    state.clock.set(data.draw(TIMES))
+                drawn = [one for one in data.draw(st.lists(values, max_size=3)) if one is not None]
+                if kind == "value":
+                    handle.update(drawn[0] if drawn else None)
+                elif kind == "list":
+                    handle.add_all(drawn)
+                else:
+                    for one in [*drawn, None]:
+                        handle.put(data.draw(st.none() | own_keys), one)
+    for name in data.draw(st.sets(st.sampled_from([EVENT_TIMERS, PROCESSING_TIMERS]))):
+        for state.current.key in keys:
+            for time in data.draw(st.lists(TIMES, max_size=2)):
+                state.keyed.timers(name).register(time, data.draw(namespaces))
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+@settings(max_examples=40)
+@given(programs(), st.integers(1, 3), st.integers(1, 3), st.sampled_from([1, 3, 50]), st.data())
+def test_any_state_comes_back_on_any_backend_and_any_number_of_subtasks(
+    backend, program, old, new, at_once, data
+):
+    keys, states = program
+    with TemporaryDirectory(dir=IN_MEMORY) as root, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table_rows, "ROWS", at_once)
+        before, tables = [], []
+        for subtask in range(old):
+            state = State(Path(root) / str(subtask), backend, max_parallelism=MAX_PARALLELISM)
+            own = [
+                key
+                for key in keys
+                if subtask_of(key_group_of(key, MAX_PARALLELISM), old, MAX_PARALLELISM) == subtask
+            ]
+            run(state, own, states, data)
+            tables.append(state.written())
+            with state.snapshot() as snapshot, TablesSnapshot(tables[-1]) as opened:
+                before.append(kept_entries(snapshot))
+                assert kept_entries(opened) == before[-1]
+        for other in ("hashmap", "rocksdb"):
+            after = restored_entries(
+                *(other, tables, Path(root) / other),
+                parallelism=new,
+                max_parallelism=MAX_PARALLELISM,
+            )
+            assert by_name(after) == by_name(before)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["split", "union", "broadcast"]), codecs()), max_size=3),
+    st.lists(st.binary(max_size=4), max_size=3),
+    st.dictionaries(st.integers(0, 127), st.binary(max_size=4), max_size=3),
+    st.data(),
+)
+def test_any_operator_state_comes_back(drawn, partitions, groups, data):
+    states = []
+    for number, (mode, (codec, values)) in enumerate(drawn):
+        blobs = list(map(codec.encode, data.draw(st.lists(values, max_size=3))))
+        if mode == "broadcast":
+            keys = codec_for(str)
+            entries = [
+                (
+                    b"\x01" + keys.encode(str(place)),
+                    data.draw(st.sampled_from([b"\x00", b"\x01" + d])),
+                )
+                for place, d in enumerate(blobs)
+            ]
+            states.append(
+                NamedState(f"s{number}", mode, [codec.schema, keys.schema], entries=entries)
+            )
+        else:
+            states.append(NamedState(f"s{number}", mode, [codec.schema], elements=blobs))
+    state = OperatorStateSnapshot(states, partitions, groups)
+    with TemporaryDirectory(dir=IN_MEMORY) as root:
+        write_operator_tables(state, Path(root) / "tables")
+        assert read_operator_tables(Path(root) / "tables") == state
