@@ -4,6 +4,7 @@ The layers, each importing only those below it:
 
     connectors          sinks to files and databases
     spark | testing     the Spark side; harnesses for users' own tests
+    processor           savepoints worked on offline
     runtime             one subtask's work on record batches; knows no Spark
     checkpoint          how state survives: coordinator, metadata, storage
     state               where values live: stores, codecs, key groups
@@ -19,12 +20,14 @@ from typing import TYPE_CHECKING
 from holdfast.version import VERSION
 
 if TYPE_CHECKING:
+    from holdfast.api.avro import AvroSchema
     from holdfast.api.backends import EmbeddedRocksDBStateBackend, HashMapStateBackend
     from holdfast.api.checkpoint_config import CheckpointConfig
     from holdfast.api.checkpoint_options import (
         CheckpointingMode,
         ExternalizedCheckpointRetention,
         RecoveryClaimMode,
+        SavepointFormatType,
     )
     from holdfast.api.checkpoint_storage import (
         FileSystemCheckpointStorage,
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
         ProcessJoinFunction,
         ReadOnlyBroadcastState,
     )
+    from holdfast.api.compatibility import StateCompatibility
     from holdfast.api.configuration import Configuration, RuntimeExecutionMode
     from holdfast.api.configuration_file import load_configuration
     from holdfast.api.connected_streams import BroadcastStream, ConnectedStreams
@@ -109,6 +113,7 @@ if TYPE_CHECKING:
     )
     from holdfast.api.ttl import StateTtlConfig
     from holdfast.api.two_phase_commit import TwoPhaseCommitSinkFunction
+    from holdfast.api.types import EvolvingStateSerializer
     from holdfast.api.window_assigners import (
         EventTimeSessionWindows,
         GlobalWindows,
@@ -132,12 +137,15 @@ if TYPE_CHECKING:
     )
     from holdfast.api.windowed_streams import WindowedStream
     from holdfast.api.windows import GlobalWindow, TimeWindow, Window
+    from holdfast.checkpoint.savepoint import dispose_savepoint
     from holdfast.connectors.file_sink import FileSink
     from holdfast.connectors.jdbc_sink import JdbcSink
-    from holdfast.errors import HoldfastError
+    from holdfast.errors import HoldfastError, StateMigrationError
+    from holdfast.processor.max_parallelism import rewrite_max_parallelism
     from holdfast.runtime.operators import FailedRow
     from holdfast.spark.environment import StreamExecutionEnvironment
     from holdfast.spark.job import JobClient, JobExecutionResult
+    from holdfast.spark.savepoint_comparison import SavepointComparison
     from holdfast.spark.statistics import EpochStatistics, JobStatistics, JobStatus
 
 __all__ = [
@@ -147,6 +155,7 @@ __all__ = [
     "AggregatingState",
     "AggregatingStateDescriptor",
     "AllWindowFunction",
+    "AvroSchema",
     "BroadcastProcessFunction",
     "BroadcastStream",
     "CheckpointConfig",
@@ -174,6 +183,7 @@ __all__ = [
     "EventTimeSessionWindows",
     "EventTimeTrigger",
     "Evictor",
+    "EvolvingStateSerializer",
     "ExternalizedCheckpointRetention",
     "FailedRow",
     "FileSink",
@@ -225,6 +235,8 @@ __all__ = [
     "RestartStrategies",
     "RuntimeContext",
     "RuntimeExecutionMode",
+    "SavepointComparison",
+    "SavepointFormatType",
     "SessionWindowTimeGapExtractor",
     "Sink",
     "SinkFunction",
@@ -232,6 +244,8 @@ __all__ = [
     "SlidingEventTimeWindows",
     "SlidingProcessingTimeWindows",
     "SparkSink",
+    "StateCompatibility",
+    "StateMigrationError",
     "StateTtlConfig",
     "StreamExecutionEnvironment",
     "TimeDomain",
@@ -253,22 +267,26 @@ __all__ = [
     "WindowFunction",
     "WindowedStream",
     "WriterContext",
+    "dispose_savepoint",
     "load_configuration",
+    "rewrite_max_parallelism",
 ]
 
 __version__ = VERSION
 
 _HOMES = {
+    "holdfast.api.avro": "AvroSchema",
     "holdfast.api.backends": "EmbeddedRocksDBStateBackend HashMapStateBackend",
     "holdfast.api.checkpoint_config": "CheckpointConfig",
     "holdfast.api.checkpoint_options": "CheckpointingMode ExternalizedCheckpointRetention "
-    "RecoveryClaimMode",
+    "RecoveryClaimMode SavepointFormatType",
     "holdfast.api.checkpoint_storage": "FileSystemCheckpointStorage JobManagerCheckpointStorage",
     "holdfast.api.checkpointed": "CheckpointListener CheckpointedFunction "
     "FunctionInitializationContext FunctionSnapshotContext ListCheckpointed OperatorStateStore",
     "holdfast.api.co_functions": "BroadcastProcessFunction CoFlatMapFunction CoMapFunction "
     "CoProcessFunction KeyedBroadcastProcessFunction KeyedCoProcessFunction ProcessJoinFunction "
     "ReadOnlyBroadcastState",
+    "holdfast.api.compatibility": "StateCompatibility",
     "holdfast.api.configuration": "Configuration RuntimeExecutionMode",
     "holdfast.api.configuration_file": "load_configuration",
     "holdfast.api.connected_streams": "BroadcastStream ConnectedStreams",
@@ -289,6 +307,7 @@ _HOMES = {
     "WatermarkStrategy",
     "holdfast.api.ttl": "StateTtlConfig",
     "holdfast.api.two_phase_commit": "TwoPhaseCommitSinkFunction",
+    "holdfast.api.types": "EvolvingStateSerializer",
     "holdfast.api.continuous_triggers": "ContinuousEventTimeTrigger "
     "ContinuousProcessingTimeTrigger",
     "holdfast.api.evictors": "CountEvictor DeltaEvictor Evictor TimeEvictor TimestampedValue",
@@ -304,10 +323,13 @@ _HOMES = {
     "holdfast.api.windows": "GlobalWindow TimeWindow Window",
     "holdfast.connectors.file_sink": "FileSink",
     "holdfast.connectors.jdbc_sink": "JdbcSink",
-    "holdfast.errors": "HoldfastError",
+    "holdfast.checkpoint.savepoint": "dispose_savepoint",
+    "holdfast.errors": "HoldfastError StateMigrationError",
+    "holdfast.processor.max_parallelism": "rewrite_max_parallelism",
     "holdfast.runtime.operators": "FailedRow",
     "holdfast.spark.environment": "StreamExecutionEnvironment",
     "holdfast.spark.job": "JobClient JobExecutionResult",
+    "holdfast.spark.savepoint_comparison": "SavepointComparison",
     "holdfast.spark.statistics": "EpochStatistics JobStatistics JobStatus",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}

@@ -262,15 +262,22 @@ class OutputJob:
             upsert = JdbcSink(self.url, "counts", mode="upsert", key="k")
             counted.sink_to(upsert).uid("counts")
 
-    def start(self, spark: SparkSession) -> JobClient:
+    def start(self, spark: SparkSession, from_savepoint: str | None = None) -> JobClient:
         """Start the job on its sinks."""
         env = self.environment(spark)
         self.add_sinks(self.counted(env))
-        return env.execute_async("output")
+        return env.execute_async("output", from_savepoint=from_savepoint)
 
-    def run(self, spark: SparkSession) -> JobExecutionResult:
+    def run(self, spark: SparkSession, from_savepoint: str | None = None) -> JobExecutionResult:
         """Run the job to its end."""
-        return self.start(spark).result(TIMEOUT)
+        return self.start(spark, from_savepoint).result(TIMEOUT)
+
+    def stop(self, spark: SparkSession, target: Path) -> str:
+        """Start the job, and stop it with a savepoint when some of its output is out."""
+        client = self.start(spark)
+        while not self.files():
+            time.sleep(0.01)
+        return client.stop_with_savepoint(str(target))
 
     def files(self) -> list[Row]:
         """What a reader finds in the files."""
@@ -467,5 +474,10 @@ def main() -> None:
     place, arguments = Path(sys.argv[1]), json.loads(sys.argv[2])
     (place / "spark" / "tmp").mkdir(parents=True, exist_ok=True)
     spark = session(place / "spark", "local[2]")
-    OutputJob(place, **arguments).run(spark)
+    target = arguments.pop("savepoints", None)
+    job = OutputJob(place, **arguments)
+    if target is None:
+        job.run(spark)
+    else:
+        job.stop(spark, Path(target))
     spark.stop()

@@ -223,6 +223,7 @@ class RecoveryJob:
         restarts: How often the job may restart.
         chain: Whether there is more than one keyed operator.
         settings: Further settings by Flink's keys; those of checkpoints without their prefix.
+            None takes back what is set otherwise.
         like: A job whose outputs this one continues.
     """
 
@@ -244,7 +245,7 @@ class RecoveryJob:
         given = {"dir": str(directory), "interval": "10 ms", **released, **(settings or {})}
         self.env = StreamExecutionEnvironment.get_execution_environment(
             spark,
-            Configuration({option(key): value for key, value in given.items()}),
+            Configuration({option(key): v for key, v in given.items() if v is not None}),
         )
         self.env.set_parallelism(parallelism).set_state_backend(BACKENDS[backend])
         strategy = RestartStrategies.fixed_delay_restart(restarts, 0)
@@ -274,8 +275,12 @@ class RecoveryJob:
         mishap: Mishap | None = None,
         job_id: str | None = None,
         name: str = "recovers",
+        **beginning: Any,
     ) -> JobClient:
-        """Run the operators on `source`, which has the columns of `Event`."""
+        """Run the operators on `source`, which has the columns of `Event`.
+
+        Further arguments are those of `execute_async` that say where the job begins.
+        """
         if not isinstance(source, DataStream):
             source = self.env.from_dataframe(source).uid("source")
         if job_id is not None:
@@ -288,7 +293,7 @@ class RecoveryJob:
         if self.chain:
             sums = books.key_by(bucket).process(Sums(), SUMMED).uid("sums")
             sums.foreach_batch(self.sums)
-        self.client = self.env.execute_async(name)
+        self.client = self.env.execute_async(name, **beginning)
         return self.client
 
     def run(self, source: DataStream | DataFrame, mishap: Mishap | None = None) -> JobStatistics:

@@ -24,6 +24,7 @@ from holdfast import (
 )
 from holdfast.api.graph import Kind
 from holdfast.errors import JobExecutionError, NotSerializableError, StoreVersionError
+from holdfast.spark.checkpointing import RecoveryOrder
 from holdfast.spark.epochs import EpochRunner, JobIdentity
 from holdfast.spark.failures import original_error
 from holdfast.spark.pinning import Pinning
@@ -49,7 +50,7 @@ def runner(
     env.set_state_backend(request.param)
     words = env.from_dataframe(spark.createDataFrame([("a",)], "word string"))
     words.key_by("word").process(CountByKey(), "word string, n bigint").uid("count").print()
-    _, plan, _ = env._compiled(env._checkpointing("protocol"))
+    _, plan, _ = env._compiled(env._checkpointing("protocol", RecoveryOrder()))
     job = JobIdentity("protocol", "protocol", str(tmp_path))
     pinning = Pinning(spark)
     pinning.anchor(plan.level_parallelism)

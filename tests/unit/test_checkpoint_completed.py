@@ -10,7 +10,6 @@ from holdfast.checkpoint.completed import (
     completed_checkpoints,
     load,
     load_newest,
-    resolve_pointer,
     store_metadata,
     verify_handles,
 )
@@ -160,35 +159,3 @@ def test_of_two_drivers_that_race_for_a_checkpoint_one_completes_it(files):
 
     with ThreadPoolExecutor(8) as threads:
         assert list(threads.map(attempt, range(8))).count(True) == 1
-
-
-@pytest.mark.parametrize(
-    ("pointer", "found"),
-    [("chk-1", 1), ("chk-1/", 1), ("chk-1/_metadata", 1), ("", None), ("/", None)],
-)
-@pytest.mark.parametrize("scheme", ["", "file://"])
-def test_a_pointer_may_be_a_checkpoint_its_metadata_or_the_job(
-    files, tmp_path, scheme, pointer, found
-):
-    complete(files, 1, take_fence(files))
-    resolved, checkpoint_id = resolve_pointer(f"{scheme}{tmp_path}/job/{pointer}")
-    assert resolved.root == files.root
-    assert checkpoint_id == found
-
-
-@pytest.mark.parametrize("pointer", ["chk-1", "chk-2/_metadata", "", "elsewhere"])
-def test_a_pointer_to_nothing_says_what_is_wanted(files, tmp_path, pointer):
-    files.write_bytes("chk-1/data", b"")
-    with pytest.raises(RestoreError, match=r"never completed|no complete checkpoint; give"):
-        resolve_pointer(f"{tmp_path}/job/{pointer}")
-
-
-def test_a_pointer_may_be_relative(files, tmp_path, monkeypatch):
-    complete(files, 1, take_fence(files))
-    monkeypatch.chdir(tmp_path / "job")
-    assert resolve_pointer("chk-1")[0].root == files.root
-    assert resolve_pointer(".")[1] is None
-    monkeypatch.chdir(tmp_path / "job" / "chk-1")
-    for pointer in (".", "_metadata"):
-        resolved, checkpoint_id = resolve_pointer(pointer)
-        assert (resolved.root, checkpoint_id) == (files.root, 1)

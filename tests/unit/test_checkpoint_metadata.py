@@ -81,9 +81,9 @@ def test_a_first_line_without_end_is_called_damaged():
 
 
 def test_a_later_format_names_the_release_that_reads_it():
-    later = b'{"holdfast":"checkpoint","format":3,"version":"4.5.6","else":1}\nanything'
+    later = b'{"holdfast":"checkpoint","format":4,"version":"4.5.6","else":1}\nanything'
     with pytest.raises(
-        CorruptCheckpointError, match=r"format 3, .* formats up to 2 only; Holdfast 4\.5\.6"
+        CorruptCheckpointError, match=r"format 4, .* formats up to 3 only; Holdfast 4\.5\.6"
     ):
         decode_metadata(later, "chk-7/_metadata")
 

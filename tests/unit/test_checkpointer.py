@@ -17,11 +17,13 @@ from holdfast.api.checkpoint_storage import FileSystemCheckpointStorage
 from holdfast.checkpoint.completed import checkpoint_ids, completed_checkpoints, load
 from holdfast.checkpoint.fence import take_fence
 from holdfast.checkpoint.files import FileSystemFiles
+from holdfast.checkpoint.job_storage import FENCE_EVERY_MS
 from holdfast.errors import CheckpointError, CheckpointStorageError, FencedError
-from holdfast.spark.checkpointer import FENCE_EVERY_MS, Checkpointer
+from holdfast.spark.checkpointer import Checkpointer
 from holdfast.spark.epochs import EpochResult, JobIdentity
 from holdfast.spark.publication import Publication
 from holdfast.spark.publisher import Publisher
+from holdfast.spark.savepoints import Savepoints
 from holdfast.spark.source import Source
 from holdfast.spark.statistics import EpochStatistics
 from holdfast.testing import ManualClock
@@ -143,6 +145,7 @@ class Bench:
             self.failures.append,
             self.publication,
             [self.listener],
+            savepoints=Savepoints(self.program.settings.backend, alone=False),
             clock=self.clock,
         )
 

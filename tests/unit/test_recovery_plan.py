@@ -219,10 +219,14 @@ def test_another_max_parallelism_is_refused_with_what_to_set(tmp_path: Path) -> 
         plan_of(metadata(), counting(2, 256), tmp_path)
 
 
-def test_another_backend_is_refused(tmp_path: Path) -> None:
+def test_another_backend_reads_what_the_first_has_written_and_takes_no_files_over(
+    tmp_path: Path,
+) -> None:
     ground = replace(GROUND, backend=EmbeddedRocksDBStateBackend())
-    with pytest.raises(RestoreError, match="by the hashmap backend, and the job uses rocksdb"):
-        plan_of(metadata(), counting(2), tmp_path, ground)
+    found = plan_of(metadata(), counting(2), tmp_path, ground)
+    assert [(one.kind, one.whole) for one in found] == [("hashmap", False)] * 2
+    found = plan_of(metadata(), counting(2), tmp_path)
+    assert [(one.kind, one.whole) for one in found] == [("hashmap", True)] * 2
 
 
 def test_a_source_whose_position_nobody_claims_is_refused(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ def restore(request: Any, tmp_path: Path) -> tuple[Restore, FileSystemFiles]:
         subtask=0,
         version="restored-1-2-1",
         copies=(StoredCopy(handles, "1-1"),),
+        kind=backend.name,
         whole=True,
         key_groups=range(128),
         operator_state=None,

@@ -62,6 +62,15 @@ class RecoveryClaimMode(Enum):
     """The user, who keeps them as long as the job's checkpoints may depend on them."""
 
 
+class SavepointFormatType(Enum):
+    """The form of a savepoint."""
+
+    CANONICAL = "CANONICAL"
+    """Ordinary Parquet tables: any backend restores them, any tool reads them."""
+    NATIVE = "NATIVE"
+    """The files of the state backend: written and restored faster, read by it alone."""
+
+
 def _without_effect(key: str, parse: Callable[[Any], V], default: V, what: str) -> ConfigOption[V]:
     return ConfigOption(key, parse, default, f"Accepted, without effect: {what}.", ignored=True)
 

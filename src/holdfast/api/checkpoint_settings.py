@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.api import checkpoint_options as options
 from holdfast.api.checkpoint_options import CheckpointingMode, ExternalizedCheckpointRetention
-from holdfast.api.checkpoint_storage import CheckpointStorage, checkpoint_storage
+from holdfast.api.checkpoint_storage import (
+    CheckpointStorage,
+    JobManagerCheckpointStorage,
+    checkpoint_storage,
+)
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -20,8 +24,9 @@ _YEAR_MS: Final = 365 * 24 * 3_600_000
 class CheckpointSettings:
     """How a job takes checkpoints; its parts agree with each other."""
 
-    interval_ms: int
-    """Time from one checkpoint to the next, never shorter than the pause."""
+    interval_ms: int | None
+    """Time from one checkpoint to the next, never shorter than the pause; None if none are
+    taken but with savepoints."""
     mode: CheckpointingMode
     timeout_ms: int
     """Time after which a checkpoint that is not complete is given up."""
@@ -69,18 +74,31 @@ def checkpoint_settings(
     interval_ms = given(options.CHECKPOINT_INTERVAL)
     if interval_ms is None:
         return None
+    storage = checkpoint_storage(configuration) if storage is None else storage
     _check_backlog(given(options.CHECKPOINT_INTERVAL_DURING_BACKLOG), interval_ms)
     if given(options.UNALIGNED):
         _check_unaligned(
             given(options.CHECKPOINTING_MODE), given(options.MAX_CONCURRENT_CHECKPOINTS)
         )
-    min_pause_ms = min(given(options.MIN_PAUSE), _YEAR_MS)
+    # The pause would hold up every shorter interval anyhow.
+    interval_ms = max(interval_ms, min(given(options.MIN_PAUSE), _YEAR_MS))
+    return _settings(configuration, interval_ms, storage)
+
+
+def savepoint_settings(configuration: Configuration) -> CheckpointSettings:
+    """How a job that takes no checkpoints takes savepoints."""
+    return _settings(configuration, None, JobManagerCheckpointStorage())
+
+
+def _settings(
+    configuration: Configuration, interval_ms: int | None, storage: CheckpointStorage
+) -> CheckpointSettings:
+    given = configuration.get
     return CheckpointSettings(
-        # The pause would hold up every shorter interval anyhow.
-        interval_ms=max(interval_ms, min_pause_ms),
+        interval_ms=interval_ms,
         mode=given(options.CHECKPOINTING_MODE),
         timeout_ms=given(options.CHECKPOINT_TIMEOUT),
-        min_pause_ms=min_pause_ms,
+        min_pause_ms=min(given(options.MIN_PAUSE), _YEAR_MS),
         max_concurrent=given(options.MAX_CONCURRENT_CHECKPOINTS),
         tolerable_failures=given(options.TOLERABLE_FAILURES),
         retention=given(options.CHECKPOINT_RETENTION),
@@ -93,7 +111,7 @@ def checkpoint_settings(
         after_tasks_finish=given(options.AFTER_TASKS_FINISH),
         create_subdir=given(options.CREATE_SUBDIR),
         accept_duplicates=given(options.ACCEPT_DUPLICATES),
-        storage=checkpoint_storage(configuration) if storage is None else storage,
+        storage=storage,
     )
 
 

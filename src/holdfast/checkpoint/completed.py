@@ -11,7 +11,6 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from holdfast.checkpoint.files import FileSystemFiles
 from holdfast.checkpoint.handles import FileHandle
 from holdfast.checkpoint.metadata import (
     LONGEST_HEADER,
@@ -20,7 +19,7 @@ from holdfast.checkpoint.metadata import (
     encode_metadata,
     handles_of,
 )
-from holdfast.checkpoint.storage import METADATA, metadata_name
+from holdfast.checkpoint.storage import metadata_name
 from holdfast.errors import CheckpointStorageError, CorruptCheckpointError, RestoreError
 
 if TYPE_CHECKING:
@@ -150,35 +149,6 @@ def verify_handles(metadata: CheckpointMetadata, files: NamedFiles) -> None:
                 f"{files.root}/{handle.path}: the {what} in checkpoint {metadata.checkpoint_id} "
                 f"{found}; restore from another checkpoint"
             )
-
-
-def resolve_pointer(url: str) -> tuple[FileSystemFiles, int | None]:
-    """Job's files and checkpoint id that a path or URL stands for.
-
-    It may be a checkpoint's directory, its `_metadata` file, or the job's directory;
-    for the last the id is None, and means the newest.
-
-    Raises:
-        RestoreError: There is no complete checkpoint.
-    """
-    # Absolute first: a relative one may be as short as the name of the file.
-    place = FileSystemFiles(url).root.removesuffix(f"/{METADATA}")
-    parent, _, last = place.rpartition("/")
-    match = _DIRECTORY.fullmatch(last)
-    if match:
-        files, checkpoint_id = FileSystemFiles(parent or "/"), int(match[1])
-        if files.exists(metadata_name(checkpoint_id)):
-            return files, checkpoint_id
-        raise RestoreError(
-            f"{url}: there is no {METADATA}: the checkpoint was never completed, or was deleted"
-        )
-    files = FileSystemFiles(place)
-    if any(files.exists(metadata_name(found)) for found in checkpoint_ids(files)):
-        return files, None
-    raise RestoreError(
-        f"{url}: there is no complete checkpoint; give the directory of a checkpoint (chk-7), its "
-        f"{METADATA} file, or the directory of a job that holds such directories"
-    )
 
 
 def _survey(files: NamedFiles) -> tuple[list[tuple[int, int]], list[Refusal]]:

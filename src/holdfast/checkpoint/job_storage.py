@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.metadata import CheckpointMetadata
     from holdfast.checkpoint.storage import JobCheckpointFiles
 
+FENCE_EVERY_MS = 2_000
+"""How often an epoch makes sure that no other driver has taken over."""
+
 
 class JobStorage:
     """Completes and deletes the checkpoints of a job, as its one writer; serves any thread.
@@ -36,6 +39,7 @@ class JobStorage:
     ) -> None:
         self.files = files
         self._fence = fence
+        self._fence_checked = 0
         self._lock = threading.Lock()
         self._shared = SharedFiles()
         self._staged = SharedFiles()
@@ -55,6 +59,12 @@ class JobStorage:
     def check_fence(self) -> None:
         """Raise FencedError if another driver has taken over."""
         self._fence.check()
+
+    def check_fence_sometimes(self, now_ms: int) -> None:
+        """Do so, if it is some time since that was done last."""
+        if now_ms - self._fence_checked >= FENCE_EVERY_MS:
+            self._fence_checked = now_ms
+            self._fence.check()
 
     def build_upon(self, checkpoint_id: int, base: CheckpointMetadata | None) -> None:
         """Keep the files of `base` for a checkpoint that is about to be uploaded."""

@@ -10,9 +10,10 @@ The file is text: one line of JSON, the header, then a JSON document, the body.
 line break. They tell a file that was cut off from one that was damaged, and the first
 bytes tell both from a file that is something else. Bytes are written in base64.
 
-Fields may be added to the body within a format; readers pass over those they do not
-know. The file holds no credentials: handles are relative to the job's directory, and
-properties whose names speak of a secret are blanked out.
+Fields may be added to the body within a format, and are left out where they say nothing;
+readers pass over those they do not know. The file holds no credentials: handles are
+relative to the job's directory, and properties whose names speak of a secret are blanked
+out.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 import xxhash
+from msgspec import UNSET, UnsetType
 
 from holdfast.checkpoint.handles import FileHandle, Handle
 from holdfast.errors import CorruptCheckpointError
@@ -29,12 +31,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FORMAT: Final = 2
-"""Number of the format written; the newest of those that can be read.
+"""Number of the format in which checkpoints are written.
 
 1: state and sources. 2: output to be published and input to be processed, which a
-reader of 1 would lose without a word.
+reader of 1 would lose without a word. 3: savepoints (`checkpoint/savepoint.py`), which
+have handles relative to their own directory, and may hold state as tables.
 """
-READABLE: Final = frozenset({1, 2})
+SAVEPOINT_FORMAT: Final = 3
+READABLE: Final = frozenset({1, 2, 3})
 
 LONGEST_HEADER: Final = 1024
 """Bytes from the beginning of the file that always contain the header."""
@@ -48,7 +52,8 @@ class StoreSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The state of one subtask of one operator."""
 
     subtask: int
-    backend: Literal["hashmap", "rocksdb"]
+    backend: Literal["hashmap", "rocksdb", "canonical"]
+    """What made the files: a state backend; "canonical" are the tables of a savepoint."""
     version: str
     """Version at which the local store stood."""
     key_groups: tuple[int, int] | None
@@ -60,6 +65,8 @@ class StoreSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     uploaded_size: int
     """Bytes uploaded for this checkpoint."""
     operator_state: Handle | None = None
+    operator_tables: dict[str, Handle] | UnsetType = UNSET
+    """Operator state as tables, by name in their directory; in a canonical savepoint."""
 
 
 class OperatorSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,6 +152,8 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
     completed_ms: int
     mode: str
     is_savepoint: bool = False
+    origin: str | UnsetType = UNSET
+    """Names the savepoint, or another job's checkpoint, that the row of checkpoints began from."""
     operators: list[OperatorSnapshot] = []
     sources: list[SourceSnapshot] = []
     committables: list[Committable] = []
@@ -244,6 +253,8 @@ def handles_of(metadata: CheckpointMetadata) -> Iterator[tuple[str, Handle]]:
                 yield f"file {name!r} of {owner}", handle
             if store.operator_state is not None:
                 yield f"operator state of {owner}", store.operator_state
+            for name, handle in (store.operator_tables or {}).items():
+                yield f"table {name!r} of the operator state of {owner}", handle
     for source in metadata.sources:
         for name, handles in source.logs.items():
             for handle in handles:
@@ -253,6 +264,11 @@ def handles_of(metadata: CheckpointMetadata) -> Iterator[tuple[str, Handle]]:
             yield f"output of sink {staged.uid!r}, subtask {staged.subtask}", staged.rows.handle
     for left in metadata.channel_state:
         yield f"input of operator {left.uid!r}, subtask {left.subtask}", left.rows.handle
+
+
+def identity_of(metadata: CheckpointMetadata) -> str:
+    """Tells the checkpoint or savepoint from all others, wherever it is moved to."""
+    return f"{metadata.job_id}-{metadata.checkpoint_id}-{metadata.triggered_ms}"
 
 
 def paths_of(metadata: CheckpointMetadata) -> set[str]:
@@ -278,7 +294,7 @@ def _check_format(line: bytes, where: str) -> None:
     if found.format not in READABLE:
         raise CorruptCheckpointError(
             f"{where}: the checkpoint has format {found.format}, and this release reads formats "
-            f"up to {FORMAT} only; Holdfast {found.version}, which wrote it, reads it"
+            f"up to {max(READABLE)} only; Holdfast {found.version}, which wrote it, reads it"
         )
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from holdfast.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from holdfast.api.checkpoint_settings import CheckpointSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +27,18 @@ class CoordinatorPolicy:
     """Counted failures in a row that do not yet fail the job."""
     num_retained: int = 1
     """Completed checkpoints that are kept."""
+
+    @staticmethod
+    def of(settings: CheckpointSettings) -> CoordinatorPolicy:
+        """The rules in a job's settings."""
+        return CoordinatorPolicy(
+            interval_ms=settings.interval_ms,
+            min_pause_ms=settings.min_pause_ms,
+            timeout_ms=settings.timeout_ms,
+            max_concurrent=settings.max_concurrent,
+            tolerable_failures=settings.tolerable_failures,
+            num_retained=settings.num_retained,
+        )
 
     def __post_init__(self) -> None:
         """Refuse rules that cannot be kept."""

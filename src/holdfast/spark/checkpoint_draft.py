@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
 from holdfast.checkpoint.handles import FileHandle
 from holdfast.checkpoint.metadata import (
     ChannelState,
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from holdfast.spark.compiler import JobPlan
     from holdfast.spark.epochs import EpochResult, JobIdentity
     from holdfast.spark.query_log import QueryPosition
+    from holdfast.spark.savepoint_parts import SavepointPart, SavepointTarget
     from holdfast.spark.snapshot_transfer import Uploaded
 
 
@@ -51,6 +54,8 @@ class CheckpointDraft:
         position: QueryPosition,
         base: CheckpointMetadata | None,
         outbox: Outbox | None = None,
+        savepoint: SavepointTarget | None = None,
+        origin: str = "",
     ) -> None:
         """A draft of which nothing is uploaded yet.
 
@@ -63,6 +68,8 @@ class CheckpointDraft:
             position: How far the sources were read, since `base`.
             base: The completed checkpoint that it builds upon.
             outbox: Output of the incarnation that waits to be published.
+            savepoint: A savepoint that is taken with it.
+            origin: Names the snapshot that the job's first checkpoint began from.
         """
         self._plan = plan
         self._job = job
@@ -70,6 +77,8 @@ class CheckpointDraft:
         self._order = order
         self._epoch = result.statistics.epoch
         self.outbox = outbox or Outbox()
+        self._savepoint = savepoint
+        self._origin = origin
         self._channel_rows = result.channel_rows
         self.position = position
         self.base = base
@@ -102,6 +111,15 @@ class CheckpointDraft:
             where: report.snapshot.directory
             for where, report in self._reports.items()
             if report.snapshot is not None
+        }
+
+    @property
+    def savepoint_parts(self) -> dict[tuple[str, int], SavepointPart]:
+        """What was written of its savepoint, by uid and subtask."""
+        return {
+            where: done.savepoint
+            for where, done in self._uploaded.items()
+            if done.savepoint is not None
         }
 
     def figures(self, store: Uploaded, now: int) -> SubtaskCheckpoint:
@@ -140,6 +158,7 @@ class CheckpointDraft:
                 known=known.get((uid, subtask), {}) if (uid, subtask) in inherited else {},
                 keep=self._settings.local_backup,
                 obsolete=obsolete.get((uid, subtask)),
+                savepoint=self._savepoint,
             )
 
     def _known_files(self) -> dict[tuple[str, int], dict[str, FileHandle]]:
@@ -157,12 +176,7 @@ class CheckpointDraft:
 
     def tasks_without_state(self) -> list[tuple[int, int]]:
         """Level and subtask of every task that has nothing to upload."""
-        return [
-            (level.index, subtask)
-            for level, tasks in zip(self._plan.levels, self._plan.level_parallelism, strict=True)
-            for subtask in range(tasks)
-            if not self._missing[level.index, subtask]
-        ]
+        return [task for task in self._plan.tasks if not self._missing[task]]
 
     def arrived(self, done: Uploaded) -> list[Uploaded] | None:
         """Note an upload; all of its task's, once they are complete."""
@@ -197,6 +211,7 @@ class CheckpointDraft:
             triggered_ms=self._order.timestamp,
             completed_ms=completed_ms,
             mode=self._settings.mode.name,
+            origin=self._origin or UNSET,
             operators=[
                 snapshot for op in operators if (snapshot := self._operator(op)) is not None
             ],

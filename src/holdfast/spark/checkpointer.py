@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.api.checkpoint_settings import CheckpointSettings
+    from holdfast.checkpoint.claim import ClaimedSnapshot
     from holdfast.checkpoint.fence import Fence
     from holdfast.checkpoint.instructions import Instruction
     from holdfast.checkpoint.metadata import CheckpointMetadata
@@ -55,14 +56,13 @@ if TYPE_CHECKING:
     from holdfast.spark.epochs import EpochResult, JobIdentity
     from holdfast.spark.pinned_calls import PinnedCalls
     from holdfast.spark.publication import Publication
+    from holdfast.spark.savepoints import SavepointRequest, Savepoints
     from holdfast.spark.snapshot_transfer import Upload, Uploaded
 
 logger = logging.getLogger("holdfast")
 
 LEAST_WORK_MS = 100
 """Time that a task gets at least for input left over before, be checkpoints due or not."""
-FENCE_EVERY_MS = 2_000
-"""How often an epoch makes sure that no other driver has taken over."""
 
 
 class Checkpointer:
@@ -81,6 +81,7 @@ class Checkpointer:
         publication: Publication,
         listeners: Iterable[Any] = (),
         *,
+        savepoints: Savepoints,
         clock: Clock | None = None,
     ) -> None:
         """No checkpoint is under way.
@@ -96,6 +97,7 @@ class Checkpointer:
             on_failure: Told, from any thread, when checkpoints can no longer be taken.
             publication: Brings output out when its checkpoint is complete.
             listeners: Objects that are told on the driver how checkpoints end.
+            savepoints: Those under way.
             clock: Tells when they are due and when they expire; the system's if not given.
         """
         self._plan = plan
@@ -107,18 +109,11 @@ class Checkpointer:
         self._publication = publication
         self._notices = Notices(listeners, self._fail_job)
         self._source_commits = SourceCommits(plan)
+        self._savepoints = savepoints
         self._clock = clock or SystemClock()
         self._lock = threading.RLock()
-        policy = CoordinatorPolicy(
-            interval_ms=settings.interval_ms,
-            min_pause_ms=settings.min_pause_ms,
-            timeout_ms=settings.timeout_ms,
-            max_concurrent=settings.max_concurrent,
-            tolerable_failures=settings.tolerable_failures,
-            num_retained=settings.num_retained,
-        )
         self._coordinator = Coordinator(
-            policy,
+            CoordinatorPolicy.of(settings),
             now=self._clock.now_ms(),
             next_id=next_id,
             completed=[metadata.checkpoint_id for metadata in completed],
@@ -126,7 +121,6 @@ class Checkpointer:
         self._pool = ThreadPoolExecutor(settings.max_concurrent + 1, "holdfast-checkpoint")
         self._drafts: dict[int, CheckpointDraft] = {}
         self._failure: HoldfastError | None = None
-        self._fence_checked = 0
         self._epoch_ms = 0
         self._changed = False
         """Whether there is an epoch that no checkpoint contains."""
@@ -135,6 +129,8 @@ class Checkpointer:
         self._left_over = LeftOver()
         self._litter = False
         """Whether a checkpoint has failed that may have left files behind."""
+        self.claimed: ClaimedSnapshot | None = None
+        """What the job was started from, to be deleted when enough checkpoints are there."""
         self.statistics = CheckpointStatisticsKeeper()
         self.local_copies: dict[tuple[str, int], str] = {}
         """Local snapshots of the newest completed checkpoint, by uid and subtask."""
@@ -159,15 +155,17 @@ class Checkpointer:
         inherited: frozenset[tuple[str, int]],
         query_dir: Path,
         leaves: Mapping[str, tuple[int, ...]],
+        origin: str = "",
     ) -> None:
         """Go on with another incarnation, which was restored from `base`.
 
         Args:
             job: Names it.
-            base: The checkpoint it was restored from, if it was.
+            base: The checkpoint of the job itself that it was restored from, if it was.
             inherited: Stores that took over the files of `base` as they are.
             query_dir: Directory of Spark's query.
             leaves: Which of Spark's sources are whose.
+            origin: Names the snapshot that the job's first checkpoint began from.
         """
         with self._lock:
             if base is not None:
@@ -177,24 +175,29 @@ class Checkpointer:
             self._inherited = inherited
             self._query_dir = query_dir
             self._leaves = leaves
+            self._origin = origin
             self._failure = None
             self._changed = False
             self._left_over = LeftOver()
 
-    def order(self, *, idle: bool, last: bool = False) -> EpochOrder | None:
+    def order(
+        self, *, idle: bool, last: bool = False, savepoint: SavepointRequest | None = None
+    ) -> EpochOrder | None:
         """What the next epoch is told; for one without input, None if it need not run.
 
         Args:
             idle: Whether the epoch has no input, and would run for the checkpoint alone.
             last: Whether all input is processed, so that it need not be due.
+            savepoint: A savepoint that the epoch is to carry.
         """
         with self._lock:
+            self.expire()
             now = self._clock.now_ms()
-            self._carry_out(self._coordinator.expire(now))
-            self._check_fence(now)
+            self._storage.check_fence_sometimes(now)
             if self._failure is not None:
                 raise self._failure
-            if idle and not (self._changed and (last or self._coordinator.due(now))):
+            wanted = self._changed and (last or self._coordinator.due(now))
+            if idle and savepoint is None and not wanted:
                 return None
             # An epoch carries the checkpoint that becomes due while it runs, so that one starts at
             # the first end of an epoch after it is due; how long it takes, the last one tells.
@@ -202,20 +205,20 @@ class Checkpointer:
             due = self._coordinator.next_due(now)
             # No later than it is due: the next interval begins there, however long epochs take.
             start = due if due is not None and due <= due_by else now
-            tasks = self._plan.level_parallelism
-            participants = [
-                (level.index, subtask)
-                for level, number in zip(self._plan.levels, tasks, strict=True)
-                for subtask in range(number)
-            ]
+            participants = self._plan.tasks
             checkpoint = None
             next_id = self._coordinator.next_id
-            kind = CheckpointKind.FORCED if last else CheckpointKind.PERIODIC
+            kind = CheckpointKind.PERIODIC
+            if last or savepoint is not None:
+                alone = savepoint is not None and self._savepoints.alone
+                kind = CheckpointKind.SAVEPOINT if alone else CheckpointKind.FORCED
             for instruction in self._coordinator.trigger(start, participants, kind=kind):
                 if isinstance(instruction, Begin):
                     checkpoint = CheckpointOrder(instruction.id, now)
                     self._uploads.begin(instruction.id)
                     self.statistics.begun(instruction.id, now, len(participants))
+                    if savepoint is not None:
+                        self._savepoints.begin(instruction.id, savepoint)
             completed, aborted = self._notices.take()
             return EpochOrder(
                 checkpoint,
@@ -223,23 +226,24 @@ class Checkpointer:
                 completed,
                 aborted,
                 idle=idle,
-                cut_at=None if idle else self._cut_at(now, due),
-                least_work_ms=max(LEAST_WORK_MS, self._settings.interval_ms // 4),
+                # Nothing is left over where a savepoint is taken.
+                cut_at=None if idle or savepoint is not None else self._cut_at(now, due),
+                least_work_ms=max(LEAST_WORK_MS, (self._settings.interval_ms or 0) // 4),
             )
+
+    def expire(self) -> None:
+        """Give up checkpoints that have taken too long."""
+        with self._lock:
+            self._carry_out(self._coordinator.expire(self._clock.now_ms()))
 
     def _cut_at(self, now: int, due: int | None) -> int | None:
         """When an epoch that begins now has held a checkpoint up for long enough."""
         settings = self._settings
-        if not settings.unaligned:
+        if not settings.unaligned or settings.interval_ms is None:
             return None
         # Where one is under way, the next is due an interval later at the earliest.
         due = now + settings.interval_ms if due is None else due
         return due + settings.aligned_timeout_ms
-
-    def _check_fence(self, now: int) -> None:
-        if now - self._fence_checked >= FENCE_EVERY_MS:
-            self._fence_checked = now
-            self._storage.check_fence()
 
     def taken(self, order: EpochOrder, result: EpochResult, batch_id: int) -> None:
         """An epoch has ended well; if it carried a checkpoint, upload that."""
@@ -269,6 +273,8 @@ class Checkpointer:
                 position,
                 base,
                 self._publication.outbox,
+                self._savepoints.target(checkpoint_id),
+                self._origin,
             )
             self._drafts[checkpoint_id] = draft
             uploads = list(draft.uploads(self._inherited, self._obsolete))
@@ -393,15 +399,7 @@ class Checkpointer:
         now = self._clock.now_ms()
         try:
             faults.reach("before-metadata", checkpoint=checkpoint_id)
-            sources = source_snapshots(
-                draft.position,
-                draft.base,
-                self._storage.files,
-                checkpoint_id,
-                draft.inline_below,
-            )
-            metadata = draft.metadata(sources, self._storage.fence_number, now)
-            self._storage.complete(metadata)
+            metadata = self._write_metadata(checkpoint_id, draft, now)
             faults.reach("after-metadata", checkpoint=checkpoint_id)
         except FencedError as error:
             self._fail_job(error)
@@ -411,6 +409,17 @@ class Checkpointer:
         with self._lock:
             draft.stored = metadata
             return self._coordinator.stored(checkpoint_id, self._clock.now_ms())
+
+    def _write_metadata(
+        self, checkpoint_id: int, draft: CheckpointDraft, now: int
+    ) -> CheckpointMetadata:
+        storage = self._storage
+        sources = source_snapshots(
+            draft.position, draft.base, storage.files, checkpoint_id, draft.inline_below
+        )
+        metadata = draft.metadata(sources, storage.fence_number, now)
+        storage.complete(metadata)
+        return metadata
 
     def _coordinator_store_failed(self, checkpoint_id: int, why: str) -> list[Instruction]:
         with self._lock:
@@ -433,15 +442,13 @@ class Checkpointer:
             self._publication.publish(draft.stored, draft.outbox, self._storage)
             self.statistics.published(checkpoint_id, self._clock.now_ms() - now)
             self._source_commits.completed(draft.stored)
-        except HoldfastError as error:
-            self._fail_job(error)
         except Exception as error:
-            self._fail_job(
-                CheckpointError(
-                    f"publishing the output of checkpoint {checkpoint_id} "
-                    f"failed: {type(error).__name__}: {error}"
-                )
-            )
+            what = f"publishing the output of checkpoint {checkpoint_id} failed"
+            why = f"{what}: {type(error).__name__}: {error}"
+            self._savepoints.fail(checkpoint_id, why)
+            self._fail_job(error if isinstance(error, HoldfastError) else CheckpointError(why))
+        self._savepoints.add(checkpoint_id, draft, self._storage.files)
+        self._release_claimed()
         if self._litter:
             self._sweep()
         if draft.stored.incarnation == self._job.incarnation:
@@ -449,6 +456,11 @@ class Checkpointer:
                 done = self._left_over.done(draft.stored)
             release(done, self._storage)
         self._notices.completed(checkpoint_id)
+
+    def _release_claimed(self) -> None:
+        if self.claimed is not None and len(self.retained) >= self._settings.num_retained:
+            self.claimed.release()
+            self.claimed = None
 
     def _replace_local_copies(self, draft: CheckpointDraft) -> None:
         if self._settings.local_backup:
@@ -464,6 +476,7 @@ class Checkpointer:
             self._changed = True
             self.statistics.failed(checkpoint_id, timestamp, why)
         logger.warning("checkpoint %d failed: %s", checkpoint_id, why)
+        self._savepoints.fail(checkpoint_id, why)
         self._notices.aborted(checkpoint_id)
 
     def _delete(self, checkpoint_id: int) -> None:

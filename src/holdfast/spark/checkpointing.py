@@ -8,10 +8,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast import faults
-from holdfast.api.checkpoint_options import CheckpointingMode, ExternalizedCheckpointRetention
+from holdfast.api.checkpoint_options import (
+    CLAIM_MODE,
+    IGNORE_UNCLAIMED_STATE,
+    RECOVERY_PATH,
+    CheckpointingMode,
+    ExternalizedCheckpointRetention,
+    RecoveryClaimMode,
+)
 from holdfast.api.checkpoint_storage import FileSystemCheckpointStorage, JobManagerCheckpointStorage
 from holdfast.api.graph import Kind
+from holdfast.checkpoint.claim import ClaimedSnapshot
 from holdfast.checkpoint.fence import take_fence
+from holdfast.checkpoint.files import FileSystemFiles
 from holdfast.checkpoint.open_files import open_files
 from holdfast.checkpoint.storage import TASK_OWNED
 from holdfast.checkpoint.sweep import delete_job
@@ -22,6 +31,8 @@ from holdfast.spark.publication import Publication
 from holdfast.spark.publisher import Publisher
 from holdfast.spark.query_log import source_leaves
 from holdfast.spark.restorer import FRESH, Restorer
+from holdfast.spark.savepoint_taker import SavepointTaker
+from holdfast.spark.savepoints import Savepoints
 from holdfast.spark.statistics import JobStatus
 from holdfast.state.directories import file_name
 
@@ -33,11 +44,13 @@ if TYPE_CHECKING:
 
     from holdfast.api.backends import StateBackend
     from holdfast.api.checkpoint_settings import CheckpointSettings
+    from holdfast.api.configuration import Configuration
     from holdfast.checkpoint.statistics import CheckpointingStatistics
     from holdfast.spark.compiler import JobPlan
     from holdfast.spark.epochs import Delivery, EpochResult, JobIdentity
     from holdfast.spark.pinned_calls import PinnedCalls
     from holdfast.spark.restorer import RestoredJob
+    from holdfast.spark.savepoints import SavepointRequest
 
 logger = logging.getLogger("holdfast")
 
@@ -52,6 +65,25 @@ class RecoveryOrder:
     """A checkpoint that the job starts from if it has none of its own."""
     ignore_unclaimed: bool = False
     """Whether state that no operator of the program claims is dropped."""
+    claims: bool = False
+    """Whether the checkpoint is the job's to delete, once it has some of its own."""
+
+
+def recovery_order(
+    configuration: Configuration,
+    path: str | None = None,
+    ignore_unclaimed: bool | None = None,
+    claim_mode: RecoveryClaimMode | None = None,
+) -> RecoveryOrder:
+    """Where a job begins: what is given, else what is configured."""
+    given = configuration.get
+    if ignore_unclaimed is None:
+        ignore_unclaimed = given(IGNORE_UNCLAIMED_STATE)
+    return RecoveryOrder(
+        path or given(RECOVERY_PATH),
+        ignore_unclaimed,
+        claims=(claim_mode or given(CLAIM_MODE)) is RecoveryClaimMode.CLAIM,
+    )
 
 
 class Checkpointing:
@@ -65,15 +97,25 @@ class Checkpointing:
         recovery: RecoveryOrder,
         listeners: tuple[Any, ...] = (),
     ) -> None:
-        """Checkpoints of the job under `job_id`; without settings it takes none."""
+        """Checkpoints of the job under `job_id`.
+
+        Args:
+            job_id: The job.
+            backend: Where local state is kept.
+            settings: How they are taken; None for a job that runs in one pass, of which
+                there can be none, nor savepoints.
+            recovery: Where the job begins.
+            listeners: Objects that are told on the driver how checkpoints end.
+        """
         self._backend = backend
         self._settings = settings
+        self._claims = recovery.claims
         self._listeners = listeners
         storage = settings.storage if settings is not None else JobManagerCheckpointStorage()
         subdirectory = settings is None or settings.create_subdir
         self._files = open_files(storage, job_id, subdirectory)
         self._restorer: Restorer | None = None
-        if settings is not None or recovery.path is not None:
+        if self.periodic or recovery.path is not None:
             self._restorer = Restorer(
                 self._files, recovery.path, ignore_unclaimed=recovery.ignore_unclaimed
             )
@@ -81,10 +123,19 @@ class Checkpointing:
         self._publication: Publication | None = None
 
     @property
+    def periodic(self) -> bool:
+        """Whether checkpoints are taken by the clock; if not, there are savepoints alone."""
+        return self._settings is not None and self._settings.interval_ms is not None
+
+    @property
     def exactly_once(self) -> bool:
         """Whether output waits for checkpoints where its sink allows that."""
         settings = self._settings
-        return settings is not None and settings.mode is CheckpointingMode.EXACTLY_ONCE
+        return (
+            settings is not None
+            and settings.interval_ms is not None
+            and settings.mode is CheckpointingMode.EXACTLY_ONCE
+        )
 
     @property
     def delivery(self) -> Delivery:
@@ -121,19 +172,21 @@ class Checkpointing:
             return
         if self.exactly_once:
             _warn_of_repetition(plan)
-        assert self._restorer is not None
+        restorer = self._restorer
         self._fence = take_fence(self._files)
-        self._checkpointer = Checkpointer(
+        taker = Checkpointer if self.periodic else SavepointTaker
+        self._checkpointer = taker(
             plan,
             settings,
             self._files,
             self._fence,
             calls,
-            self._restorer.completed(),
-            self._restorer.next_id(),
+            [] if restorer is None else restorer.completed(),
+            1 if restorer is None else restorer.next_id(),
             on_failure,
             self._publication,
             self._listeners,
+            savepoints=Savepoints(self._backend, alone=not self.periodic),
         )
 
     def incarnation(self, number: int) -> str:
@@ -153,7 +206,7 @@ class Checkpointing:
 
     def leaves(self, plan: JobPlan, frames: list[DataFrame]) -> dict[str, tuple[int, ...]]:
         """Which of Spark's sources are whose."""
-        if self._restorer is None:
+        if self._settings is None and self._restorer is None:
             return {}
         uids = (source.uid for source in plan.sources)
         return source_leaves(dict(zip(uids, frames, strict=True)))
@@ -180,6 +233,9 @@ class Checkpointing:
                     metadata = restored.metadata
                     self._fence.going_back(metadata.fence, metadata.checkpoint_id)
             self._publication.recover(restored.metadata, restored.files)
+            if keeper is not None and self._claims and restored.files is not self._files:
+                assert isinstance(restored.files, FileSystemFiles)
+                keeper.claimed = ClaimedSnapshot(restored.files, restored.metadata)
         return restored
 
     def begin(
@@ -194,21 +250,28 @@ class Checkpointing:
         self._publication.begin(job)
         if self._checkpointer is not None:
             self._checkpointer.begin_incarnation(
-                job, restored.base, restored.inherited, query_dir, leaves
+                job, restored.base, restored.inherited, query_dir, leaves, restored.origin
             )
 
-    def order(self, *, idle: bool, last: bool = False) -> EpochOrder | None:
+    def order(
+        self, *, idle: bool, last: bool = False, savepoint: SavepointRequest | None = None
+    ) -> EpochOrder | None:
         """See `Barriers.order`."""
         if self._checkpointer is None:
             return None if idle else _NOTHING_SPECIAL
         assert self._settings is not None
-        if last and not self._settings.after_tasks_finish:
+        if last and not (self.periodic and self._settings.after_tasks_finish):
             return None
-        return self._checkpointer.order(idle=idle, last=last)
+        return self._checkpointer.order(idle=idle, last=last, savepoint=savepoint)
+
+    def expire(self) -> None:
+        """See `Barriers.expire`."""
+        if self._checkpointer is not None:
+            self._checkpointer.expire()
 
     def settle(self) -> bool:
         """See `Barriers.settle`."""
-        return self._checkpointer is None or self._checkpointer.settle()
+        return self._checkpointer is None or self._checkpointer.settle() or not self.periodic
 
     def taken(self, order: EpochOrder, result: EpochResult, batch_id: int) -> None:
         """See `Barriers.taken`."""
@@ -225,7 +288,9 @@ class Checkpointing:
 
     def statistics(self) -> CheckpointingStatistics | None:
         """The figures now; None if the job takes no checkpoints."""
-        return None if self._checkpointer is None else self._checkpointer.statistics.snapshot()
+        if self._checkpointer is None or not self.periodic:
+            return None
+        return self._checkpointer.statistics.snapshot()
 
     def close(self, status: JobStatus | None, *, goes_on: bool = False) -> None:
         """The job has ended so; None if another driver has taken it over.
@@ -238,7 +303,7 @@ class Checkpointing:
             self._checkpointer.close()
         if self._publication is not None:
             self._publication.close(ended=status is not None)
-        if self._checkpointer is None or status is None:
+        if self._checkpointer is None or status is None or not self.periodic:
             return
         assert self._settings is not None
         assert self._publication is not None

@@ -111,6 +111,15 @@ class JobPlan:
     lookups: dict[str, LookupJoin] = field(default_factory=dict)
     """Lookup joins, by uid."""
 
+    @property
+    def tasks(self) -> list[tuple[int, int]]:
+        """Level and subtask of every task of an epoch."""
+        return [
+            (level.index, subtask)
+            for level, number in zip(self.levels, self.level_parallelism, strict=True)
+            for subtask in range(number)
+        ]
+
 
 @dataclass(frozen=True)
 class SortedChannel:

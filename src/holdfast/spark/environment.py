@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import uuid
 import warnings
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -14,51 +12,40 @@ from holdfast.api import configuration as conf
 from holdfast.api.backends import EmbeddedRocksDBStateBackend, StateBackend, backend_named
 from holdfast.api.checkpoint_config import CheckpointConfig
 from holdfast.api.checkpoint_options import (
-    IGNORE_UNCLAIMED_STATE,
     INCREMENTAL,
-    RECOVERY_PATH,
     SAVEPOINT_DIR,
     CheckpointingMode,
+    RecoveryClaimMode,
 )
-from holdfast.api.checkpoint_settings import checkpoint_settings
+from holdfast.api.checkpoint_settings import checkpoint_settings, savepoint_settings
 from holdfast.api.configuration import Configuration, RuntimeExecutionMode
 from holdfast.api.configuration_file import load_configuration
 from holdfast.api.driver_sinks import CollectSink
-from holdfast.api.graph import Edge, JobGraph, Kind
-from holdfast.api.inference import infer_type
+from holdfast.api.graph import JobGraph, Kind
 from holdfast.api.parallelism import check_max_parallelism
 from holdfast.api.restart_strategies import FallBack, RestartStrategy, restart_strategy
-from holdfast.api.streams import DataStream
-from holdfast.api.types import StreamType
+from holdfast.checkpoint.pointer import find_snapshot
 from holdfast.errors import ConfigurationError
-from holdfast.spark.checkpointing import Checkpointing, RecoveryOrder
+from holdfast.spark.checkpointing import Checkpointing, recovery_order
 from holdfast.spark.collecting import CollectedResults
 from holdfast.spark.compiler import JobPlan, Settings, compile_job
-from holdfast.spark.indexed_source import IndexedElements, data_source
 from holdfast.spark.job import JobClient, JobExecutionResult, JobOrder, new_job_id
-from holdfast.spark.lookups import make_lookup
 from holdfast.spark.pace import pace_of, runs_as_batch
 from holdfast.spark.progress import wait_watched
-from holdfast.spark.replayable_source import replayed
 from holdfast.spark.session import check_session, local_session
-from holdfast.spark.source import (
-    Source,
-    as_stream,
-    check_classic_frame,
-    check_streaming_frame,
-)
-from holdfast.spark.types import spark_schema, stream_type_of
+from holdfast.spark.source_methods import SourceMethods
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from holdfast.api.checkpointed import CheckpointListener
-    from holdfast.api.lookup import LookupJoin
     from holdfast.api.options import ConfigOption, Duration
-    from holdfast.api.replayable_source import ReplayableSource
+    from holdfast.api.streams import DataStream
+    from holdfast.spark.checkpointing import RecoveryOrder
     from holdfast.spark.incarnation import Pace
+    from holdfast.spark.savepoint_comparison import SavepointComparison
     from holdfast.spark.statistics import EpochStatistics
 
 
@@ -66,7 +53,7 @@ PREVIEW = "preview"
 """Id of the job that `explain` describes."""
 
 
-class StreamExecutionEnvironment:
+class StreamExecutionEnvironment(SourceMethods):
     """Builds streams from sources and runs them as one Spark query."""
 
     def __init__(self, spark: SparkSession, configuration: Configuration) -> None:
@@ -229,127 +216,27 @@ class StreamExecutionEnvironment:
         self._configuration.set(option, value)
         return self
 
-    # Sources
-
-    def from_dataframe(self, df: DataFrame, name: str | None = None) -> DataStream:
-        """A stream of a DataFrame's rows. A static one is bounded, a streaming one is not."""
-        check_classic_frame(df)
-        if df.isStreaming:
-            check_streaming_frame(df)
-            source = Source("a streaming DataFrame", False, lambda _: df, None)
-        else:
-            stream = partial(as_stream, df)
-            source = Source("a static DataFrame", True, stream, lambda: df, one_pass=True)
-        zone = self.spark.conf.get("spark.sql.session.timeZone")
-        stream_type = stream_type_of(df.schema, zone=zone or "UTC")
-        return self._add_source(source, stream_type, name or "Source: dataframe")
-
-    def from_collection(
-        self, collection: Iterable[Any], type_info: Any = None, name: str | None = None
-    ) -> DataStream:
-        """A bounded stream of Python values, in their order."""
-        elements = list(collection)
-        stream_type = infer_type(elements) if type_info is None else StreamType.of(type_info)
-        indexed = IndexedElements(
-            name=f"holdfast_{uuid.uuid4().hex}",
-            type=stream_type,
-            count=len(elements),
-            partitions=1,
-            elements=elements,
-        )
-        return self._add_indexed(indexed, name or "Source: collection", f"{len(elements)} elements")
-
-    def from_generator(
-        self,
-        function: Callable[[int], Any],
-        *,
-        count: int | None = None,
-        rate: float | None = None,
-        type_info: Any = None,
-        name: str | None = None,
-    ) -> DataStream:
-        """A stream of what `function` makes of the numbers 0, 1, 2, ...
-
-        The function must make the same element of a number every time: after a failure
-        elements are made again.
-
-        Args:
-            function: Makes an element from its number.
-            count: Elements there are; the stream is bounded if given.
-            rate: Elements a second; as fast as they are processed if not given.
-            type_info: Type of the elements; taken from the function's annotation if not given.
-            name: Name of the source.
-        """
-        if count is not None and count < 0:
-            raise ConfigurationError(f"from_generator: count must not be negative, not {count}")
-        if rate is not None and rate <= 0:
-            raise ConfigurationError(f"from_generator: rate must be positive, not {rate}")
-        indexed = IndexedElements(
-            name=f"holdfast_{uuid.uuid4().hex}",
-            type=_generated_type(function, type_info),
-            count=count,
-            partitions=self.get_parallelism(),
-            elements=function,
-            rate=rate,
-        )
-        described = "generated" if count is None else f"{count} generated elements"
-        return self._add_indexed(indexed, name or "Source: generator", described)
-
-    def _add_indexed(self, indexed: IndexedElements, name: str, described: str) -> DataStream:
-        schema = spark_schema(indexed.type.schema)
-
-        def register() -> str:
-            limited = dataclasses.replace(
-                indexed,
-                max_rows=self._configuration.get(conf.MAX_EVENTS_PER_EPOCH),
-                partitions=node.parallelism or indexed.partitions,
-            )
-            self.spark.dataSource.register(data_source(limited, schema))
-            return indexed.name
-
-        source = Source(
-            described,
-            indexed.count is not None,
-            lambda _: self.spark.readStream.format(register()).load(),
-            lambda: self.spark.read.format(register()).load(),
-            endless=indexed.count is None,
-        )
-        stream = self._add_source(source, indexed.type, name)
-        [node] = self.graph.nodes[-1:]
-        return stream
-
-    def add_source(
-        self, source: ReplayableSource, type_info: Any = None, name: str | None = None
-    ) -> DataStream:
-        """A stream of what a source of your own gives; see `ReplayableSource`.
-
-        Args:
-            source: The source; it must be picklable.
-            type_info: Type of the elements; taken from the annotation of `read` if not given,
-                and pickled objects if that has none.
-            name: Name of the source.
-        """
-        return self._add_source(*replayed(self.spark, source, type_info, name))
-
-    def _add_source(self, source: Source, stream_type: StreamType, name: str) -> DataStream:
-        node = self.graph.add(Kind.SOURCE, (), stream_type, function=source, name=name)
-        return DataStream(self, (Edge(node, None, stream_type),))
-
-    def lookup(
-        self, stream: StreamType, table: Any, on: Any, refresh_interval: Any, how: str
-    ) -> LookupJoin:
-        """The join of a stream's rows with a table; see `DataStream.lookup_join`."""
-        zone = self.spark.conf.get("spark.sql.session.timeZone")
-        return make_lookup(stream, table, on, refresh_interval, how, zone or "UTC")
-
     # Execution
 
-    def execute(self, job_name: str | None = None) -> JobExecutionResult:
+    def execute(
+        self,
+        job_name: str | None = None,
+        *,
+        from_savepoint: str | None = None,
+        allow_non_restored_state: bool | None = None,
+        claim_mode: RecoveryClaimMode | None = None,
+    ) -> JobExecutionResult:
         """Run what was built since the last execution, and wait for its end.
 
-        An interrupt from the keyboard cancels the job.
+        An interrupt from the keyboard cancels the job. The arguments are those of
+        `execute_async`.
         """
-        client = self.execute_async(job_name)
+        client = self.execute_async(
+            job_name,
+            from_savepoint=from_savepoint,
+            allow_non_restored_state=allow_non_restored_state,
+            claim_mode=claim_mode,
+        )
         shown = self._configuration.get(conf.PROGRESS)
         watched = shown == "on" or (shown == "auto" and sys.stderr.isatty())
         try:
@@ -358,11 +245,29 @@ class StreamExecutionEnvironment:
             client.cancel()
             raise
 
-    def execute_async(self, job_name: str | None = None) -> JobClient:
-        """Start what was built since the last execution."""
+    def execute_async(
+        self,
+        job_name: str | None = None,
+        *,
+        from_savepoint: str | None = None,
+        allow_non_restored_state: bool | None = None,
+        claim_mode: RecoveryClaimMode | None = None,
+    ) -> JobClient:
+        """Start what was built since the last execution.
+
+        Args:
+            job_name: Name of the job.
+            from_savepoint: Savepoint or checkpoint to start from: its directory or its
+                `_metadata` file; what `execution.state-recovery.path` says if not given.
+            allow_non_restored_state: Whether state may be left behind that no operator of the
+                program claims; as `execution.state-recovery.ignore-unclaimed-state`.
+            claim_mode: Whom the savepoint belongs to from now on; as
+                `execution.state-recovery.claim-mode`.
+        """
         settings = self._configuration
         job_id = settings.get(conf.JOB_ID) or new_job_id()
-        checkpointing = self._checkpointing(job_id)
+        given = (from_savepoint, allow_non_restored_state, claim_mode)
+        checkpointing = self._checkpointing(job_id, recovery_order(settings, *given))
         graph, plan, pace = self._compiled(checkpointing)
         order = JobOrder(
             name=job_name or settings.get(conf.JOB_NAME),
@@ -372,6 +277,7 @@ class StreamExecutionEnvironment:
             restarts=self.get_restart_strategy(),
             lasting_id=settings.get(conf.JOB_ID) is not None,
             local_dir=settings.get(conf.LOCAL_STATE_DIR),
+            savepoint_dir=settings.get(SAVEPOINT_DIR),
             listeners=tuple(self._listeners),
         )
         client = JobClient(self.spark, order, checkpointing)
@@ -379,17 +285,16 @@ class StreamExecutionEnvironment:
         self.graph.mark_executed(graph)
         return client
 
-    def _checkpointing(self, job_id: str) -> Checkpointing:
+    def _checkpointing(self, job_id: str, recovery: RecoveryOrder) -> Checkpointing:
         """How the job takes checkpoints; a job that runs in one pass takes none."""
         backend = self.get_state_backend()
         settings = None
         if not pace_of(self.graph.pending(), self._configuration).one_pass:
-            settings = checkpoint_settings(self._configuration)
-            if settings is not None and getattr(backend, "enable_incremental_checkpointing", False):
+            settings = checkpoint_settings(self._configuration) or savepoint_settings(
+                self._configuration
+            )
+            if getattr(backend, "enable_incremental_checkpointing", False):
                 settings = dataclasses.replace(settings, incremental=True)
-        recovery = RecoveryOrder(
-            self._configuration.get(RECOVERY_PATH), self._configuration.get(IGNORE_UNCLAIMED_STATE)
-        )
         listeners = tuple(self._checkpoint_listeners)
         return Checkpointing(job_id, backend, settings, recovery, listeners)
 
@@ -418,12 +323,40 @@ class StreamExecutionEnvironment:
         Calls `open` on a copy of every keyed function, to learn which states it uses.
         """
         from holdfast.spark.explain import explain_job
-        from holdfast.spark.job import preview_rows
 
-        graph, plan, _ = self._compiled(self._checkpointing(PREVIEW))
-        return explain_job(graph, plan, preview_rows(self.spark, plan))
+        graph, plan, _ = self._compiled(
+            self._checkpointing(PREVIEW, recovery_order(self._configuration))
+        )
+        return explain_job(self.spark, graph, plan)
 
-    def _compiled(self, checkpointing: Checkpointing) -> tuple[JobGraph, JobPlan, Pace]:
+    def compare_savepoint(
+        self, path: str, *, allow_non_restored_state: bool | None = None
+    ) -> SavepointComparison:
+        """What starting the program from a savepoint or checkpoint would do, without starting it.
+
+        Calls `initialize_state` and `open` on a copy of every function, to learn which states
+        it uses.
+
+        Args:
+            path: Directory of a savepoint or of a checkpoint, or the `_metadata` file in one.
+            allow_non_restored_state: As of `execute_async`.
+        """
+        from holdfast.spark.savepoint_comparison import compare, fitting_limits
+
+        order = recovery_order(self._configuration, path, allow_non_restored_state)
+        files, metadata = find_snapshot(path)
+        limits = fitting_limits(metadata, self.graph.pending(), self.get_parallelism())
+        graph, plan, _ = self._compiled(self._checkpointing(PREVIEW, order), limits)
+        return compare(
+            *(path, files, metadata, graph, plan),
+            max_parallelism=self.get_max_parallelism(),
+            allow_non_restored_state=order.ignore_unclaimed,
+        )
+
+    def _compiled(
+        self, checkpointing: Checkpointing, limits: dict[str, int] | None = None
+    ) -> tuple[JobGraph, JobPlan, Pace]:
+        """The pending program; `limits` are in place of the stored max parallelism."""
         graph = self.graph.pending()
         settings = self._configuration
         graph.check_uids(generate=settings.get(conf.AUTO_GENERATE_UIDS))
@@ -438,7 +371,9 @@ class StreamExecutionEnvironment:
                 batch_mode=runs_as_batch(graph, settings),
                 job_parameters=self._job_parameters,
                 exactly_once=checkpointing.exactly_once,
-                stored_max_parallelism=checkpointing.max_parallelism(),
+                stored_max_parallelism=(
+                    checkpointing.max_parallelism() if limits is None else limits
+                ),
             ),
         )
         return graph, plan, pace
@@ -460,11 +395,3 @@ class StreamExecutionEnvironment:
                 "state again: " + "; ".join(map(str, missing)) + '; call .uid("...") on each',
                 stacklevel=4,
             )
-
-
-def _generated_type(function: Callable[[int], Any], type_info: object) -> StreamType:
-    from holdfast.api.types import declared_output
-
-    if type_info is not None:
-        return StreamType.of(type_info)
-    return declared_output(function, per_element=True) or infer_type([function(0)])

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import TYPE_CHECKING, Any
 
-from pyspark import cloudpickle
-
-from holdfast.api.functions import Function, RuntimeContext
+from holdfast.api.functions import Function
 from holdfast.api.graph import Exchange, Kind
-from holdfast.api.metrics import MetricGroup
 from holdfast.api.windowing import Windowing
+from holdfast.spark.declared_states import declared_states
+from holdfast.spark.epochs import EpochOrder, EpochRunner, JobIdentity
+from holdfast.spark.pinning import Pinning
+from holdfast.spark.restore_checks import operators_of
+from holdfast.spark.session import QUERY_SETTINGS, settings
+from holdfast.spark.statistics import StatisticsKeeper
+from holdfast.spark.types import spark_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from holdfast.api.descriptors import StateDescriptor
     from holdfast.api.graph import Edge, JobGraph, Node
@@ -23,44 +24,7 @@ if TYPE_CHECKING:
     from holdfast.spark.compiler import JobPlan
 
 
-class _RecordingContext(RuntimeContext):
-    """Notes which states a function asks for."""
-
-    def __init__(self) -> None:
-        self.descriptors: list[StateDescriptor] = []
-
-    def _note(self, descriptor: StateDescriptor) -> Any:
-        self.descriptors.append(descriptor)
-
-    get_state = get_list_state = get_map_state = _note
-    get_reducing_state = get_aggregating_state = _note
-
-    def get_index_of_this_subtask(self) -> int:
-        return 0
-
-    def get_number_of_parallel_subtasks(self) -> int:
-        return 1
-
-    def get_max_number_of_parallel_subtasks(self) -> int:
-        return 1
-
-    def get_attempt_number(self) -> int:
-        return 0
-
-    def get_task_name(self) -> str:
-        return "explain"
-
-    def get_job_parameter(self, key: str, default: str | None = None) -> str | None:
-        return default
-
-    def get_job_parameters(self) -> Mapping[str, str]:
-        return {}
-
-    def get_metrics_group(self) -> MetricGroup:
-        return MetricGroup()
-
-
-def explain_job(graph: JobGraph, plan: JobPlan, epoch_rows: DataFrame) -> str:
+def explain_job(spark: SparkSession, graph: JobGraph, plan: JobPlan) -> str:
     """Operators with uids and states, then the Spark plan of an epoch."""
     lines = ["== Job graph =="]
     for node in graph.nodes:
@@ -70,9 +34,23 @@ def explain_job(graph: JobGraph, plan: JobPlan, epoch_rows: DataFrame) -> str:
             lines.append(f"      time {_strategy_text(node.details)}")
         if isinstance(node.details, Windowing):
             lines.append(f"      windows {node.details}")
-        lines += [f"      state {text}" for text in _states(node)]
-    lines += ["", "== Spark plan of an epoch ==", _spark_plan(epoch_rows)]
+        lines += [f"      state {text}" for text in _states(node, plan)]
+    lines += ["", "== Spark plan of an epoch ==", _spark_plan(_epoch_rows(spark, plan))]
     return "\n".join(lines)
+
+
+def _epoch_rows(spark: SparkSession, plan: JobPlan) -> DataFrame:
+    """The plan of an epoch, over empty DataFrames in place of the sources'."""
+    job = JobIdentity("preview", "preview", None)
+    runner = EpochRunner(spark, plan, job, StatisticsKeeper(plan), Pinning(spark))
+    schemas = [spark_schema(source.node.output.schema) for source in plan.sources]
+    with settings(spark, QUERY_SETTINGS):
+        frames = [spark.createDataFrame([], schema) for schema in schemas]
+        # An idle one: nothing is read for it, such as the tables of lookup joins.
+        rows = runner.rows(runner.first_rows(frames), EpochOrder(idle=True))
+        # Planned here, while the settings are in force.
+        rows._jdf.queryExecution().executedPlan()
+        return rows
 
 
 def _node_line(node: Node, plan: JobPlan) -> str:
@@ -121,21 +99,22 @@ def _strategy_text(strategy: WatermarkStrategy) -> str:
     return text
 
 
-def _states(node: Node) -> list[str]:
-    """States that a function asks for in `open`, tried on a copy of it."""
+def _states(node: Node, plan: JobPlan) -> list[str]:
+    """States that an operator asks for; its function is tried, on a copy of it."""
     if not node.keyed:
         return []
     if node.kind is Kind.REDUCE:
         return [f"value 'reduced': {node.output}"]
     if not isinstance(node.function, Function):
         return []
-    context = _RecordingContext()
-    try:
-        copy = pickle.loads(cloudpickle.dumps(node.function))  # type: ignore[no-untyped-call]
-        copy.open(context)
-    except Exception as error:
-        return [f"unknown before it runs: open() raised {type(error).__name__}: {error}"]
-    return [f"{d.kind} {d.name!r}: {_type_text(d)}{_ttl_text(d)}" for d in context.descriptors]
+    operator = operators_of(plan)[plan.uids[node.id]]
+    declared = declared_states(operator, plan.levels[0].job_parameters)
+    found = [f"{d.kind} {d.name!r}: {_type_text(d)}{_ttl_text(d)}" for d in declared.keyed.values()]
+    return (
+        found
+        if declared.unknown is None
+        else [*found, f"unknown before it runs: {declared.unknown}"]
+    )
 
 
 def _ttl_text(descriptor: StateDescriptor) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from pyspark import InheritableThread
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from holdfast.spark.epochs import EpochOrder, EpochResult, EpochRunner
+    from holdfast.spark.savepoints import SavepointRequest
 
 LOOK_AROUND = 0.05
 """Seconds between two looks at whether a checkpoint is due though no data comes."""
@@ -54,11 +56,17 @@ class Pace:
 class Barriers(Protocol):
     """Who decides which epochs end in a checkpoint, and takes it from there."""
 
-    def order(self, *, idle: bool, last: bool = False) -> EpochOrder | None:
+    def order(
+        self, *, idle: bool, last: bool = False, savepoint: SavepointRequest | None = None
+    ) -> EpochOrder | None:
         """What the next epoch is told; for one without input, None if it need not run.
 
-        The `last` one is for a checkpoint of all that was processed before the job ends.
+        The `last` one is for a checkpoint of all that was processed before the job ends. One
+        with a `savepoint` carries it.
         """
+
+    def expire(self) -> None:
+        """Give up checkpoints that have taken too long."""
 
     def settle(self) -> bool:
         """Wait for the end of the checkpoint taken last; whether it contains everything."""
@@ -109,6 +117,8 @@ class Incarnation:
         self.query: StreamingQuery | None = None
         self._idle_group = f"{name}-idle"
         self._failure: BaseException | None = None
+        self._is_finished = False
+        """Whether a savepoint holds all that was processed, and nothing more is to be."""
         self._stopping = threading.Event()
         self._ended = threading.Event()
         self._lock = threading.Lock()
@@ -157,6 +167,68 @@ class Incarnation:
         while not self._ended.wait(CANCEL_AGAIN):
             self._spark.sparkContext.cancelJobGroup(self._name)
 
+    def take_savepoint(self, request: SavepointRequest) -> None:
+        """Run an epoch that carries a savepoint; returns at the end of the epoch."""
+        self._between_epochs(request, partial(self._run_savepoint_epoch, request))
+
+    def finish_with_savepoint(
+        self, request: SavepointRequest, *, drain: bool, on_complete: Callable[[], None]
+    ) -> None:
+        """Take a savepoint of all that was read, and end.
+
+        If the savepoint fails, everything goes on as if nothing had been asked for.
+
+        Args:
+            request: The savepoint.
+            drain: Whether event time comes to its end first, so that all its timers fire.
+            on_complete: Called when the savepoint is complete, before the end.
+        """
+
+        def finish() -> None:
+            if drain:
+                self._drain()
+                self._end_time(at_once=True)
+            self._run_savepoint_epoch(request)
+            # Still with the lock: no epoch may follow that the savepoint does not contain.
+            if self._wait_for(request):
+                on_complete()
+                self._is_finished = True
+                self._stopping.set()
+
+        self._between_epochs(request, finish)
+        if self._stopping.is_set():
+            self.stop()
+
+    def _between_epochs(self, request: SavepointRequest, work: Callable[[], None]) -> None:
+        """Do some work for a savepoint when no epoch runs, and let none begin meanwhile."""
+        self._join_idle_group()
+        with self._lock:
+            if self._is_ending() or self._ended.is_set():
+                request.fail("the job has ended, or is about to")
+                return
+            try:
+                work()
+            except BaseException as failure:
+                request.fail(str(original_error(failure)))
+                self.break_off(failure)
+
+    def _wait_for(self, request: SavepointRequest) -> bool:
+        """Wait for the end of a savepoint, unless the job ends first; whether it is complete."""
+        while not request.is_decided:
+            self._barriers.expire()
+            if self._stopping.wait(LOOK_AROUND) or self._failure is not None:
+                request.fail("the job has ended")
+        return request.is_complete
+
+    def _run_savepoint_epoch(self, request: SavepointRequest) -> None:
+        # What is left over of the input has to be processed first.
+        idle = not self._runner.channel_rows
+        order = self._barriers.order(idle=idle, savepoint=request)
+        assert order is not None
+        batch_id = -1 if self._last_batch is None else self._last_batch
+        with settings(self._spark, QUERY_SETTINGS):
+            self._run_epoch(None, order, batch_id)
+
     def break_off(self, failure: BaseException) -> None:
         """Let it fail, for a reason that lies outside of its epochs."""
         if self._failure is None:
@@ -183,6 +255,9 @@ class Incarnation:
     def _run_batch(self, batch: DataFrame, batch_id: int) -> None:
         self._keep_interval()
         with self._lock:
+            if self._is_finished:
+                # Whoever goes on from the savepoint reads it again.
+                return
             order = self._barriers.order(idle=False)
             assert order is not None
             self._run_epoch(batch, replace(order, last=self._pace.one_pass), batch_id)
@@ -290,9 +365,14 @@ class Incarnation:
             if not self._run_idle_epoch(last=True):
                 return
 
-    def _end_time(self) -> None:
-        """Let everything fire that still waits, if all input there will ever be is processed."""
-        if not self._pace.ends or self._last_batch is None or self._is_ending():
+    def _end_time(self, *, at_once: bool = False) -> None:
+        """Let everything fire that still waits, if all input there will ever be is processed.
+
+        Args:
+            at_once: Whether it is to end though more input could come.
+        """
+        ends = self._pace.ends or at_once
+        if not ends or self._last_batch is None or self._is_ending():
             return
         if self._runner.has_pending_timers:
             order = self._barriers.order(idle=False)

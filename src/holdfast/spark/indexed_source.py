@@ -24,6 +24,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from holdfast.api.inference import infer_type
+from holdfast.api.types import StreamType, declared_output
 from holdfast.clock import monotonic, wait
 from holdfast.errors import UserFunctionError
 from holdfast.runtime.operators import user_traceback
@@ -36,8 +38,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
-
-    from holdfast.api.types import StreamType
 
 pickle_by_value_with(cloudpickle.dumps)
 
@@ -193,3 +193,10 @@ def data_source(source: IndexedElements, schema: StructType) -> type[DataSource]
             return _StreamReader(source)
 
     return Indexed
+
+
+def generated_type(function: Callable[[int], Any], type_info: object) -> StreamType:
+    """Type of what a generator makes: as declared, or that of its first element."""
+    if type_info is not None:
+        return StreamType.of(type_info)
+    return declared_output(function, per_element=True) or infer_type([function(0)])

@@ -12,11 +12,13 @@ import tempfile
 import threading
 import uuid
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
 from pyspark import InheritableThread
 
+from holdfast.api.checkpoint_options import SavepointFormatType
 from holdfast.checkpoint.restart import RestartTracker
 from holdfast.clock import SystemClock, monotonic
 from holdfast.errors import (
@@ -27,8 +29,7 @@ from holdfast.errors import (
     RestoreError,
     SinkError,
 )
-from holdfast.spark.epochs import EpochOrder, EpochRunner, JobIdentity
-from holdfast.spark.event_time import held_back
+from holdfast.spark.epochs import EpochRunner, JobIdentity
 from holdfast.spark.executors import ExecutorWatch
 from holdfast.spark.failures import original_error
 from holdfast.spark.incarnation import Incarnation
@@ -36,9 +37,10 @@ from holdfast.spark.local_state import delete_local_state, local_state_root
 from holdfast.spark.pinned_calls import PinnedCalls
 from holdfast.spark.pinning import Pinning
 from holdfast.spark.query_log import lay_out
+from holdfast.spark.savepoints import SavepointRequest
 from holdfast.spark.session import QUERY_SETTINGS, is_alive, settings
 from holdfast.spark.statistics import EpochStatistics, JobStatistics, JobStatus, StatisticsKeeper
-from holdfast.spark.types import spark_schema
+from holdfast.spark.time_keeper import warn_of_held_time
 from holdfast.state.directories import claim_job, sweep_dead_jobs
 from holdfast.state.machine import ProcessIdentity
 
@@ -86,6 +88,8 @@ class JobOrder:
     lasting_id: bool = False
     """Whether other runs of the job have the same id."""
     local_dir: str | None = None
+    savepoint_dir: str | None = None
+    """Directory of savepoints for which none is named."""
     listeners: tuple[Callable[[EpochStatistics], None], ...] = ()
 
 
@@ -115,6 +119,8 @@ class JobClient:
         self._status = JobStatus.RUNNING
         self._failure: BaseException | None = None
         self._cancelled = threading.Event()
+        self._has_savepoint = False
+        """Whether the job was ended with a savepoint, from which it goes on."""
         self._ended = threading.Event()
         self._started = monotonic()
         self._runtime_ms = 0
@@ -165,6 +171,104 @@ class JobClient:
         if self._incarnation is not None:
             self._incarnation.stop()
 
+    def trigger_savepoint(
+        self,
+        directory: str | None = None,
+        format_type: SavepointFormatType = SavepointFormatType.CANONICAL,
+        timeout: float | None = None,
+    ) -> str:
+        """Take a savepoint while the job goes on; where it is, once it is complete.
+
+        Args:
+            directory: Path or URL below which it gets a directory of its own; what
+                `execution.checkpointing.savepoint-dir` says if not given.
+            format_type: Tables that any tool reads, or the files of the state backend.
+            timeout: Seconds to wait at most; a TimeoutError is raised after that, and the
+                savepoint goes on.
+
+        Raises:
+            CheckpointError: The savepoint failed; the job goes on.
+        """
+        request = self._savepoint_request(directory, format_type)
+        self._in_background(partial(Incarnation.take_savepoint, request=request))
+        return request.result(timeout)
+
+    def stop_with_savepoint(
+        self,
+        directory: str | None = None,
+        *,
+        drain: bool = False,
+        format_type: SavepointFormatType = SavepointFormatType.CANONICAL,
+    ) -> str:
+        """Take a savepoint of all that was read, and end the job well; where it is.
+
+        If the savepoint fails, the job goes on as if nothing had been asked for.
+
+        Args:
+            directory: As for `trigger_savepoint`.
+            drain: Whether event time comes to its end first, so that all its timers fire and
+                windows close: for jobs that are not to be resumed.
+            format_type: As for `trigger_savepoint`.
+
+        Raises:
+            CheckpointError: The savepoint failed.
+        """
+        return self._end_with_savepoint(directory, format_type, drain=drain, cancel=False)
+
+    def cancel_with_savepoint(
+        self,
+        directory: str | None = None,
+        format_type: SavepointFormatType = SavepointFormatType.CANONICAL,
+    ) -> str:
+        """Take a savepoint and cancel the job; as `stop_with_savepoint`, but it is cancelled."""
+        return self._end_with_savepoint(directory, format_type, drain=False, cancel=True)
+
+    def _end_with_savepoint(
+        self, directory: str | None, form: SavepointFormatType, *, drain: bool, cancel: bool
+    ) -> str:
+        request = self._savepoint_request(directory, form)
+
+        def complete() -> None:
+            self._has_savepoint = True
+            if cancel:
+                self._cancelled.set()
+
+        self._in_background(
+            partial(
+                Incarnation.finish_with_savepoint,
+                request=request,
+                drain=drain,
+                on_complete=complete,
+            )
+        )
+        path = request.result()
+        self._ended.wait()
+        return path
+
+    def _savepoint_request(
+        self, directory: str | None, form: SavepointFormatType
+    ) -> SavepointRequest:
+        if self._order.pace.one_pass:
+            raise JobExecutionError(
+                f"job {self._name!r} runs in one pass and keeps no state, so there is nothing to "
+                "take a savepoint of; set the runtime mode to STREAMING"
+            )
+        return SavepointRequest.at(directory or self._order.savepoint_dir, self.job_id, form)
+
+    def _in_background(self, work: Callable[[Incarnation], None]) -> None:
+        """Let the incarnation that runs now do something between two epochs."""
+        incarnation = self._incarnation
+        if self._status is not JobStatus.RUNNING or incarnation is None:
+            raise JobExecutionError(
+                f"job {self._name!r} is {self._status.name}; a savepoint is taken of a running job"
+            )
+        if threading.get_ident() == incarnation.epoch_thread:
+            raise JobExecutionError(
+                f"job {self._name!r}: a savepoint is taken at the end of an epoch, and an epoch "
+                "that waits for it does not end; ask for it from another thread"
+            )
+        InheritableThread(target=work, args=(incarnation,), daemon=True).start()
+
     def result(self, timeout: float | None = None) -> JobExecutionResult:
         """Wait for the end; raises `JobExecutionError` if the job failed.
 
@@ -204,25 +308,8 @@ class JobClient:
         self._checkpointing.open(self._spark, self._plan, self._calls, self._break_off)
         self._frames = [self._frame(source) for source in self._plan.sources]
         self._watch = ExecutorWatch(self._spark, self._pinning, self._break_off)
-        self._warn_of_held_time()
+        warn_of_held_time(self._name, self._plan)
         self._prepared = True
-
-    def _warn_of_held_time(self) -> None:
-        names = {
-            operator.uid: operator.name
-            for level in self._plan.levels
-            for operator in level.operators
-            if operator.has_timers
-        }
-        held = [names[uid] for uid in held_back(self._plan.time) if uid in names]
-        if held:
-            logger.warning(
-                "job %r: the watermark of %s stays where it is until the job ends, since one of "
-                "its inputs has watermarks and another has none; call "
-                "assign_timestamps_and_watermarks on that one too",
-                self._name,
-                ", ".join(map(repr, held)),
-            )
 
     def _frame(self, source: SourcePlan) -> DataFrame:
         if self._order.pace.one_pass:
@@ -268,7 +355,7 @@ class JobClient:
             self._frames,
             query_dir,
             self._end_epoch,
-            None if restored.metadata is None else restored.metadata.batch_id,
+            restored.batch_id,
         )
         self._incarnation.start()
         self._ran = True
@@ -354,7 +441,7 @@ class JobClient:
         # that does not fit its checkpoints, or did not start, is corrected and started again.
         kept = not self._ran or isinstance(self._failure, FencedError | RestoreError)
         # A job of the same id finds them, and goes on with what has come meanwhile.
-        goes_on = self._order.lasting_id and not self._order.pace.ends
+        goes_on = self._order.lasting_id and not self._order.pace.ends and not self._has_savepoint
         self._checkpointing.close(None if kept else self._status, goes_on=goes_on)
 
     def _close_runner(self) -> None:
@@ -403,17 +490,3 @@ def _scratch_directory() -> Path:
 def new_job_id() -> str:
     """An id that no other job has."""
     return uuid.uuid4().hex
-
-
-def preview_rows(spark: SparkSession, plan: JobPlan) -> DataFrame:
-    """The plan of an epoch, over empty DataFrames in place of the sources'."""
-    job = JobIdentity("preview", "preview", None)
-    runner = EpochRunner(spark, plan, job, StatisticsKeeper(plan), Pinning(spark))
-    schemas = [spark_schema(source.node.output.schema) for source in plan.sources]
-    with settings(spark, QUERY_SETTINGS):
-        frames = [spark.createDataFrame([], schema) for schema in schemas]
-        # An idle one: nothing is read for it, such as the tables of lookup joins.
-        rows = runner.rows(runner.first_rows(frames), EpochOrder(idle=True))
-        # Planned here, while the settings are in force.
-        rows._jdf.queryExecution().executedPlan()
-        return rows

@@ -80,8 +80,11 @@ def capture(
     """The position at the end of `batch_id`, the newest batch that has begun to run.
 
     With `since`, an earlier position of the same query or the one it was laid out from,
-    logs hold only what is new: `join` puts them together.
+    logs hold only what is new: `join` puts them together. Before the first batch, -1, nothing
+    was read.
     """
+    if batch_id < 0:
+        return QueryPosition(batch_id, "", {})
     metadata, offsets = _read_offsets(query_dir, batch_id)
     previous: Sequence[str | None] = [None] * len(offsets)
     if batch_id > 0:

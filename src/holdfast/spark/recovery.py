@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.api.graph import Kind
+from holdfast.checkpoint.operator_states import read_operator_states
 from holdfast.errors import RestoreError
+from holdfast.spark.restore_checks import misfits, operators_of
 from holdfast.spark.snapshot_transfer import Restore, StoredCopy
 from holdfast.state.key_groups import key_groups
-from holdfast.state.redistribution import OperatorStateSnapshot, redistribute
+from holdfast.state.local_snapshot import CANONICAL
+from holdfast.state.redistribution import redistribute
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -47,15 +49,13 @@ def restores(
     Raises:
         RestoreError: The checkpoint does not fit the program.
     """
-    operators = {op.uid: op for level in plan.levels for op in level.operators}
-    if not ignore_unclaimed:
-        _check_waiting(metadata, plan)
-        _check_claimed(metadata, operators)
-        _check_sources(metadata, plan)
+    for misfit in misfits(metadata, plan):
+        if not (ignore_unclaimed and misfit.can_be_allowed):
+            raise RestoreError(misfit.text)
+    operators = operators_of(plan)
     for snapshot in metadata.operators:
         operator = operators.get(snapshot.uid)
         if operator is not None:
-            _check(snapshot, operator, ground.backend)
             yield from _operator_restores(metadata, snapshot, operator, ground, files)
 
 
@@ -69,6 +69,7 @@ def _operator_restores(
     job = ground.job
     shares = _operator_state(snapshot, operator, files)
     stores = {store.subtask: store for store in snapshot.subtasks}
+    kind = next((store.backend for store in snapshot.subtasks), CANONICAL)
     same = snapshot.parallelism == operator.parallelism
     for subtask in range(operator.parallelism):
         groups = key_groups(subtask, operator.parallelism, operator.max_parallelism)
@@ -101,7 +102,8 @@ def _operator_restores(
                 )
                 for store in chosen
             ),
-            whole=same and bool(chosen),
+            kind=kind,
+            whole=same and bool(chosen) and kind == ground.backend.name,
             key_groups=groups,
             operator_state=shares[subtask],
         )
@@ -111,73 +113,8 @@ def _operator_state(
     snapshot: OperatorSnapshot, operator: OperatorPlan, files: JobCheckpointFiles
 ) -> list[bytes | None]:
     """The operator state of every new subtask."""
-    old: list[OperatorStateSnapshot | None] = [None] * snapshot.parallelism
-    for store in snapshot.subtasks:
-        if store.operator_state is not None:
-            data = files.read_bytes(store.operator_state)
-            old[store.subtask] = OperatorStateSnapshot.decode(data)
+    old = read_operator_states(snapshot, files)
     if all(state is None for state in old):
         return [None] * operator.parallelism
     new = redistribute(old, operator.parallelism, operator.max_parallelism)
     return [state.encode() for state in new]
-
-
-def _check_claimed(metadata: CheckpointMetadata, operators: Mapping[str, OperatorPlan]) -> None:
-    unclaimed = [op for op in metadata.operators if op.uid not in operators and op.subtasks]
-    if unclaimed:
-        named = "; ".join(f"{op.name!r} (uid {op.uid!r})" for op in unclaimed)
-        raise RestoreError(
-            f"cannot map the state in checkpoint {metadata.checkpoint_id} to the program: it has "
-            f"no operator for that of {named}. Give the operators their old uids back, or set "
-            "execution.state-recovery.ignore-unclaimed-state to true to drop that state"
-        )
-
-
-def _check_waiting(metadata: CheckpointMetadata, plan: JobPlan) -> None:
-    """Refuse to lose output that is not published, or input that is not processed."""
-    sinks, inputs = set(plan.frame_sinks), set()
-    for level in plan.levels:
-        for place, operator in enumerate(level.operators):
-            if operator.kind is Kind.WRITER:
-                sinks.add(operator.uid)
-            # Another parallelism may chain an operator, which then reads no channel of its own.
-            channels = sum(place in places for places in level.entries.values())
-            inputs |= {(operator.uid, number) for number in range(channels)}
-    output = {one.uid for one in metadata.committables} - sinks
-    waiting = {one.uid for one in metadata.channel_state if (one.uid, one.input) not in inputs}
-    if output or waiting:
-        what = "output that no sink" if output else "input that no operator"
-        raise RestoreError(
-            f"checkpoint {metadata.checkpoint_id} holds {what} of the program takes (uid "
-            f"{', '.join(map(repr, sorted(output or waiting)))}). Start the program with the uids "
-            "and the parallelism that it was taken with, or set "
-            "execution.state-recovery.ignore-unclaimed-state to true to drop it"
-        )
-
-
-def _check_sources(metadata: CheckpointMetadata, plan: JobPlan) -> None:
-    uids = {source.uid for source in plan.sources}
-    unclaimed = [source.uid for source in metadata.sources if source.uid not in uids]
-    if unclaimed:
-        raise RestoreError(
-            f"checkpoint {metadata.checkpoint_id} has the positions of sources that the program "
-            f"does not have: {', '.join(map(repr, unclaimed))}. A source under another uid starts "
-            "from its beginning, upon state that has seen its elements already. Give the sources "
-            "their old uids back, or set execution.state-recovery.ignore-unclaimed-state to true"
-        )
-
-
-def _check(snapshot: OperatorSnapshot, operator: OperatorPlan, backend: StateBackend) -> None:
-    who = f"operator {operator.name!r} (uid {operator.uid!r})"
-    if snapshot.max_parallelism != operator.max_parallelism:
-        raise RestoreError(
-            f"max parallelism mismatch: {who} has {operator.max_parallelism} and its state was "
-            f"written with {snapshot.max_parallelism}; set_max_parallelism("
-            f"{snapshot.max_parallelism}), or leave it out to take over the stored one"
-        )
-    kinds = {store.backend for store in snapshot.subtasks} - {backend.name}
-    if kinds:
-        raise RestoreError(
-            f"{who}: its state was written by the {kinds.pop()} backend, and the job uses "
-            f"{backend.name}; a checkpoint can be restored with its own backend only"
-        )

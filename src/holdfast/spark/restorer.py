@@ -12,11 +12,11 @@ from holdfast.checkpoint.completed import (
     checkpoint_ids,
     completed_checkpoints,
     load,
-    load_newest,
-    resolve_pointer,
     verify_handles,
 )
 from holdfast.checkpoint.fence import still_valid
+from holdfast.checkpoint.metadata import identity_of
+from holdfast.checkpoint.pointer import find_snapshot
 from holdfast.checkpoint.staging import FileStaging
 from holdfast.checkpoint.statistics import RestoreStatistics
 from holdfast.checkpoint.storage import checkpoint_directory, metadata_name
@@ -26,6 +26,7 @@ from holdfast.runtime.plan import ChannelRows
 from holdfast.spark.epochs import StartingPoint
 from holdfast.spark.outbox import staged_rows
 from holdfast.spark.recovery import Ground, restores
+from holdfast.spark.restore_checks import kept_rows_misfits
 from holdfast.spark.snapshot_transfer import restore_one
 from holdfast.spark.source_snapshots import position_of
 from holdfast.state.directories import delete_incarnations
@@ -62,7 +63,14 @@ class RestoredJob:
     """The checkpoint, if later ones may build upon its files."""
     inherited: frozenset[tuple[str, int]] = frozenset()
     """Stores that took its files over as they are."""
+    origin: str = ""
+    """Names the snapshot that the job's first checkpoint began from."""
     statistics: RestoreStatistics | None = None
+
+    @property
+    def batch_id(self) -> int | None:
+        """Last micro-batch that the state contains; None if it contains none."""
+        return None if self.position is None else self.position.batch_id
 
 
 FRESH = RestoredJob(StartingPoint())
@@ -148,6 +156,8 @@ class Restorer:
                 _tidy(plan, ground, calls)
                 return restored
             except CorruptCheckpointError as error:
+                if files is not self._files:
+                    raise RestoreError(f"{self._pointer} cannot be restored: {error}") from error
                 passed_over.append(metadata.checkpoint_id)
                 logger.warning(
                     "checkpoint %d cannot be restored, falling back to the one before it: %s",
@@ -171,22 +181,32 @@ class Restorer:
         unreadable = self._written().difference(checkpoint_id for _, checkpoint_id in complete)
         for checkpoint_id in [*sorted(unreadable, reverse=True), *ordered]:
             try:
-                yield self._files, load(self._files, checkpoint_id)
+                metadata = load(self._files, checkpoint_id)
+                self._check_origin(metadata)
+                yield self._files, metadata
             except CorruptCheckpointError as error:
                 logger.warning("checkpoint %d cannot be used: %s", checkpoint_id, error)
                 if passed_over is not None:
                     passed_over.append(checkpoint_id)
         if not ordered and not unreadable and self._pointer is not None:
-            files, chosen = resolve_pointer(self._pointer)
-            if chosen is not None:
-                yield files, load(files, chosen)
-                return
-            metadata, refusals = load_newest(files)
-            for refusal in refusals:
-                logger.warning("checkpoint %d: %s", refusal.checkpoint_id, refusal.reason)
-            if metadata is None:
-                raise RestoreError(f"{self._pointer}: no checkpoint there can be restored")
-            yield files, metadata
+            yield find_snapshot(self._pointer)
+
+    def _check_origin(self, metadata: CheckpointMetadata) -> None:
+        """Refuse a savepoint where the job has checkpoints that it did not begin from."""
+        if self._pointer is None:
+            return
+        try:
+            _, given = find_snapshot(self._pointer)
+        except RestoreError:
+            # It was claimed, or disposed of since: the job goes on from its own.
+            return
+        if given.is_savepoint and metadata.origin != identity_of(given):
+            raise RestoreError(
+                f"{self._pointer}: the job is to start from this savepoint, and has checkpoints "
+                f"of its own that did not begin from it, up to {metadata.checkpoint_id}: "
+                f"{self._files.root}. Start it under another job id, or without the savepoint to "
+                "go on from its own checkpoints"
+            )
 
     def _written(self) -> set[int]:
         """Checkpoints of the job that have metadata, be it readable or not."""
@@ -205,6 +225,8 @@ class Restorer:
         calls: PinnedCalls,
     ) -> RestoredJob:
         start = monotonic()
+        if files is not self._files:
+            _check_kept_files(metadata, plan)
         wanted = list(
             restores(metadata, plan, ground, files, ignore_unclaimed=self._ignore_unclaimed)
         )
@@ -216,11 +238,14 @@ class Restorer:
         items = [(one.subtask, tasks[one.uid], one) for one in wanted]
         group = f"holdfast-restore-{ground.job.incarnation}"
         done = list(calls.map(partial(restore_one, files=files), items, group))
-        path = f"{files.root}/{checkpoint_directory(metadata.checkpoint_id)}"
+        path = files.root
+        if not metadata.is_savepoint:
+            path = f"{path}/{checkpoint_directory(metadata.checkpoint_id)}"
         position = position_of(metadata, files)
         age = self._clock.now_ms() - metadata.completed_ms
         logger.warning(
-            "restored from checkpoint %d of epoch %d, completed %.1f s ago: %s",
+            "restored from %s %d of epoch %d, completed %.1f s ago: %s",
+            "savepoint" if metadata.is_savepoint else "checkpoint",
             metadata.checkpoint_id,
             metadata.epoch,
             age / 1000,
@@ -235,12 +260,13 @@ class Restorer:
                 frozenset(operator.uid for operator in metadata.operators if _had_timers(operator)),
             ),
             job=ground.job,
-            position=position,
+            position=position if position.batch_id >= 0 else None,
             metadata=metadata,
             files=files,
             # The files of another job may go at any time: nothing may build upon them.
             base=metadata if files is self._files else None,
             inherited=frozenset((one.uid, one.subtask) for one in wanted if one.whole),
+            origin=(metadata.origin or "") if files is self._files else identity_of(metadata),
             statistics=RestoreStatistics(
                 checkpoint_id=metadata.checkpoint_id,
                 timestamp=self._clock.now_ms(),
@@ -290,6 +316,11 @@ class Restorer:
                 )
             )
         return tuple(found)
+
+
+def _check_kept_files(metadata: CheckpointMetadata, plan: JobPlan) -> None:
+    for misfit in kept_rows_misfits(metadata, plan):
+        raise RestoreError(misfit.text)
 
 
 def _had_timers(operator: OperatorSnapshot) -> bool:

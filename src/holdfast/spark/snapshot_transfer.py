@@ -18,8 +18,9 @@ from holdfast.checkpoint.transfer import download_snapshot, upload_bytes, upload
 from holdfast.clock import monotonic
 from holdfast.errors import HoldfastError
 from holdfast.runtime.report import OPERATOR_STATE, STORE
+from holdfast.spark.savepoint_parts import SavepointPart, write_part
 from holdfast.state.directories import claim_job, job_directory, make_private, store_directory
-from holdfast.state.local_snapshot import open_snapshot
+from holdfast.state.local_snapshot import open_snapshot_of
 from holdfast.state.open_store import open_store
 from holdfast.state.redistribution import OperatorStateSnapshot
 from holdfast.state.restore_store import restore_store
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from holdfast.api.backends import StateBackend
     from holdfast.checkpoint.handles import FileHandle, Handle
     from holdfast.checkpoint.storage import Cancelled, JobCheckpointFiles
+    from holdfast.spark.savepoint_parts import SavepointTarget
     from holdfast.state.machine import ProcessIdentity
 
 
@@ -48,6 +50,8 @@ class Upload:
     """Whether the local snapshot stays, for a quick recovery."""
     obsolete: str | None = None
     """A local snapshot of long ago, which goes."""
+    savepoint: SavepointTarget | None = None
+    """A savepoint that gets its part of it too."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ class Uploaded:
     operator_state: Handle | None
     uploaded_size: int
     duration_ms: int
+    savepoint: SavepointPart | None = None
 
 
 def upload_one(
@@ -79,6 +84,11 @@ def upload_one(
 
 def _upload(upload: Upload, files: JobCheckpointFiles, cancelled: Cancelled) -> Uploaded:
     start = monotonic()
+    target = upload.savepoint
+    if target is not None and target.alone:
+        alone = _savepoint_part(upload, target, cancelled)
+        duration = int((monotonic() - start) * 1000)
+        return Uploaded(upload, alone.files, alone.operator_state, alone.size, duration, alone)
     where = {"uid": upload.uid, "subtask": upload.subtask, "checkpoint": upload.checkpoint_id}
     faults.reach("before-upload", **where)
     directory = Path(upload.directory)
@@ -101,8 +111,28 @@ def _upload(upload: Upload, files: JobCheckpointFiles, cancelled: Cancelled) -> 
         )
         size += len(data)
     faults.reach("after-upload", **where)
+    part = None if target is None else _added_part(upload, target, cancelled)
     duration = int((monotonic() - start) * 1000)
-    return Uploaded(upload, handles, operator_state, size, duration)
+    return Uploaded(upload, handles, operator_state, size, duration, part)
+
+
+def _added_part(upload: Upload, target: SavepointTarget, cancelled: Cancelled) -> SavepointPart:
+    """The savepoint's part; if it fails, the checkpoint does not fail with it."""
+    try:
+        return _savepoint_part(upload, target, cancelled)
+    except Exception as error:
+        return SavepointPart(problem=f"{type(error).__name__}: {error}")
+
+
+def _savepoint_part(upload: Upload, target: SavepointTarget, cancelled: Cancelled) -> SavepointPart:
+    return write_part(
+        Path(upload.directory),
+        target,
+        uid=upload.uid,
+        subtask=upload.subtask,
+        checkpoint_id=upload.checkpoint_id,
+        cancelled=cancelled,
+    )
 
 
 @dataclass(frozen=True)
@@ -128,6 +158,8 @@ class Restore:
     subtask: int
     version: str
     copies: tuple[StoredCopy, ...]
+    kind: str
+    """What made the copies, as `open_snapshot_of` takes it."""
     whole: bool
     """Whether the one copy is taken over as it is."""
     key_groups: range
@@ -165,7 +197,7 @@ def restore_one(restore: Restore, *, files: JobCheckpointFiles) -> Restored:
     try:
         sources, downloaded = [], 0
         for number, copy in enumerate(restore.copies):
-            local = _local(copy, restore.backend)
+            local = _local(copy, restore.kind)
             if local is None:
                 local = scratch / str(number)
                 download_snapshot(copy.files, files, local)
@@ -181,6 +213,7 @@ def restore_one(restore: Restore, *, files: JobCheckpointFiles) -> Restored:
             key_groups=restore.key_groups,
             whole=restore.whole,
             operator_state=None if state is None else OperatorStateSnapshot.decode(state),
+            kind=restore.kind,
         )
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -188,12 +221,12 @@ def restore_one(restore: Restore, *, files: JobCheckpointFiles) -> Restored:
     return Restored(restore.uid, restore.subtask, restore.version, downloaded)
 
 
-def _local(copy: StoredCopy, backend: StateBackend) -> Path | None:
+def _local(copy: StoredCopy, kind: str) -> Path | None:
     """The local snapshot, if it is here and holds the version that is wanted."""
     if copy.local is None:
         return None
     directory = Path(copy.local) / STORE
-    with suppress(HoldfastError, OSError), open_snapshot(backend, directory) as snapshot:
+    with suppress(HoldfastError, OSError), open_snapshot_of(kind, directory) as snapshot:
         if snapshot.version == copy.version:
             return directory
     return None

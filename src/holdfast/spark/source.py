@@ -44,6 +44,8 @@ class Source:
     """Whether there is no end to what could be read right now."""
     one_pass: bool = False
     """Whether it is better read in one pass, where the job allows that."""
+    keeps_files: bool = False
+    """Whether it is read from files that belong to the job, so that no other can go on."""
     commit: Callable[[str], None] | None = None
     """Told, on the driver, the offset in a completed checkpoint, as Spark keeps it."""
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from holdfast.runtime.plan import EpochTime
-from holdfast.spark.event_time import Watermarks
+from holdfast.spark.event_time import Watermarks, held_back
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from holdfast.runtime.report import TaskReport
     from holdfast.spark.compiler import JobPlan
     from holdfast.spark.epochs import EpochOrder
+
+logger = logging.getLogger("holdfast")
 
 Store = tuple[str, int]
 """Uid and subtask."""
@@ -128,3 +131,22 @@ def _note(times: dict[Store, int], where: Store, time: int | None) -> None:
         times.pop(where, None)
     else:
         times[where] = time
+
+
+def warn_of_held_time(job: str, plan: JobPlan) -> None:
+    """Name operators with timers whose watermark never moves."""
+    names = {
+        operator.uid: operator.name
+        for level in plan.levels
+        for operator in level.operators
+        if operator.has_timers
+    }
+    held = [names[uid] for uid in held_back(plan.time) if uid in names]
+    if held:
+        logger.warning(
+            "job %r: the watermark of %s stays where it is until the job ends, since one of "
+            "its inputs has watermarks and another has none; call "
+            "assign_timestamps_and_watermarks on that one too",
+            job,
+            ", ".join(map(repr, held)),
+        )

@@ -1,0 +1,106 @@
+"""Savepoints in storage: snapshots of a job that belong to the user.
+
+    <target>/savepoint-<first 6 of the job id>-<random>/_metadata
+    <target>/savepoint-.../<operator>/keyed/<state>/part-<subtask>.parquet      canonical form
+    <target>/savepoint-.../<operator>/timers/<domain>/part-<subtask>.parquet
+    <target>/savepoint-.../<operator>/operator/<state>/part-<subtask>.parquet
+    <target>/savepoint-.../<operator>/native/part-<subtask>/<file>              native form
+    <target>/savepoint-.../sources/...
+
+`_metadata` is that of a checkpoint (`checkpoint/metadata.py`), in format 3: its handles are
+relative to the savepoint's directory, which can be moved and copied. It is written last:
+without it there is no savepoint.
+"""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from holdfast.checkpoint.completed import verify_handles
+from holdfast.checkpoint.files import FileSystemFiles
+from holdfast.checkpoint.metadata import decode_metadata, encode_metadata
+from holdfast.checkpoint.storage import METADATA
+from holdfast.errors import CheckpointStorageError, HoldfastError, RestoreError
+
+if TYPE_CHECKING:
+    from holdfast.checkpoint.metadata import CheckpointMetadata
+    from holdfast.checkpoint.storage import NamedFiles
+
+
+def new_savepoint(target: str, job_id: str) -> FileSystemFiles:
+    """Files of a savepoint that is to be written, in a directory below `target` of its own."""
+    target = FileSystemFiles(target).root.rstrip("/")
+    return FileSystemFiles(f"{target}/savepoint-{job_id[:6]}-{uuid.uuid4().hex[:12]}")
+
+
+def store_savepoint(files: FileSystemFiles, metadata: CheckpointMetadata) -> None:
+    """Complete a savepoint; every file that it names must be durable by now.
+
+    Raises:
+        CorruptCheckpointError: A file that it names is not there.
+        CheckpointStorageError: Storage failed or is full, or there is a savepoint already.
+    """
+    verify_handles(metadata, files)
+    if not files.create_exclusive(METADATA, encode_metadata(metadata)):
+        raise CheckpointStorageError(
+            f"{files.root}: this savepoint is complete already, and is never written over"
+        )
+
+
+def load_savepoint(files: NamedFiles) -> CheckpointMetadata:
+    """Metadata of the savepoint in a directory.
+
+    Raises:
+        RestoreError: There is no savepoint, or it was never completed; or it is a checkpoint
+            that was copied away from the files it needs.
+        CorruptCheckpointError: Its metadata cannot be used.
+    """
+    where = f"{files.root}/{METADATA}"
+    data = files.read(METADATA)
+    if data is None:
+        raise RestoreError(
+            f"{where}: there is no such file, so there is no savepoint here: it was never "
+            "completed, or was disposed of"
+        )
+    metadata = decode_metadata(data, where)
+    if not metadata.is_savepoint:
+        raise RestoreError(
+            f"{where}: this is checkpoint {metadata.checkpoint_id} of job {metadata.job_id!r}, "
+            "which cannot be moved: restore it from where it was written, or take a savepoint"
+        )
+    return metadata
+
+
+def discard_unfinished(files: FileSystemFiles) -> None:
+    """Remove what is there of a savepoint that will not be completed; as far as possible."""
+    with suppress(HoldfastError):
+        delete_savepoint(files)
+
+
+def delete_savepoint(files: FileSystemFiles) -> None:
+    """Remove a savepoint's directory; what is left after an interruption is no savepoint."""
+    files.delete(METADATA)
+    for name, size in files.entries().items():
+        if size is None:
+            files.delete_tree(name)
+        else:
+            files.delete(name)
+    files.delete_empty_root()
+
+
+def dispose_savepoint(path: str) -> None:
+    """Delete a savepoint for good.
+
+    Args:
+        path: Its directory, or the `_metadata` file in it.
+
+    Raises:
+        RestoreError: There is no savepoint at the path; nothing is deleted.
+        CorruptCheckpointError: What is there cannot be read; nothing is deleted.
+        CheckpointStorageError: Storage failed.
+    """
+    files = FileSystemFiles(FileSystemFiles(path).root.removesuffix(f"/{METADATA}"))
+    load_savepoint(files)
+    delete_savepoint(files)

@@ -1,0 +1,123 @@
+"""One subtask's part of a savepoint: written where its local snapshot is."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from holdfast import faults
+from holdfast.checkpoint.storage import check_cancelled, never
+from holdfast.runtime.report import OPERATOR_STATE, STORE
+from holdfast.state.directories import file_name
+from holdfast.state.local_snapshot import open_snapshot, snapshot_files
+from holdfast.state.redistribution import OperatorStateSnapshot
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.api.backends import StateBackend
+    from holdfast.checkpoint.files import FileSystemFiles
+    from holdfast.checkpoint.handles import Handle
+    from holdfast.checkpoint.storage import Cancelled
+
+
+@dataclass(frozen=True)
+class SavepointTarget:
+    """Where parts of a savepoint go, and in which form."""
+
+    files: FileSystemFiles
+    backend: StateBackend
+    canonical: bool
+    alone: bool
+    """Whether there is no checkpoint beside it, so that the snapshot goes nowhere else."""
+
+
+@dataclass(frozen=True)
+class SavepointPart:
+    """What was written of one subtask's state."""
+
+    files: dict[str, Handle] = field(default_factory=dict)
+    operator_state: Handle | None = None
+    operator_tables: dict[str, Handle] = field(default_factory=dict)
+    problem: str | None = None
+    """Why it could not be written, if it could not."""
+
+    @property
+    def size(self) -> int:
+        """Bytes written."""
+        found = [*self.files.values(), *self.operator_tables.values(), self.operator_state]
+        return sum(handle.size for handle in found if handle is not None)
+
+
+def write_part(
+    directory: Path,
+    target: SavepointTarget,
+    *,
+    uid: str,
+    subtask: int,
+    checkpoint_id: int,
+    cancelled: Cancelled = never,
+) -> SavepointPart:
+    """Write one subtask's part of a savepoint out of its local snapshot.
+
+    Raises:
+        StateError: The snapshot cannot be read.
+        CheckpointStorageError: Storage failed or is full.
+        CheckpointError: The savepoint was cancelled.
+    """
+    where = {"uid": uid, "subtask": subtask, "checkpoint": checkpoint_id}
+    faults.reach("before-savepoint-part", **where)
+    write = _canonical if target.canonical else _native
+    part = write(directory, target, f"{file_name(uid)}", f"part-{subtask:05d}", cancelled)
+    faults.reach("after-savepoint-part", **where)
+    return part
+
+
+def _native(
+    directory: Path, target: SavepointTarget, operator: str, part: str, cancelled: Cancelled
+) -> SavepointPart:
+    root = f"{operator}/native/{part}"
+    handles: dict[str, Handle] = {}
+    for file in snapshot_files(directory / STORE):
+        local = directory / STORE / file
+        handles[str(file)] = target.files.write_file(local, f"{root}/{file}", cancelled)
+    state = directory / OPERATOR_STATE
+    handle = target.files.write_file(state, f"{root}/{OPERATOR_STATE}") if state.exists() else None
+    return SavepointPart(handles, handle)
+
+
+def _canonical(
+    directory: Path, target: SavepointTarget, operator: str, part: str, cancelled: Cancelled
+) -> SavepointPart:
+    from holdfast.state.tables.operator_tables import write_operator_tables
+    from holdfast.state.tables.writer import write_tables
+
+    scratch = directory / f"tables-{uuid.uuid4().hex}"
+    try:
+        with open_snapshot(target.backend, directory / STORE) as snapshot:
+            write_tables(snapshot, scratch / "state")
+        check_cancelled(cancelled, str(scratch))
+        state = directory / OPERATOR_STATE
+        if state.exists():
+            exported = OperatorStateSnapshot.decode(state.read_bytes())
+            write_operator_tables(exported, scratch / "own")
+        return SavepointPart(
+            files=_uploaded(scratch / "state", target, operator, part, cancelled),
+            operator_tables=_uploaded(scratch / "own", target, operator, part, cancelled),
+        )
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _uploaded(
+    tables: Path, target: SavepointTarget, operator: str, part: str, cancelled: Cancelled
+) -> dict[str, Handle]:
+    """Every table's file, at a place that it shares with those of other subtasks."""
+    handles: dict[str, Handle] = {}
+    for local in sorted(tables.rglob("*.parquet")):
+        name = local.relative_to(tables).as_posix()
+        place = f"{operator}/{name.removesuffix('.parquet')}/{part}.parquet"
+        handles[name] = target.files.write_file(local, place, cancelled)
+    return handles

@@ -1,0 +1,238 @@
+"""Savepoints of a running job: those asked for, until they are complete or have failed.
+
+A savepoint is taken with a checkpoint of its own, out of the same local snapshots. The
+checkpoint completes first, and publishes its output; so a savepoint holds no output that
+anybody has yet to publish, nor input that was not processed. A job without checkpoints
+takes a savepoint alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import UNSET
+
+from holdfast import faults
+from holdfast.api.checkpoint_options import SAVEPOINT_DIR, SavepointFormatType
+from holdfast.checkpoint.metadata import SAVEPOINT_FORMAT
+from holdfast.checkpoint.savepoint import discard_unfinished, new_savepoint, store_savepoint
+from holdfast.errors import CheckpointError, ConfigurationError, HoldfastError
+from holdfast.spark.savepoint_parts import SavepointTarget
+from holdfast.spark.source_snapshots import position_of, source_snapshots
+from holdfast.state.local_snapshot import CANONICAL
+
+if TYPE_CHECKING:
+    from holdfast.api.backends import StateBackend
+    from holdfast.checkpoint.files import FileSystemFiles
+    from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorSnapshot, StoreSnapshot
+    from holdfast.checkpoint.storage import JobCheckpointFiles
+    from holdfast.spark.checkpoint_draft import CheckpointDraft
+    from holdfast.spark.query_log import QueryPosition
+
+logger = logging.getLogger("holdfast")
+
+INLINE_BELOW = 1024 * 1024
+"""Size below which the log of a source travels within the metadata of a savepoint."""
+
+
+class SavepointRequest:
+    """A savepoint that someone waits for."""
+
+    def __init__(self, files: FileSystemFiles, form: SavepointFormatType) -> None:
+        """A savepoint at `files`, of which nothing is written yet."""
+        self.files = files
+        self.form = form
+        self._done: Future[str] = Future()
+        self._lock = threading.Lock()
+
+    @staticmethod
+    def at(directory: str | None, job_id: str, form: SavepointFormatType) -> SavepointRequest:
+        """A request for a savepoint of a job, in a directory of its own below another.
+
+        Raises:
+            ConfigurationError: There is no directory, or no such form.
+        """
+        if not isinstance(form, SavepointFormatType):
+            raise ConfigurationError(
+                f"{form!r} is no form of a savepoint; give SavepointFormatType.CANONICAL or "
+                "SavepointFormatType.NATIVE"
+            )
+        if directory is None:
+            raise ConfigurationError(
+                "there is no directory for the savepoint: name one, or set "
+                f"{SAVEPOINT_DIR.key} for all savepoints of the job"
+            )
+        return SavepointRequest(new_savepoint(directory, job_id), form)
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether it is complete, or has failed."""
+        return self._done.done()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it can be restored from."""
+        return self.is_decided and self._done.exception() is None
+
+    def result(self, timeout: float | None = None) -> str:
+        """Wait for the end; where the savepoint is.
+
+        Raises:
+            CheckpointError: It has failed.
+            TimeoutError: So many seconds have gone by.
+        """
+        try:
+            return self._done.result(timeout)
+        except TimeoutError:
+            raise TimeoutError(
+                f"{self.files.root}: the savepoint is not complete after {timeout} s; it goes on"
+            ) from None
+
+    def complete(self) -> None:
+        """It can be restored from; if it was given up meanwhile, it is removed again."""
+        with self._lock:
+            if self.is_decided:
+                discard_unfinished(self.files)
+                return
+            logger.info("savepoint is complete: %s", self.files.root)
+            self._done.set_result(self.files.root)
+
+    def fail(self, why: str) -> None:
+        """Give it up, if it is not decided, and remove what was written of it."""
+        with self._lock:
+            if self.is_decided:
+                return
+            discard_unfinished(self.files)
+            logger.warning("savepoint %s failed: %s", self.files.root, why)
+            self._done.set_exception(
+                CheckpointError(f"{self.files.root}: the savepoint was not taken: {why}")
+            )
+
+
+class Savepoints:
+    """The savepoints under way in a job, by the ids of their checkpoints."""
+
+    def __init__(self, backend: StateBackend, *, alone: bool) -> None:
+        """None yet.
+
+        Args:
+            backend: Where local state is kept.
+            alone: Whether the job takes no checkpoints.
+        """
+        self._backend = backend
+        self.alone = alone
+        self._lock = threading.Lock()
+        self._requests: dict[int, SavepointRequest] = {}
+
+    def begin(self, checkpoint_id: int, request: SavepointRequest) -> None:
+        """A checkpoint was begun for it."""
+        with self._lock:
+            self._requests[checkpoint_id] = request
+
+    def target(self, checkpoint_id: int) -> SavepointTarget | None:
+        """Where the parts of a checkpoint's savepoint go, if it has one."""
+        request = self._requests.get(checkpoint_id)
+        if request is None:
+            return None
+        canonical = request.form is SavepointFormatType.CANONICAL
+        return SavepointTarget(request.files, self._backend, canonical, self.alone)
+
+    def store(
+        self,
+        checkpoint_id: int,
+        draft: CheckpointDraft,
+        metadata: CheckpointMetadata,
+        position: QueryPosition,
+    ) -> CheckpointMetadata:
+        """Write the metadata of a checkpoint's savepoint, and return it.
+
+        Args:
+            checkpoint_id: The checkpoint.
+            draft: Knows the parts that were written.
+            metadata: The checkpoint's.
+            position: How far the sources were read, since their beginning.
+
+        Raises:
+            CheckpointError: A part is missing.
+        """
+        request = self._requests[checkpoint_id]
+        problems = [part.problem for part in draft.savepoint_parts.values() if part.problem]
+        if problems:
+            raise CheckpointError(problems[0])
+        faults.reach("before-savepoint-metadata", checkpoint=checkpoint_id)
+        sources = source_snapshots(position, None, request.files, checkpoint_id, INLINE_BELOW)
+        metadata = msgspec.structs.replace(
+            metadata,
+            format=SAVEPOINT_FORMAT,
+            is_savepoint=True,
+            origin=UNSET,
+            lineage="",
+            fence=0,
+            sources=sources,
+            committables=[],
+            channel_state=[],
+            operators=[_operator(one, draft, request.form) for one in metadata.operators],
+        )
+        store_savepoint(request.files, metadata)
+        return metadata
+
+    def complete(self, checkpoint_id: int) -> None:
+        """Tell those who wait that it is there."""
+        with self._lock:
+            request = self._requests.pop(checkpoint_id, None)
+        if request is not None:
+            request.complete()
+
+    def fail(self, checkpoint_id: int, why: str) -> None:
+        """Give up the savepoint of a checkpoint, if it has one."""
+        with self._lock:
+            request = self._requests.pop(checkpoint_id, None)
+        if request is not None:
+            request.fail(why)
+
+    def add(self, checkpoint_id: int, draft: CheckpointDraft, files: JobCheckpointFiles) -> None:
+        """Complete the savepoint of a checkpoint that is complete and published, if it has one.
+
+        Args:
+            checkpoint_id: The checkpoint.
+            draft: What it was made of.
+            files: Where its own files are.
+        """
+        if checkpoint_id not in self._requests:
+            return
+        assert draft.stored is not None
+        try:
+            position = position_of(draft.stored, files)
+            self.store(checkpoint_id, draft, draft.stored, position)
+        except HoldfastError as error:
+            self.fail(checkpoint_id, str(error))
+        except Exception as error:
+            self.fail(checkpoint_id, f"{type(error).__name__}: {error}")
+        else:
+            self.complete(checkpoint_id)
+
+
+def _operator(
+    snapshot: OperatorSnapshot, draft: CheckpointDraft, form: SavepointFormatType
+) -> OperatorSnapshot:
+    stores = [_store(snapshot.uid, store, draft, form) for store in snapshot.subtasks]
+    return msgspec.structs.replace(snapshot, subtasks=stores)
+
+
+def _store(
+    uid: str, store: StoreSnapshot, draft: CheckpointDraft, form: SavepointFormatType
+) -> StoreSnapshot:
+    part = draft.savepoint_parts[uid, store.subtask]
+    return msgspec.structs.replace(
+        store,
+        backend=CANONICAL if form is SavepointFormatType.CANONICAL else store.backend,
+        files=part.files,
+        full_size=part.size,
+        uploaded_size=part.size,
+        operator_state=part.operator_state,
+        operator_tables=part.operator_tables or UNSET,
+    )

@@ -1,0 +1,111 @@
+"""Where a job goes back to that was started from a savepoint."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from holdfast import HashMapStateBackend
+from holdfast.checkpoint.claim import ClaimedSnapshot
+from holdfast.checkpoint.completed import store_metadata
+from holdfast.checkpoint.fence import take_fence
+from holdfast.checkpoint.files import FileSystemFiles
+from holdfast.checkpoint.metadata import encode_metadata, identity_of
+from holdfast.checkpoint.savepoint import load_savepoint
+from holdfast.checkpoint.storage import metadata_name
+from holdfast.spark.epochs import JobIdentity
+from holdfast.spark.restorer import Restorer
+from tests.unit.barriers import ROWS
+from tests.unit.checkpoints import checkpoint
+from tests.unit.functions import Count
+from tests.unit.offline_savepoints import UID, Operator
+from tests.unit.programs import Program
+from tests.unit.test_checkpointer import Calls
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.checkpoint.metadata import CheckpointMetadata
+    from holdfast.spark.compiler import JobPlan
+    from holdfast.spark.restorer import RestoredJob
+
+
+class Started:
+    """A job that was started from a savepoint, and has one checkpoint of its own, 8."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.tmp_path = tmp_path
+        self.savepoint = Operator(tmp_path, max_parallelism=128).savepoint(
+            ["a", "b"], sources=[], batch_id=-1, spark={"offset_metadata": ""}
+        )
+        self.files = FileSystemFiles(str(tmp_path / "own"))
+        given = load_savepoint(FileSystemFiles(self.savepoint))
+        self.own: CheckpointMetadata = msgspec.structs.replace(
+            checkpoint(8),
+            origin=identity_of(given),
+            operators=[],
+            sources=[],
+            spark={"offset_metadata": ""},
+        )
+        store_metadata(self.files, self.own, take_fence(self.files))
+
+    def plan(self) -> JobPlan:
+        program = Program(parallelism=2)
+        program.source(ROWS).uid("events").key_by("k").process(Count(), ROWS).uid(UID)
+        return program.compile()
+
+    def restore(self, unwanted: frozenset[int] = frozenset()) -> RestoredJob:
+        calls: Any = Calls()
+        calls.homes = {}
+        job = JobIdentity("job", "Job", str(self.tmp_path / "local"), "1-2")
+        restorer = Restorer(self.files, self.savepoint, ignore_unclaimed=False)
+        return restorer.restore(self.plan(), job, HashMapStateBackend(), calls, {}, unwanted)
+
+
+def test_control_its_own_checkpoint_is_taken(tmp_path: Path) -> None:
+    restored = Started(tmp_path).restore()
+    assert restored.metadata is not None
+    assert restored.metadata.checkpoint_id == 8
+
+
+def test_a_checkpoint_that_was_given_up_does_not_hide_the_savepoint(tmp_path: Path) -> None:
+    """Its first checkpoint was aborted while its metadata was being written."""
+    restored = Started(tmp_path).restore(unwanted=frozenset({8}))
+    assert restored.metadata is not None
+    assert restored.metadata.is_savepoint
+
+
+def test_a_damaged_savepoint_does_not_make_own_checkpoints_unusable(tmp_path: Path) -> None:
+    """It has checkpoints of its own, and needs nothing of the savepoint any more."""
+    started = Started(tmp_path)
+    manifest = FileSystemFiles(started.savepoint)
+    data = manifest.read("_metadata")
+    assert data is not None
+    manifest.delete("_metadata")
+    manifest.write_bytes("_metadata", data[:-5])
+    restored = started.restore()
+    assert restored.metadata is not None
+    assert restored.metadata.checkpoint_id == 8
+
+
+def test_a_claimed_checkpoint_leaves_files_of_one_that_cannot_be_read(tmp_path: Path) -> None:
+    """The other is of a later format, say: what it uses is not known."""
+    files = FileSystemFiles(str(tmp_path))
+    fence = take_fence(files)
+    handle = files.write_bytes("shared/1-abc", b"state")
+    first = checkpoint(1, {"1.sst": handle})
+    store_metadata(files, first, fence)
+    later = encode_metadata(checkpoint(2, {"1.sst": handle}))
+    later = later.replace(b'"format":2', b'"format":9', 1)
+    assert files.create_exclusive(metadata_name(2), later)
+    ClaimedSnapshot(files, first).release()
+    assert files.exists("shared/1-abc")
+
+
+@pytest.mark.parametrize("uid", ["_metadata"])
+def test_any_uid_has_a_directory_in_a_savepoint(uid: str, tmp_path: Path) -> None:
+    from holdfast.state.directories import file_name
+
+    assert file_name(uid) != "_metadata"
