@@ -11,7 +11,7 @@ SPARK := scripts/with-spark.sh
 QUICK_JAVA := JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 PYTHON_TREES := $(wildcard src tests benchmarks examples)
 
-.PHONY: help demo test test-all test-fast fmt check bench bench-scale bench-checkpoints bench-output bench-timers bench-windows bench-ttl docs ci clean
+.PHONY: help demo test test-all test-fast fmt check bench bench-scale bench-checkpoints bench-output bench-timers bench-windows bench-ttl bench-savepoints docs ci clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,7 @@ bench: $(READY) ## Throughput beside Spark's own stateful operators (ARGS="--qui
 	@$(if $(ARGS),,$(SPARK) $(BIN)/python -m benchmarks.timers)
 	@$(if $(ARGS),,$(SPARK) $(BIN)/python -m benchmarks.windows)
 	@$(if $(ARGS),,$(SPARK) $(BIN)/python -m benchmarks.ttl)
+	@$(if $(ARGS),,$(SPARK) $(BIN)/python -m benchmarks.savepoints)
 
 bench-output: $(READY) ## Part of bench: what exactly once costs, what unaligned checkpoints gain
 	@$(SPARK) $(BIN)/python -m benchmarks.output $(ARGS)
@@ -58,6 +59,9 @@ bench-windows: $(READY) ## Part of bench: counts in windows, beside Spark's own 
 
 bench-ttl: $(READY) ## Part of bench: what a time to live costs, what the sweep frees
 	@$(SPARK) $(BIN)/python -m benchmarks.ttl $(ARGS)
+
+bench-savepoints: $(READY) ## Part of bench: a savepoint and a start with more subtasks, beside Spark's
+	@$(SPARK) $(BIN)/python -m benchmarks.savepoints $(ARGS)
 
 bench-scale: $(READY) ## What an event costs as the state grows, and how much memory it takes
 	@$(SPARK) $(BIN)/python -m benchmarks.scale $(ARGS)

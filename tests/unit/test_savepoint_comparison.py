@@ -1,0 +1,534 @@
+"""A savepoint held against programs: what a start would do, told before it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from holdfast import (
+    BroadcastProcessFunction,
+    CheckpointedFunction,
+    Duration,
+    KeyedProcessFunction,
+    ListCheckpointed,
+    ListStateDescriptor,
+    MapFunction,
+    MapStateDescriptor,
+    ProcessJoinFunction,
+    ProcessWindowFunction,
+    ReducingStateDescriptor,
+    StateTtlConfig,
+    TumblingEventTimeWindows,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+)
+from holdfast.checkpoint.files import FileSystemFiles
+from holdfast.checkpoint.handles import inline
+from holdfast.checkpoint.metadata import (
+    Committable,
+    OperatorSnapshot,
+    SourceSnapshot,
+    StoreSnapshot,
+)
+from holdfast.errors import ConfigurationError
+from holdfast.runtime.element_operators import state_spec
+from holdfast.spark.compiler import compile_job
+from holdfast.spark.savepoint_comparison import ALLOWED, compare, fitting_limits
+from holdfast.spark.source import Source
+from holdfast.state.codec import codec_for
+from holdfast.state.redistribution import NamedState, OperatorStateSnapshot
+from holdfast.state.schema_registration import as_stored
+from tests.unit.checkpoints import checkpoint
+from tests.unit.functions import plus
+from tests.unit.programs import Program
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast import SavepointComparison
+    from holdfast.api.descriptors import StateDescriptor
+    from holdfast.checkpoint.metadata import CheckpointMetadata
+    from holdfast.spark.savepoint_comparison import OperatorComparison
+    from holdfast.spark.state_comparison import StateComparison
+
+ROWS = "k string, n bigint"
+TTL = StateTtlConfig.new_builder(Duration.of_hours(1)).build()
+
+
+@dataclass
+class Asks(KeyedProcessFunction):
+    """Asks for the states that it is told."""
+
+    descriptors: tuple[Any, ...] = ()
+
+    def open(self, ctx: Any) -> None:
+        methods = {
+            "value": ctx.get_state,
+            "list": ctx.get_list_state,
+            "map": ctx.get_map_state,
+            "reducing": ctx.get_reducing_state,
+        }
+        for descriptor in self.descriptors:
+            methods[descriptor.kind](descriptor)
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        return None
+
+
+def stored(descriptor: Any, **more: Any) -> dict[str, Any]:
+    """What metadata says of a state that was declared so."""
+    types = (
+        [descriptor.value_type, descriptor.key_type]
+        if descriptor.kind == "map"
+        else [descriptor.type]
+    )
+    schema = as_stored([codec_for(spec).schema for spec in types])
+    timed = {"ttl": True} if descriptor.time_to_live is not None else {}
+    return {"name": descriptor.name, "kind": descriptor.kind, "schema": schema} | timed | more
+
+
+def own_state(mode: Any, descriptor: Any, *values: Any) -> NamedState:
+    codec = codec_for(descriptor.type)
+    return NamedState(
+        descriptor.name, mode, as_stored([codec.schema]), [codec.encode(value) for value in values]
+    )
+
+
+def savepoint(
+    *states: dict[str, Any],
+    uid: str = "op",
+    parallelism: int = 2,
+    max_parallelism: int = 128,
+    own: tuple[NamedState, ...] = (),
+    **changes: Any,
+) -> CheckpointMetadata:
+    """A savepoint of one operator behind the source "in"."""
+    store = StoreSnapshot(
+        subtask=0,
+        backend="canonical",
+        version="7-a",
+        key_groups=(0, 63),
+        files={},
+        full_size=0,
+        uploaded_size=0,
+        operator_state=inline(OperatorStateSnapshot(list(own)).encode()) if own else None,
+    )
+    operator = OperatorSnapshot(
+        uid=uid,
+        name="Operator",
+        parallelism=parallelism,
+        max_parallelism=max_parallelism,
+        states=list(states),
+        key="str",
+        subtasks=[store],
+    )
+    return msgspec.structs.replace(
+        checkpoint(7),
+        is_savepoint=True,
+        operators=[operator],
+        sources=[SourceSnapshot(uid="in", position={})],
+        **changes,
+    )
+
+
+def compared(
+    metadata: CheckpointMetadata,
+    program: Program,
+    tmp_path: Path,
+    *,
+    allow: bool = False,
+) -> SavepointComparison:
+    settings = program.settings
+    limits = fitting_limits(metadata, program.graph, settings.parallelism)
+    plan = compile_job(program.graph, replace(settings, stored_max_parallelism=limits))
+    return compare(
+        "a path",
+        FileSystemFiles(str(tmp_path)),
+        metadata,
+        program.graph,
+        plan,
+        max_parallelism=settings.max_parallelism,
+        allow_non_restored_state=allow,
+    )
+
+
+def asking(*descriptors: StateDescriptor, **options: Any) -> Program:
+    """A program whose one operator asks for states."""
+    program = Program(**options)
+    rows = program.source(ROWS).uid("in").key_by("k")
+    rows.process(Asks(descriptors), ROWS).uid("op").name("Operator")
+    return program
+
+
+def operator_of(
+    program: Program, metadata: CheckpointMetadata, tmp_path: Path
+) -> OperatorComparison:
+    return compared(metadata, program, tmp_path).operator("op")
+
+
+def one_state(was: Any, now: Any, tmp_path: Path) -> tuple[StateComparison, SavepointComparison]:
+    """What becomes of a state that was declared so and is declared so now."""
+    found = compared(savepoint(stored(was)), asking(now), tmp_path)
+    [state] = found.operator("op").states
+    return state, found
+
+
+COUNT = ValueStateDescriptor("count", int)
+
+
+def test_an_unchanged_program_fits(tmp_path: Path) -> None:
+    found = compared(savepoint(stored(COUNT)), asking(COUNT), tmp_path)
+    assert found.fits
+    assert found.problems == []
+    assert [(one.uid, one.verdict) for one in found.sources] == [("in", "goes on")]
+    [operator] = found.operators
+    assert (operator.uid, operator.name, operator.verdict) == ("op", "Operator", "restored")
+    assert (operator.parallelism, operator.max_parallelism) == ((2, 2), (128, 128))
+    assert operator.key == "str"
+    [state] = operator.states
+    assert (state.name, state.kind, state.verdict, state.notes) == ("count", "value", "as is", ())
+
+
+@dataclass
+class Old:
+    price: str
+    gone: int
+
+
+@dataclass
+class New:
+    price: str
+    note: str = ""
+
+
+@dataclass
+class Bad:
+    price: int
+    lines: list[int]
+
+
+OLD = ValueStateDescriptor("s", Old)
+INTS, NULLABLE = ValueStateDescriptor("s", int), ValueStateDescriptor("s", int | None)
+TIMED = ValueStateDescriptor("s", int, ttl=TTL)
+LISTS, UNTYPED = ListStateDescriptor("s", int), ListStateDescriptor("s")
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "verdict", "notes"),
+    [
+        (OLD, OLD, "as is", ()),
+        (OLD, ValueStateDescriptor("s", New), "after migration", ()),
+        (INTS, NULLABLE, "after migration", ()),
+        (UNTYPED, UNTYPED, "as is", ()),
+        (INTS, TIMED, "as is", ("time to live added",)),
+        (TIMED, NULLABLE, "after migration", ("time to live removed",)),
+        (LISTS, INTS, "another kind", ("was list",)),
+    ],
+)
+def test_a_state_whose_type_changes_is_told_by_what_a_start_does_with_it(
+    was: Any, now: Any, verdict: str, notes: tuple[str, ...], tmp_path: Path
+) -> None:
+    state, found = one_state(was, now, tmp_path)
+    assert (state.verdict, state.notes) == (verdict, notes)
+    assert found.fits == (verdict != "another kind")
+
+
+def test_what_is_incompatible_is_told_field_by_field_with_what_to_do(tmp_path: Path) -> None:
+    state, found = one_state(OLD, ValueStateDescriptor("s", Bad), tmp_path)
+    assert state.verdict == "incompatible"
+    assert len(state.notes) == 2
+    assert "price: was str, is int" in state.notes[0]
+    assert "lines" in state.notes[1]
+    [problem] = found.problems
+    assert problem.startswith("operator 'Operator' (uid 'op'): state 's' was written with the type")
+    assert all(note in problem for note in state.notes)
+    assert "give the state another name" in problem
+    assert not found.fits
+
+
+def test_the_keys_of_a_map_cannot_change(tmp_path: Path) -> None:
+    was, now = MapStateDescriptor("s", int, str), MapStateDescriptor("s", int | None, str)
+    state, _ = one_state(was, now, tmp_path)
+    assert state.verdict == "incompatible"
+    assert state.notes[0].startswith("keys: ")
+
+
+def test_values_of_all_earlier_types_are_compared(tmp_path: Path) -> None:
+    earlier = {"00000001": stored(ValueStateDescriptor("s", str))["schema"]}
+    metadata = savepoint(stored(ValueStateDescriptor("s", int), others=earlier))
+    [state] = operator_of(asking(ValueStateDescriptor("s", int)), metadata, tmp_path).states
+    assert state.verdict == "incompatible"
+    both = ValueStateDescriptor("s", int | str)
+    [state] = operator_of(asking(both), metadata, tmp_path).states
+    assert state.verdict == "after migration"
+
+
+def test_states_and_operators_come_and_go(tmp_path: Path) -> None:
+    program = asking(COUNT, ListStateDescriptor("fresh", int))
+    program.source(ROWS).uid("in-2").key_by("k").process(Asks((COUNT,)), ROWS).uid("added")
+    other = ReducingStateDescriptor("other", plus, int)
+    found = compared(savepoint(stored(COUNT), stored(other)), program, tmp_path)
+    assert [(state.name, state.kind, state.verdict) for state in found.operator("op").states] == [
+        ("count", "value", "as is"),
+        ("other", "reducing", "not declared now, kept"),
+        ("fresh", "list", "new, starts empty"),
+    ]
+    added = found.operator("added")
+    assert (added.verdict, added.parallelism) == ("new, starts empty", (None, 2))
+    assert [state.verdict for state in added.states] == ["new, starts empty"]
+    assert [source.verdict for source in found.sources] == ["goes on", "new, from its beginning"]
+    assert found.fits
+    with pytest.raises(KeyError, match="nobody"):
+        found.operator("nobody")
+
+
+def test_what_the_program_does_not_claim_is_a_problem_that_can_be_allowed(tmp_path: Path) -> None:
+    program = Program()
+    program.source(ROWS).uid("renamed").key_by("k").process(Asks((COUNT,)), ROWS).uid("renamed-op")
+    waiting = Committable(uid="sink", checkpoint_id=7, epoch=1, subtask=0)
+    metadata = savepoint(stored(COUNT), committables=[waiting])
+    found = compared(metadata, program, tmp_path)
+    assert [one.verdict for one in found.operators] == ["not in the program", "new, starts empty"]
+    assert [one.verdict for one in found.sources] == [
+        "not in the program",
+        "new, from its beginning",
+    ]
+    assert not found.fits
+    for problem, word in zip(found.problems, ["'sink'", "(uid 'op')", "'in'"], strict=True):
+        assert word in problem
+        assert problem.endswith(ALLOWED)
+    allowed = compared(metadata, program, tmp_path, allow=True)
+    assert allowed.fits
+    assert allowed.problems == []
+    assert len(allowed.misfits) == 3
+
+
+def test_a_set_max_parallelism_must_be_the_stored_one(tmp_path: Path) -> None:
+    metadata = savepoint(stored(COUNT), max_parallelism=16)
+    program = asking(COUNT, max_parallelism=32)
+    found = compared(metadata, program, tmp_path, allow=True)
+    assert found.operator("op").max_parallelism == (16, 32)
+    [problem] = found.problems
+    assert "max parallelism mismatch" in problem
+    assert "set_max_parallelism(16)" in problem
+    assert "rewrite_max_parallelism" in problem
+    assert compared(metadata, asking(COUNT, max_parallelism=16), tmp_path).fits
+    own = asking(COUNT)
+    own.graph.nodes[-1].max_parallelism = 64
+    assert not compared(metadata, own, tmp_path).fits
+
+
+def test_a_max_parallelism_that_is_not_set_is_taken_over_as_far_as_the_parallelism_allows(
+    tmp_path: Path,
+) -> None:
+    metadata = savepoint(stored(COUNT), max_parallelism=4)
+    fitting = compared(metadata, asking(COUNT, parallelism=4), tmp_path)
+    assert fitting.fits
+    assert fitting.operator("op").max_parallelism == (4, 4)
+    exceeding = compared(metadata, asking(COUNT, parallelism=5), tmp_path)
+    [problem] = exceeding.problems
+    assert "'Operator'" in problem
+    assert "parallelism 5 is above max parallelism 4" in problem
+    # Without the savepoint the program is all right; one that is not says so by itself.
+    with pytest.raises(ConfigurationError, match="parallelism 5 is above max parallelism 4"):
+        compared(metadata, asking(COUNT, parallelism=5, max_parallelism=4), tmp_path)
+
+
+class Breaks(Asks):
+    def open(self, ctx: Any) -> None:
+        super().open(ctx)
+        raise ConnectionError("no database on the driver")
+
+
+def test_states_that_a_failing_open_does_not_ask_for_are_not_compared(tmp_path: Path) -> None:
+    program = Program()
+    rows = program.source(ROWS).uid("in").key_by("k")
+    rows.process(Breaks((COUNT,)), ROWS).uid("op")
+    metadata = savepoint(stored(COUNT), stored(ValueStateDescriptor("later", int)))
+    operator = operator_of(program, metadata, tmp_path)
+    assert operator.not_compared == "open() raised ConnectionError: no database on the driver"
+    assert [state.verdict for state in operator.states] == ["as is", "not compared"]
+
+
+class Sums(ProcessWindowFunction):
+    def open(self, ctx: Any) -> None:
+        ctx.get_state(COUNT)
+
+    def process(self, key: Any, context: Any, elements: Any) -> list[Any]:
+        return []
+
+
+def test_the_states_of_windows_are_not_compared_but_for_those_of_their_function(
+    tmp_path: Path,
+) -> None:
+    program = Program()
+    timed = (
+        program.source(ROWS)
+        .uid("in")
+        .assign_timestamps_and_watermarks(
+            WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("n")
+        )
+    )
+    windows = timed.key_by("k").window(TumblingEventTimeWindows.of(Duration.of_seconds(1)))
+    windows.process(Sums(), ROWS).uid("op")
+    timers = {"name": "timers:event", "kind": "timers", "schema": []}
+    contents = stored(ListStateDescriptor("window-contents", int))
+    metadata = savepoint(contents, stored(COUNT), timers)
+    operator = operator_of(program, metadata, tmp_path)
+    verdicts = {state.name: state.verdict for state in operator.states}
+    assert verdicts == {
+        "window-contents": "not compared",
+        "count": "as is",
+        "timers:event": "as is",
+    }
+    assert operator.not_compared is not None
+    assert "windows" in operator.not_compared
+
+
+class Joins(ProcessJoinFunction):
+    def process_element(self, left: Any, right: Any, ctx: Any) -> list[Any]:
+        return []
+
+
+def test_reductions_and_interval_joins_declare_their_states(tmp_path: Path) -> None:
+    program = Program()
+    rows = program.source(ROWS).uid("in")
+    rows.key_by("k").reduce(lambda a, b: a).uid("op")
+    reduced = ValueStateDescriptor("reduced", state_spec(rows.type))
+    [state] = operator_of(program, savepoint(stored(reduced)), tmp_path).states
+    assert state.verdict == "as is"
+    [state] = operator_of(program, savepoint(stored(replace(reduced, type=int))), tmp_path).states
+    assert state.verdict == "incompatible"
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("n")
+    left, right = (
+        program.source(ROWS).assign_timestamps_and_watermarks(strategy).key_by("k") for _ in "12"
+    )
+    second = Duration.of_seconds(1)
+    left.interval_join(right).between(second, second).process(Joins(), ROWS).uid("join")
+    joined = MapStateDescriptor("join:left", bytes, state_spec(rows.type))
+    operator = compared(savepoint(stored(joined), uid="join"), program, tmp_path).operator("join")
+    assert [(state.name, state.verdict) for state in operator.states] == [
+        ("join:left", "as is"),
+        ("join:right", "new, starts empty"),
+    ]
+
+
+SEEN = ListStateDescriptor("seen", int)
+NAMES = ListStateDescriptor("names", str)
+
+
+class Numbers(MapFunction, CheckpointedFunction):
+    """Has a split list, and a union list; reads both as it starts."""
+
+    def initialize_state(self, ctx: Any) -> None:
+        store = ctx.get_operator_state_store()
+        self.seen = sum(store.get_list_state(SEEN).get())
+        self.names = sorted(store.get_union_list_state(NAMES).get())
+        assert not ctx.is_restored()
+
+    def snapshot_state(self, ctx: Any) -> None:
+        return None
+
+    def map(self, value: Any) -> Any:
+        return value
+
+
+class Elements(MapFunction, ListCheckpointed):
+    def snapshot_state(self, checkpoint_id: int, timestamp: int) -> list[Any]:
+        return []
+
+    def restore_state(self, state: list[Any]) -> None:
+        raise AssertionError("there is nothing to be restored")
+
+    def map(self, value: Any) -> Any:
+        return value
+
+
+def mapping(function: Any) -> Program:
+    program = Program()
+    program.source(ROWS).uid("in").rebalance().map(function, ROWS).uid("op").name("Operator")
+    return program
+
+
+def test_operator_state_is_compared_too(tmp_path: Path) -> None:
+    gone = ListStateDescriptor("gone", int)
+    own = (own_state("split", SEEN, 1), own_state("split", gone))
+    operator = operator_of(mapping(Numbers()), savepoint(own=own), tmp_path)
+    assert [(state.name, state.kind, state.verdict) for state in operator.states] == [
+        ("seen", "split", "as is"),
+        ("gone", "split", "not declared now, kept"),
+        ("names", "union", "new, starts empty"),
+    ]
+    listed = (own_state("split", ListStateDescriptor("list-checkpointed"), 1),)
+    [state] = operator_of(mapping(Elements()), savepoint(own=listed), tmp_path).states
+    assert state.verdict == "as is"
+
+
+def test_operator_state_of_another_type_or_mode_is_a_problem(tmp_path: Path) -> None:
+    wider = own_state("split", ListStateDescriptor("seen", int | None), 1)
+    found = compared(savepoint(own=(wider,)), mapping(Numbers()), tmp_path)
+    state = found.operator("op").states[0]
+    assert state.verdict == "incompatible"
+    [problem] = found.problems
+    assert "operator state 'seen' was written with the type of an earlier program" in problem
+    other = own_state("union", SEEN, 1)
+    found = compared(savepoint(own=(other,)), mapping(Numbers()), tmp_path)
+    state = found.operator("op").states[0]
+    assert (state.verdict, state.notes) == ("another kind", ("was union",))
+    [problem] = found.problems
+    assert "Incompatible state assignment modes" in problem
+
+
+class Control(BroadcastProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> list[Any]:
+        return []
+
+    def process_broadcast_element(self, value: Any, ctx: Any) -> list[Any]:
+        return []
+
+
+def test_broadcast_state_is_declared_by_its_descriptor(tmp_path: Path) -> None:
+    program = Program()
+    rules = MapStateDescriptor("rules", str, int)
+    control = program.source(ROWS).uid("rules").broadcast(rules)
+    program.source(ROWS).uid("in").connect(control).process(Control(), ROWS).uid("op")
+    schema = stored(rules)["schema"]
+    own = (NamedState("rules", "broadcast", schema),)
+    [state] = operator_of(program, savepoint(own=own), tmp_path).states
+    assert (state.kind, state.verdict) == ("broadcast", "as is")
+
+
+def test_a_static_source_cannot_go_on_in_another_job(tmp_path: Path) -> None:
+    program = asking(COUNT)
+    frame: Any = None
+    program.graph.nodes[0].function = Source(
+        "a static DataFrame", True, lambda _: frame, None, keeps_files=True
+    )
+    [problem] = compared(savepoint(stored(COUNT)), program, tmp_path, allow=True).problems
+    assert "source 'in' is a static DataFrame" in problem
+
+
+def test_operators_that_cannot_have_state_are_not_listed(tmp_path: Path) -> None:
+    program = asking(COUNT)
+    program.source(ROWS).uid("in-2").key_by("k").map(lambda row: row, ROWS).uid("stateless")
+    found = compared(savepoint(stored(COUNT)), program, tmp_path)
+    assert [operator.uid for operator in found.operators] == ["op"]
+
+
+def test_the_text_shows_all_of_it_in_tables(tmp_path: Path) -> None:
+    was, now = ValueStateDescriptor("order", Old), ValueStateDescriptor("order", Bad)
+    metadata = savepoint(stored(was), stored(ValueStateDescriptor("a", int)))
+    found = compared(metadata, asking(now, parallelism=3), tmp_path)
+    head, *lines = str(found).splitlines()
+    assert head == "the program does not fit"
+    text = "\n".join(lines[: lines.index("") + 20])
+    assert "operator  verdict   parallelism  max parallelism  key" in text
+    assert "op        restored  2 -> 3       128              str, not compared" in text
+    assert "op.order  value  incompatible" in text
+    assert "op.a      value  not declared now, kept" in text
+    assert "in      goes on" in text
+    assert f"problem 1: {found.problems[0]}" in str(found)
+    assert all(line == line.rstrip() for line in lines)
