@@ -19,6 +19,7 @@ from holdfast.checkpoint.savepoint import (
     discard_unfinished,
     load_savepoint,
     new_savepoint,
+    operator_directory,
     store_savepoint,
 )
 from holdfast.errors import CheckpointStorageError, CorruptCheckpointError, RestoreError
@@ -104,6 +105,13 @@ def test_a_savepoint_is_found_wherever_it_is_moved_to(tmp_path, pointer):
         found, metadata = find_snapshot(f"{tmp_path}/{name}{pointer}")
         assert found.root == f"{tmp_path}/{name}"
         assert identity_of(metadata) == identity_of(written)
+
+
+@pytest.mark.parametrize("uid", ["_metadata", "sources", "shared", "Sources", "../up", "sources~"])
+def test_every_uid_has_a_directory_of_its_own_in_a_savepoint(uid):
+    others = {operator_directory(other) for other in ("count", "sources~~", "_metadata~")}
+    assert operator_directory(uid) not in others | {"_metadata", "sources", "shared"}
+    assert "/" not in operator_directory(uid)
 
 
 def test_two_savepoints_never_share_a_directory(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -533,8 +534,8 @@ def test_a_state_whose_type_has_changed_comes_back(tmp_path: Path, backend: str)
         None
     ] * 2
     assert found[3]["encoded"] == b"\x03"
-    listed = [row["value"] for row in rows(tables, "keyed/l")]
-    assert sorted(listed) == [1, 1, 1, 1, 2, 2]
+    listed = [(row["value"], row["encoded"]) for row in rows(tables, "keyed/l")]
+    assert Counter(listed) == {(None, b"\x01"): 4, (2, None): 2}
     for other_backend in OTHER:
         root = tmp_path / other_backend
         restored_entries(other_backend, [tables], root, parallelism=1, max_parallelism=128)

@@ -6,10 +6,10 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.checkpoint.completed import completed_checkpoints, load
+from holdfast.checkpoint.completed import checkpoint_ids, load
 from holdfast.checkpoint.metadata import paths_of
 from holdfast.checkpoint.savepoint import delete_savepoint
-from holdfast.checkpoint.storage import SHARED
+from holdfast.checkpoint.storage import SHARED, metadata_name
 from holdfast.checkpoint.sweep import delete_checkpoint
 from holdfast.errors import HoldfastError
 
@@ -48,8 +48,8 @@ class ClaimedSnapshot:
             return
         mine = self.metadata.checkpoint_id
         used: set[str] = set()
-        for _, checkpoint_id in completed_checkpoints(self.files):
-            if checkpoint_id != mine:
+        for checkpoint_id in checkpoint_ids(self.files):
+            if checkpoint_id != mine and self.files.exists(metadata_name(checkpoint_id)):
                 used |= paths_of(load(self.files, checkpoint_id))
         shared = (path for path in paths_of(self.metadata) if path.startswith(f"{SHARED}/"))
         delete_checkpoint(self.files, mine, [path for path in shared if path not in used])

@@ -5,7 +5,7 @@
     <target>/savepoint-.../<operator>/timers/<domain>/part-<subtask>.parquet
     <target>/savepoint-.../<operator>/operator/<state>/part-<subtask>.parquet
     <target>/savepoint-.../<operator>/native/part-<subtask>/<file>              native form
-    <target>/savepoint-.../sources/...
+    <target>/savepoint-.../{shared,sources}/...                    what sources have to remember
 
 `_metadata` is that of a checkpoint (`checkpoint/metadata.py`), in format 3: its handles are
 relative to the savepoint's directory, which can be moved and copied. It is written last:
@@ -16,17 +16,33 @@ from __future__ import annotations
 
 import uuid
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from holdfast.checkpoint.completed import verify_handles
 from holdfast.checkpoint.files import FileSystemFiles
 from holdfast.checkpoint.metadata import decode_metadata, encode_metadata
-from holdfast.checkpoint.storage import METADATA
+from holdfast.checkpoint.storage import METADATA, SHARED
 from holdfast.errors import CheckpointStorageError, HoldfastError, RestoreError
+from holdfast.state.directories import file_name
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.metadata import CheckpointMetadata
     from holdfast.checkpoint.storage import NamedFiles
+
+_TAKEN: Final = (METADATA, SHARED, "sources")
+"""Names that are not those of operators."""
+
+
+def operator_directory(uid: str) -> str:
+    """Directory of an operator's files in a savepoint.
+
+    Example:
+        >>> operator_directory("count"), operator_directory("sources")
+        ('count', 'sources~')
+    """
+    # No file name ends in that mark, so no two operators share a directory.
+    name = file_name(uid)
+    return f"{name}~" if name in _TAKEN else name
 
 
 def new_savepoint(target: str, job_id: str) -> FileSystemFiles:

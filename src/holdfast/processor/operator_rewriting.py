@@ -12,9 +12,9 @@ from msgspec import UNSET
 
 from holdfast.checkpoint.handles import FileHandle, Handle
 from holdfast.checkpoint.metadata import StoreSnapshot
+from holdfast.checkpoint.savepoint import operator_directory
 from holdfast.checkpoint.transfer import download_snapshot
 from holdfast.processor.regrouping import SCRATCH, regroup
-from holdfast.state.directories import file_name
 from holdfast.state.key_groups import key_groups
 from holdfast.state.local_snapshot import CANONICAL, open_snapshot
 from holdfast.state.redistribution import redistribute
@@ -204,7 +204,7 @@ class _Part:
         for local in sorted(tables.rglob("*.parquet")):
             name = local.relative_to(tables).as_posix()
             table = name.removesuffix(".parquet")
-            place = f"{file_name(self.uid)}/{table}/part-{self.subtask:05d}.parquet"
+            place = f"{operator_directory(self.uid)}/{table}/part-{self.subtask:05d}.parquet"
             yield name, target.write_file(local, place)
 
 

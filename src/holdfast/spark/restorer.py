@@ -142,11 +142,9 @@ class Restorer:
         """
         ground = Ground(job, ProcessIdentity.current(), backend, local_copies)
         passed_over: list[int] = []
-        for attempt, (files, metadata) in enumerate(self._candidates(passed_over)):
-            if metadata.checkpoint_id in unwanted:
-                continue
-            if self.publishes and (lost := set(passed_over) - unwanted):
-                self._fall_back(metadata, max(lost))
+        for attempt, (files, metadata) in enumerate(self._candidates(passed_over, unwanted)):
+            if self.publishes and passed_over:
+                self._fall_back(metadata, max(passed_over))
             # The attempt before may have left stores behind.
             if attempt:
                 ground = replace(ground, job=_next_try(job, attempt))
@@ -173,12 +171,16 @@ class Restorer:
         return FRESH
 
     def _candidates(
-        self, passed_over: list[int] | None = None
+        self, passed_over: list[int] | None = None, unwanted: frozenset[int] = frozenset()
     ) -> Iterator[tuple[JobCheckpointFiles, CheckpointMetadata]]:
-        """Checkpoints to try, the best first; notes those that cannot even be read."""
+        """Checkpoints to try, the best first; notes those that cannot even be read.
+
+        Where the job has none that counts, what it was started from comes again.
+        """
         complete = completed_checkpoints(self._files)
-        ordered = [checkpoint_id for _, checkpoint_id in still_valid(self._files, complete)]
-        unreadable = self._written().difference(checkpoint_id for _, checkpoint_id in complete)
+        valid = [checkpoint_id for _, checkpoint_id in still_valid(self._files, complete)]
+        ordered = [checkpoint_id for checkpoint_id in valid if checkpoint_id not in unwanted]
+        unreadable = self._written() - unwanted - {checkpoint_id for _, checkpoint_id in complete}
         for checkpoint_id in [*sorted(unreadable, reverse=True), *ordered]:
             try:
                 metadata = load(self._files, checkpoint_id)
@@ -197,8 +199,8 @@ class Restorer:
             return
         try:
             _, given = find_snapshot(self._pointer)
-        except RestoreError:
-            # It was claimed, or disposed of since: the job goes on from its own.
+        except (RestoreError, CorruptCheckpointError):
+            # It was claimed, disposed of or damaged since: the job goes on from its own.
             return
         if given.is_savepoint and metadata.origin != identity_of(given):
             raise RestoreError(

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from holdfast import faults
+from holdfast.checkpoint.savepoint import operator_directory
 from holdfast.checkpoint.storage import check_cancelled, never
 from holdfast.runtime.report import OPERATOR_STATE, STORE
-from holdfast.state.directories import file_name
 from holdfast.state.local_snapshot import open_snapshot, snapshot_files
 from holdfast.state.redistribution import OperatorStateSnapshot
 
@@ -70,7 +70,7 @@ def write_part(
     where = {"uid": uid, "subtask": subtask, "checkpoint": checkpoint_id}
     faults.reach("before-savepoint-part", **where)
     write = _canonical if target.canonical else _native
-    part = write(directory, target, f"{file_name(uid)}", f"part-{subtask:05d}", cancelled)
+    part = write(directory, target, operator_directory(uid), f"part-{subtask:05d}", cancelled)
     faults.reach("after-savepoint-part", **where)
     return part
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pytest
 
 from holdfast import HashMapStateBackend
 from holdfast.checkpoint.claim import ClaimedSnapshot
@@ -64,7 +63,7 @@ class Started:
         return restorer.restore(self.plan(), job, HashMapStateBackend(), calls, {}, unwanted)
 
 
-def test_control_its_own_checkpoint_is_taken(tmp_path: Path) -> None:
+def test_its_own_checkpoint_goes_before_the_savepoint(tmp_path: Path) -> None:
     restored = Started(tmp_path).restore()
     assert restored.metadata is not None
     assert restored.metadata.checkpoint_id == 8
@@ -102,10 +101,3 @@ def test_a_claimed_checkpoint_leaves_files_of_one_that_cannot_be_read(tmp_path: 
     assert files.create_exclusive(metadata_name(2), later)
     ClaimedSnapshot(files, first).release()
     assert files.exists("shared/1-abc")
-
-
-@pytest.mark.parametrize("uid", ["_metadata"])
-def test_any_uid_has_a_directory_in_a_savepoint(uid: str, tmp_path: Path) -> None:
-    from holdfast.state.directories import file_name
-
-    assert file_name(uid) != "_metadata"

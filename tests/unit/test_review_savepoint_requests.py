@@ -1,0 +1,141 @@
+"""A savepoint that takes too long, or is given up, and what that does to its job."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.dataset as ds
+import pytest
+
+from holdfast import SavepointFormatType, ValueStateDescriptor
+from holdfast.spark import snapshot_transfer
+from holdfast.spark.checkpointer import Checkpointer
+from holdfast.spark.publication import Publication
+from holdfast.spark.publisher import Publisher
+from holdfast.spark.savepoint_parts import write_part
+from holdfast.spark.savepoint_taker import SavepointTaker
+from holdfast.spark.savepoints import SavepointRequest, Savepoints
+from tests.integration.recovery_tools import wait_for
+from tests.unit.barriers import ROWS
+from tests.unit.programs import Program
+from tests.unit.state_tables import State
+from tests.unit.test_checkpointer import TIMEOUT, Bench
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.spark.epochs import EpochOrder, EpochResult
+
+
+def begun(bench: Bench, tmp_path: Path) -> SavepointRequest:
+    """A savepoint whose first part is written, and whose second is held up."""
+    request = SavepointRequest.at(
+        str(tmp_path / "savepoints"), "job-id", SavepointFormatType.CANONICAL
+    )
+    order = bench.checkpointer.order(idle=False, savepoint=request)
+    assert order is not None
+    bench.taken(order)
+    return request
+
+
+def test_a_savepoint_that_takes_too_long_does_not_fail_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its checkpoint is uploaded quickly; the tables are not."""
+    writing, gate = threading.Event(), threading.Event()
+
+    def slow(*given: Any, **options: Any) -> Any:
+        writing.set()
+        assert gate.wait(30)
+        return write_part(*given, **options)
+
+    monkeypatch.setattr(snapshot_transfer, "write_part", slow)
+    bench = Bench(tmp_path, asynchronous=True)
+    request = begun(bench, tmp_path)
+    assert writing.wait(30)
+    bench.clock.advance(TIMEOUT)
+    bench.checkpointer.expire()
+    gate.set()
+    bench.settle()
+    assert request.is_decided
+    assert not request.is_complete
+    assert not bench.failures
+
+
+def test_a_savepoint_that_is_given_up_meanwhile_leaves_no_files(tmp_path: Path) -> None:
+    """As when the job is cancelled while it waits for the savepoint it was to stop with."""
+    bench = Bench(tmp_path, asynchronous=True)
+    gate = bench.calls.hold(1)
+    request = begun(bench, tmp_path)
+    wait_for(lambda: list(tmp_path.glob("savepoints/*/count/keyed/*/*")), "the first part", 30)
+    request.fail("the job has ended")
+    gate.set()
+    bench.checkpointer.settle()
+    bench.settle()
+    left = [path for path in (tmp_path / "savepoints").rglob("*") if path.is_file()]
+    assert not left
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_tables_of_a_subtask_without_keys_are_read_with_the_others(
+    tmp_path: Path, first: bool
+) -> None:
+    """Any tool opens `<state>/*.parquet`, as the docs say."""
+    places = []
+    for number, has_key in enumerate([not first, first]):
+        state = State(tmp_path / str(number))
+        handle = state.register(ValueStateDescriptor("s", int))
+        if has_key:
+            state.current.key = 7
+            handle.update(1)
+        places.append(str(state.written() / "keyed" / "s.parquet"))
+    assert ds.dataset(places).to_table(columns=["key", "value"]).to_pylist() == [
+        {"key": 7, "value": 1}
+    ]
+
+
+class Stateless(Bench):
+    """A job whose steps all run at its sources, so that no level has a task."""
+
+    taker: type[Checkpointer] = SavepointTaker
+
+    def make(self, **options: Any) -> Checkpointer:
+        self.program = Program()
+        self.program.collect(self.program.source(ROWS).uid("events"))
+        plan = self.program.compile()
+        assert not plan.tasks
+        publisher = Publisher(None, plan, self.calls)  # type: ignore[arg-type]
+        self.publication = Publication(publisher, self.files, exactly_once=False)
+        return self.taker(
+            plan,
+            self.settings,  # type: ignore[arg-type]
+            self.files,
+            self.fence,
+            self.calls,  # type: ignore[arg-type]
+            [],
+            1,
+            self.failures.append,
+            self.publication,
+            [self.listener],
+            savepoints=Savepoints(
+                self.program.settings.backend, alone=self.taker is SavepointTaker
+            ),
+            clock=self.clock,
+        )
+
+    def run(self, order: EpochOrder) -> EpochResult:
+        return replace(super().run(order), reports=[])
+
+
+class StatelessWithCheckpoints(Stateless):
+    taker = Checkpointer
+
+
+@pytest.mark.parametrize("bench", [Stateless, StatelessWithCheckpoints])
+def test_a_job_without_stateful_steps_takes_a_savepoint(bench: type[Bench], tmp_path: Path) -> None:
+    made = bench(tmp_path)
+    request = begun(made, tmp_path)
+    made.settle()
+    assert request.is_complete
