@@ -1,27 +1,36 @@
 #!/usr/bin/env bash
-# All checks and tests, in two lines of work side by side: what needs Spark, and all the rest.
+# All checks and tests, in three lines of work side by side: two halves of what needs Spark, and all the rest.
 #
 #     scripts/test.sh [MARKS]    only tests with these marks, as `pytest -m` takes them
 #
-# Most of the time Spark's tests wait for something, so the rest costs next to no time.
+# Most of the time Spark's tests wait for something, so three lines take little longer than the longest.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 marks="${1:-slow or not slow}"
-rest="$(mktemp)"
+output="$(mktemp -d)"
+second_half=(tests/integration/test_[p-z]*.py)
 
-# Java is set up once, before both need it.
+# Java is set up once, before all need it.
 scripts/with-spark.sh true
 
-(make check && scripts/with-spark.sh .venv/bin/pytest -p no:cacheprovider -m "($marks) and not spark") \
-    >"$rest" 2>&1 &
-side=$!
-trap 'kill "$side" 2>/dev/null || true; rm -f "$rest"' EXIT
+run() {
+    scripts/with-spark.sh .venv/bin/pytest "$@"
+}
+
+(make check && run -p no:cacheprovider -m "($marks) and not spark") >"$output/rest" 2>&1 &
+rest=$!
+run -p no:cacheprovider -m "($marks) and spark" "${second_half[@]}" >"$output/second" 2>&1 &
+second=$!
+trap 'kill "$rest" "$second" 2>/dev/null || true; rm -rf "$output"' EXIT
 
 status=0
-scripts/with-spark.sh .venv/bin/pytest -m "($marks) and spark" || status=$?
+run -m "($marks) and spark" "${second_half[@]/#/--ignore=}" || status=$?
 
+printf '\nThe second half of the tests that need Spark:\n'
+wait "$second" || status=1
+cat "$output/second"
 printf '\nChecks, and tests that need no Spark:\n'
-wait "$side" || status=1
-cat "$rest"
+wait "$rest" || status=1
+cat "$output/rest"
 exit "$status"
