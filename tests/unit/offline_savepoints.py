@@ -208,6 +208,9 @@ def expected(number: int) -> dict[str, Any]:
 class Restored:
     """The operator's stores, restored from a savepoint on some number of subtasks."""
 
+    version = "restored"
+    """At which the stores stand."""
+
     def __init__(self, path: str, directory: Path, backend: str, parallelism: int) -> None:
         files = FileSystemFiles(path)
         self.metadata: CheckpointMetadata = load_savepoint(files)
@@ -226,7 +229,7 @@ class Restored:
                 backend_named(backend),
                 sources,
                 self._store(subtask),
-                version="restored",
+                version=self.version,
                 key_groups=key_groups(subtask, parallelism, self.snapshot.max_parallelism),
                 whole=False,
                 operator_state=None,
@@ -238,7 +241,7 @@ class Restored:
         limit = self.snapshot.max_parallelism
         found: dict[Any, dict[str, Any]] = {}
         for subtask in range(self.parallelism):
-            keyed, current = opened(self.backend, self._store(subtask), "restored", limit)
+            keyed, current = opened(self.backend, self._store(subtask), self.version, limit)
             handles = {name: keyed.register(each) for name, each in DESCRIPTORS.items()}
             scope = keyed.namespaced()
             windowed: Any = keyed.register(WINDOWED, scope)
@@ -260,7 +263,7 @@ class Restored:
         """All timers of a time domain, each found where it belongs."""
         limit, found = self.snapshot.max_parallelism, list[Any]()
         for subtask in range(self.parallelism):
-            keyed, _ = opened(self.backend, self._store(subtask), "restored", limit)
+            keyed, _ = opened(self.backend, self._store(subtask), self.version, limit)
             due = list(keyed.timers(name).due(10_000, 10_000))
             groups = key_groups(subtask, self.parallelism, limit)
             assert {key_group_of(timer.key, limit) for timer in due} <= set(groups)
