@@ -30,8 +30,9 @@ from holdfast import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
+from holdfast.errors import CheckpointError
 from tests.integration.recovery_jobs import BACKENDS, HASHMAP, ROCKSDB, Ledger
-from tests.integration.recovery_tools import Feed, wait_for
+from tests.integration.recovery_tools import Faults, Feed, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -214,4 +215,22 @@ def test_everything_goes_on_from_a_savepoint_as_if_nothing_had_happened(
     client = run.start(*after, from_savepoint=path)
     run.caught_up(2)
     client.stop_with_savepoint(str(tmp_path / "savepoints"), drain=True)
+    assert run.outcome() == undisturbed
+
+
+@pytest.mark.slow
+def test_a_job_that_was_drained_for_a_savepoint_that_fails_goes_back_behind_it(
+    spark: SparkSession, tmp_path: Path, undisturbed: list[Any]
+) -> None:
+    with Faults(spark, tmp_path) as faults:
+        run = Run(spark, tmp_path / "run")
+        client = run.start(HASHMAP, 2)
+        run.caught_up(2)
+        [struck] = faults.plan(tmp_path, {"point": "after-savepoint-part", "action": "raise"})
+        with pytest.raises(CheckpointError, match="was not taken"):
+            client.stop_with_savepoint(str(tmp_path / "savepoints"), drain=True)
+        assert struck.exists()
+        run.caught_up(2)
+        client.stop_with_savepoint(str(tmp_path / "savepoints"), drain=True)
+    assert client.statistics().restarts == 1
     assert run.outcome() == undisturbed

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import (
+    CheckpointingMode,
+    CheckpointListener,
     Configuration,
     JobStatus,
     KeyedProcessFunction,
@@ -181,7 +183,7 @@ def test_a_savepoint_that_cannot_be_taken_leaves_nothing_and_the_job_goes_on(
     with pytest.raises(ConfigurationError, match=r"'native' is no form of a savepoint; give Save"):
         client.trigger_savepoint(str(saved.target), "native")  # type: ignore[arg-type]
     for end in (client.trigger_savepoint, client.stop_with_savepoint):
-        with pytest.raises(CheckpointError, match=r"/file/savepoint-.*was not taken: "):
+        with pytest.raises(CheckpointError, match=r"/file/_metadata: .*Not a directory"):
             end(str(saved.directory / "file"))
     saved.feed.fill(1)
     saved.caught_up(job, client).cancel()
@@ -344,6 +346,54 @@ def test_a_damaged_savepoint_is_refused_with_the_reason(
     assert not list(saved.target.iterdir())
     with pytest.raises(RestoreError, match="there is no complete savepoint or checkpoint"):
         saved.job().start(saved.feed.stream(), from_savepoint=path)
+
+
+class Hindrance(CheckpointListener):
+    """Asks for a savepoint where that cannot be, and raises."""
+
+    def __init__(self) -> None:
+        self.client: JobClient | None = None
+        self.refusals: list[str] = []
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        assert self.client is not None
+        with pytest.raises(JobExecutionError) as refusal:
+            self.client.trigger_savepoint("/tmp")
+        self.refusals.append(str(refusal.value))
+        raise LookupError("nobody there")
+
+
+def test_what_fails_behind_a_complete_savepoint_restarts_nothing(saved: Saved) -> None:
+    hindrance = Hindrance()
+    first = saved.job(settings={"interval": "1 h"})
+    first.env.add_checkpoint_listener(hindrance)
+    hindrance.client = saved.start(first)
+    path = hindrance.client.stop_with_savepoint(str(saved.target))
+    assert hindrance.client.status() is JobStatus.FINISHED
+    assert hindrance.client.statistics().restarts == 0
+    assert len(hindrance.refusals) == 1
+    assert "ask for it from another thread" in hindrance.refusals[0]
+    second = saved.job(like=first)
+    saved.start(second, from_savepoint=path).cancel()
+    assert second.outcome() == expected(saved.feed.elements)
+
+
+def test_a_job_without_state_goes_on_from_a_savepoint(saved: Saved) -> None:
+    seen: list[int] = []
+
+    def start(**beginning: Any) -> JobClient:
+        env = StreamExecutionEnvironment.get_execution_environment(saved.spark)
+        env.enable_checkpointing("50 ms", CheckpointingMode.AT_LEAST_ONCE)
+        even = env.from_dataframe(saved.feed.stream()).uid("source").filter(lambda row: True)
+        even.foreach_batch(lambda df, _: seen.extend(row.i for row in df.collect()))
+        client = env.execute_async("stateless", **beginning)
+        saved.feed.fill(1)
+        wait_for(lambda: len(seen) >= len(saved.feed.elements), "all input")
+        return client
+
+    path = start().stop_with_savepoint(str(saved.target))
+    start(from_savepoint=path).cancel()
+    assert sorted(seen) == saved.feed.elements
 
 
 class Twice(KeyedProcessFunction):

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 PARTICIPANTS: list[Participant] = [("count", 0), ("count", 1), (2, 0)]
 SAVEPOINT = CheckpointKind.SAVEPOINT
+WITH_SAVEPOINT = CheckpointKind.WITH_SAVEPOINT
 START = 1_000
 # Spelled out, so that the test does not ask the code under test what counts.
 COUNTED = {
@@ -275,7 +276,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 self.log.append(("success", checkpoint))
             case Aborted(checkpoint, reason):
                 self.end(checkpoint, instruction)
-                savepoint = self.records[checkpoint].kind is SAVEPOINT
+                savepoint = self.records[checkpoint].kind in (SAVEPOINT, WITH_SAVEPOINT)
                 if counting and not savepoint and reason.name in COUNTED:
                     self.log.append(("failure", checkpoint))
             case CancelUpload(checkpoint):
@@ -367,7 +368,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
         ended = [it.timestamp for it in outcomes if isinstance(it, Completed)]
         rules = self.policy
         due_at = None
-        if rules.interval_ms is not None and len(self.unended()) < rules.max_concurrent:
+        pending = {self.records[one].kind for one in self.job.pending}
+        room = len(self.unended()) < rules.max_concurrent and WITH_SAVEPOINT not in pending
+        if rules.interval_ms is not None and room:
             pauses = [at + rules.min_pause_ms for at in ended]
             due_at = max([self.now, started + rules.interval_ms, *pauses])
         assert self.job.next_due(self.now) == due_at

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +16,6 @@ from tests.unit.test_checkpointer import TIMEOUT, Bench, make
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 __all__ = ["make"]
 
@@ -24,10 +24,15 @@ def asked(bench: Bench, target: Path, *, native: bool = False) -> SavepointReque
     """Run an epoch that carries a savepoint."""
     form = SavepointFormatType.NATIVE if native else SavepointFormatType.CANONICAL
     request = SavepointRequest.at(str(target), "0123456789", form)
+    taken(bench, request)
+    return request
+
+
+def taken(bench: Bench, request: SavepointRequest) -> None:
+    """Run an epoch that carries it."""
     order = bench.checkpointer.order(idle=True, savepoint=request)
     assert order is not None
     bench.taken(order)
-    return request
 
 
 @pytest.mark.parametrize("native", [False, True])
@@ -74,8 +79,11 @@ def test_a_savepoint_that_cannot_be_written_does_not_fail_its_checkpoint(
     make: Callable[..., Bench], tmp_path: Path
 ) -> None:
     bench = make()
-    (tmp_path / "file").touch()
-    request = asked(bench, tmp_path / "file")
+    with pytest.raises(CheckpointError, match="Not a directory"):
+        SavepointRequest.at(__file__, "job", SavepointFormatType.NATIVE)
+    request = SavepointRequest.at(str(tmp_path), "job", SavepointFormatType.CANONICAL)
+    Path(request.files.root).touch()
+    taken(bench, request)
     with pytest.raises(CheckpointError, match=r"was not taken: .*CheckpointStorageError"):
         request.result(0)
     assert bench.complete == [1]

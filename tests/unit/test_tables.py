@@ -319,11 +319,11 @@ def test_a_state_without_entries_has_a_table(tmp_path: Path, backend: str) -> No
     tables = state.written()
     listed = pq.read_table(tables / "keyed_states.parquet").to_pylist()
     assert [(row["table"], row["name"], row["kind"], row["rows"]) for row in listed] == [
-        ("keyed/value", "value", "value", 0),
-        ("keyed/list", "list", "list", 0),
-        ("keyed/map", "map", "map", 0),
-        ("keyed/timed.ttl", "timed", "value", 0),
-        ("timers/event", "timers:event", "timers", 0),
+        ("without_keys/keyed/value", "value", "value", 0),
+        ("without_keys/keyed/list", "list", "list", 0),
+        ("without_keys/keyed/map", "map", "map", 0),
+        ("without_keys/keyed/timed.ttl", "timed", "value", 0),
+        ("without_keys/timers/event", "timers:event", "timers", 0),
     ]
     require_same_state(state, tables)
 

@@ -10,6 +10,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.dataset as ds
 import pytest
 
 from holdfast import (
@@ -225,3 +226,21 @@ counts = rows("keyed/counts")
 print(json.dumps([[row["value"], row["window_start"].timestamp()] for row in counts[1:]]))
 """
     assert answer(BEGINNING + PANDAS + ask, tables) == [[5, NOW / 1000]]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_tables_of_a_subtask_without_keys_are_read_with_the_others(
+    tmp_path: Path, first: bool
+) -> None:
+    """Any tool opens `<state>/*.parquet`, as the docs say."""
+    places: list[str] = []
+    for number, has_key in enumerate([not first, first]):
+        state = State(tmp_path / str(number))
+        handle = state.register(ValueStateDescriptor("s", int))
+        if has_key:
+            state.current.key = 7
+            handle.update(1)
+        places += map(str, state.written().glob("keyed/s.parquet"))
+    assert ds.dataset(places).to_table(columns=["key", "value"]).to_pylist() == [
+        {"key": 7, "value": 1}
+    ]

@@ -262,3 +262,10 @@ def test_a_disk_without_room_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(StoreFullError, match=r"cannot be written.*free space on the disk"):
         state.written()
     assert not (tmp_path / "tables").exists()
+
+
+@pytest.mark.parametrize("table", ["../other", "/etc/passwd", "keyed/../../x", "keyed//x", ""])
+def test_an_index_leads_to_no_file_elsewhere(tmp_path: Path, table: str) -> None:
+    with pytest.raises(StateError, match="a name that leads elsewhere"):
+        files.listed_file(tmp_path, table)
+    assert files.listed_file(tmp_path, "keyed/v.ttl") == tmp_path / "keyed" / "v.ttl.parquet"

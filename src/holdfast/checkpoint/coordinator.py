@@ -131,7 +131,7 @@ class Coordinator:
         off, or that one in flight has to end first.
         """
         interval = self._policy.interval_ms
-        if interval is None or len(self._pending) >= self._policy.max_concurrent:
+        if interval is None or self._is_full:
             return None
         return max(now, self._last_trigger + interval, self._pause_ends(now))
 
@@ -248,11 +248,18 @@ class Coordinator:
         interval = self._policy.interval_ms
         if interval is None:
             return SkipReason.DISABLED
-        if len(self._pending) >= self._policy.max_concurrent:
+        if self._is_full:
             return SkipReason.TOO_MANY_PENDING
         if now < self._last_trigger + interval:
             return SkipReason.INTERVAL
         return SkipReason.MIN_PAUSE if now < self._pause_ends(now) else None
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether no periodic checkpoint may be added to those that are pending."""
+        kinds = {one.kind for one in self._pending.values()}
+        too_many = len(self._pending) >= self._policy.max_concurrent
+        return too_many or CheckpointKind.WITH_SAVEPOINT in kinds
 
     def _pause_ends(self, now: int) -> int:
         last = self._last_completion
@@ -304,7 +311,7 @@ class Coordinator:
     def _judge(
         self, pending: PendingCheckpoint, reason: FailureReason, detail: str
     ) -> list[Instruction]:
-        savepoint = pending.kind is CheckpointKind.SAVEPOINT
+        savepoint = pending.kind in (CheckpointKind.SAVEPOINT, CheckpointKind.WITH_SAVEPOINT)
         verdict = self._failures.failed(pending.id, reason, detail, savepoint=savepoint)
         return [] if verdict is None else [FailJob(verdict)]
 

@@ -30,6 +30,9 @@ class CheckpointKind(Enum):
     """Taken by the clock: bound by interval, minimum pause and number in flight."""
     FORCED = "forced"
     """Asked for: bound by none of them, otherwise like a periodic one."""
+    WITH_SAVEPOINT = "with savepoint"
+    """Taken for a savepoint beside it: like a forced one, but none is begun until it has ended,
+    and its failure counts for nothing."""
     SAVEPOINT = "savepoint"
     """Asked for and owned by the user: neither retired nor subsumed, nor does it subsume."""
 

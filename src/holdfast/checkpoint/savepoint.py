@@ -22,7 +22,12 @@ from holdfast.checkpoint.completed import verify_handles
 from holdfast.checkpoint.files import FileSystemFiles
 from holdfast.checkpoint.metadata import decode_metadata, encode_metadata
 from holdfast.checkpoint.storage import METADATA, SHARED
-from holdfast.errors import CheckpointStorageError, HoldfastError, RestoreError
+from holdfast.errors import (
+    CheckpointStorageError,
+    ConfigurationError,
+    HoldfastError,
+    RestoreError,
+)
 from holdfast.state.directories import file_name
 
 if TYPE_CHECKING:
@@ -46,9 +51,19 @@ def operator_directory(uid: str) -> str:
 
 
 def new_savepoint(target: str, job_id: str) -> FileSystemFiles:
-    """Files of a savepoint that is to be written, in a directory below `target` of its own."""
-    target = FileSystemFiles(target).root.rstrip("/")
-    return FileSystemFiles(f"{target}/savepoint-{job_id[:6]}-{uuid.uuid4().hex[:12]}")
+    """Files of a savepoint that is to be written, in a directory below `target` of its own.
+
+    Raises:
+        ConfigurationError: The target is itself a savepoint.
+    """
+    files = FileSystemFiles(target)
+    if files.exists(METADATA):
+        raise ConfigurationError(
+            f"{target}: there is a savepoint or checkpoint here, and one within it would be "
+            "deleted with it; give another directory"
+        )
+    root = files.root.rstrip("/")
+    return FileSystemFiles(f"{root}/savepoint-{job_id[:6]}-{uuid.uuid4().hex[:12]}")
 
 
 def store_savepoint(files: FileSystemFiles, metadata: CheckpointMetadata) -> None:

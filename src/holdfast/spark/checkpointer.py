@@ -181,13 +181,19 @@ class Checkpointer:
             self._left_over = LeftOver()
 
     def order(
-        self, *, idle: bool, last: bool = False, savepoint: SavepointRequest | None = None
+        self,
+        *,
+        idle: bool,
+        last: bool = False,
+        plain: bool = False,
+        savepoint: SavepointRequest | None = None,
     ) -> EpochOrder | None:
         """What the next epoch is told; for one without input, None if it need not run.
 
         Args:
             idle: Whether the epoch has no input, and would run for the checkpoint alone.
             last: Whether all input is processed, so that it need not be due.
+            plain: Whether it carries no checkpoint, be it due or not.
             savepoint: A savepoint that the epoch is to carry.
         """
         with self._lock:
@@ -208,11 +214,11 @@ class Checkpointer:
             participants = self._plan.tasks
             checkpoint = None
             next_id = self._coordinator.next_id
-            kind = CheckpointKind.PERIODIC
-            if last or savepoint is not None:
-                alone = savepoint is not None and self._savepoints.alone
-                kind = CheckpointKind.SAVEPOINT if alone else CheckpointKind.FORCED
-            for instruction in self._coordinator.trigger(start, participants, kind=kind):
+            kind = CheckpointKind.FORCED if last else CheckpointKind.PERIODIC
+            if savepoint is not None:
+                kind = self._savepoints.kind
+            begun = [] if plain else self._coordinator.trigger(start, participants, kind=kind)
+            for instruction in begun:
                 if isinstance(instruction, Begin):
                     checkpoint = CheckpointOrder(instruction.id, now)
                     self._uploads.begin(instruction.id)
@@ -227,7 +233,7 @@ class Checkpointer:
                 aborted,
                 idle=idle,
                 # Nothing is left over where a savepoint is taken.
-                cut_at=None if idle or savepoint is not None else self._cut_at(now, due),
+                cut_at=None if idle or savepoint is not None else self._settings.cut_at(now, due),
                 least_work_ms=max(LEAST_WORK_MS, (self._settings.interval_ms or 0) // 4),
             )
 
@@ -235,15 +241,6 @@ class Checkpointer:
         """Give up checkpoints that have taken too long."""
         with self._lock:
             self._carry_out(self._coordinator.expire(self._clock.now_ms()))
-
-    def _cut_at(self, now: int, due: int | None) -> int | None:
-        """When an epoch that begins now has held a checkpoint up for long enough."""
-        settings = self._settings
-        if not settings.unaligned or settings.interval_ms is None:
-            return None
-        # Where one is under way, the next is due an interval later at the earliest.
-        due = now + settings.interval_ms if due is None else due
-        return due + settings.aligned_timeout_ms
 
     def taken(self, order: EpochOrder, result: EpochResult, batch_id: int) -> None:
         """An epoch has ended well; if it carried a checkpoint, upload that."""
@@ -345,6 +342,8 @@ class Checkpointer:
                 FailureReason.CHECKPOINT_ASYNC_EXCEPTION,
                 f"{type(error).__name__}: {error}",
             )
+        finally:
+            self._savepoints.tidy(checkpoint_id)
 
     def _acknowledge(
         self, checkpoint_id: int, task: tuple[int, int], stores: list[Uploaded]
@@ -386,7 +385,7 @@ class Checkpointer:
         checkpoint_id = order.id
         with self._lock:
             draft = self._drafts[checkpoint_id]
-        with self._publication.lock:
+        with self._publication.held():
             instructions = self._store(checkpoint_id, draft)
             self._carry_out(instructions)
             completed = any(isinstance(one, Completed) for one in instructions)
@@ -477,7 +476,8 @@ class Checkpointer:
             self.statistics.failed(checkpoint_id, timestamp, why)
         logger.warning("checkpoint %d failed: %s", checkpoint_id, why)
         self._savepoints.fail(checkpoint_id, why)
-        self._notices.aborted(checkpoint_id)
+        if not self._savepoints.alone:
+            self._notices.aborted(checkpoint_id)
 
     def _delete(self, checkpoint_id: int) -> None:
         with self._lock:

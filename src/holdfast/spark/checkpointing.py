@@ -254,7 +254,12 @@ class Checkpointing:
             )
 
     def order(
-        self, *, idle: bool, last: bool = False, savepoint: SavepointRequest | None = None
+        self,
+        *,
+        idle: bool,
+        last: bool = False,
+        plain: bool = False,
+        savepoint: SavepointRequest | None = None,
     ) -> EpochOrder | None:
         """See `Barriers.order`."""
         if self._checkpointer is None:
@@ -262,7 +267,12 @@ class Checkpointing:
         assert self._settings is not None
         if last and not (self.periodic and self._settings.after_tasks_finish):
             return None
-        return self._checkpointer.order(idle=idle, last=last, savepoint=savepoint)
+        return self._checkpointer.order(idle=idle, last=last, plain=plain, savepoint=savepoint)
+
+    @property
+    def publishing_thread(self) -> int | None:
+        """The thread in which a checkpoint is completed and its output published now."""
+        return None if self._publication is None else self._publication.thread
 
     def expire(self) -> None:
         """See `Barriers.expire`."""

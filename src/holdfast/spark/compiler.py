@@ -113,12 +113,13 @@ class JobPlan:
 
     @property
     def tasks(self) -> list[tuple[int, int]]:
-        """Level and subtask of every task of an epoch."""
-        return [
+        """Level and subtask of every task of an epoch; (0, 0) if there is none."""
+        found = [
             (level.index, subtask)
             for level, number in zip(self.levels, self.level_parallelism, strict=True)
             for subtask in range(number)
         ]
+        return found or [(0, 0)]
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,8 @@ class EpochOrder:
     """Time that each of them gets for what was left over before, all the same."""
     last: bool = False
     """Whether the job has no more input, so that time comes to its end."""
+    drains: bool = False
+    """Whether event time alone comes to its end."""
 
 
 @dataclass(frozen=True)

@@ -57,12 +57,17 @@ class Barriers(Protocol):
     """Who decides which epochs end in a checkpoint, and takes it from there."""
 
     def order(
-        self, *, idle: bool, last: bool = False, savepoint: SavepointRequest | None = None
+        self,
+        *,
+        idle: bool,
+        last: bool = False,
+        plain: bool = False,
+        savepoint: SavepointRequest | None = None,
     ) -> EpochOrder | None:
         """What the next epoch is told; for one without input, None if it need not run.
 
-        The `last` one is for a checkpoint of all that was processed before the job ends. One
-        with a `savepoint` carries it.
+        The `last` one is for a checkpoint of all that was processed before the job ends. A
+        `plain` one carries no checkpoint, one with a `savepoint` carries that.
         """
 
     def expire(self) -> None:
@@ -152,7 +157,10 @@ class Incarnation:
             # An epoch without input may still run; it must not reach into what comes next.
             with self._lock:
                 pass
-        return None if self._failure is None else original_error(self._failure)
+        if self._failure is None or self._is_finished:
+            # What fails behind a complete savepoint takes nothing back, and restarts nothing.
+            return None
+        return original_error(self._failure)
 
     def stop(self) -> None:
         """End it early; returns when the query has stopped."""
@@ -176,7 +184,8 @@ class Incarnation:
     ) -> None:
         """Take a savepoint of all that was read, and end.
 
-        If the savepoint fails, everything goes on as if nothing had been asked for.
+        If the savepoint fails, everything goes on as if nothing had been asked for; if event
+        time has come to its end by then, from the last checkpoint, as after any failure.
 
         Args:
             request: The savepoint.
@@ -186,14 +195,20 @@ class Incarnation:
 
         def finish() -> None:
             if drain:
+                request.required = True
                 self._drain()
-                self._end_time(at_once=True)
+                self._drain_event_time()
             self._run_savepoint_epoch(request)
             # Still with the lock: no epoch may follow that the savepoint does not contain.
             if self._wait_for(request):
                 on_complete()
                 self._is_finished = True
                 self._stopping.set()
+            elif drain:
+                raise JobExecutionError(
+                    "event time was brought to its end for a savepoint, which failed; the job goes "
+                    "back to its last checkpoint"
+                )
 
         self._between_epochs(request, finish)
         if self._stopping.is_set():
@@ -292,7 +307,10 @@ class Incarnation:
         """Take checkpoints and fire timers that are due while no data comes."""
         self._join_idle_group()
         while not self._ended.wait(LOOK_AROUND):
-            if self._last_batch is None or not self._lock.acquire(blocking=False):
+            if self._last_batch is None:
+                self._barriers.expire()
+                continue
+            if not self._lock.acquire(blocking=False):
                 continue
             try:
                 self._run_idle_epoch()
@@ -365,14 +383,20 @@ class Incarnation:
             if not self._run_idle_epoch(last=True):
                 return
 
-    def _end_time(self, *, at_once: bool = False) -> None:
-        """Let everything fire that still waits, if all input there will ever be is processed.
+    def _drain_event_time(self) -> None:
+        """Let all event-time timers fire, though more input could come."""
+        if self._last_batch is None or not self._runner.has_pending_timers:
+            return
+        # Without a checkpoint: if the savepoint fails, there must be none of what fires here.
+        order = self._barriers.order(idle=False, plain=True)
+        assert order is not None
+        order = replace(order, cut_at=None, drains=True)
+        with settings(self._spark, QUERY_SETTINGS):
+            self._run_epoch(None, order, self._last_batch)
 
-        Args:
-            at_once: Whether it is to end though more input could come.
-        """
-        ends = self._pace.ends or at_once
-        if not ends or self._last_batch is None or self._is_ending():
+    def _end_time(self) -> None:
+        """Let everything fire that still waits, if all input there will ever be is processed."""
+        if not self._pace.ends or self._last_batch is None or self._is_ending():
             return
         if self._runner.has_pending_timers:
             order = self._barriers.order(idle=False)

@@ -158,14 +158,21 @@ class JobClient:
         return replace(figures, checkpoints=self._checkpointing.statistics())
 
     def cancel(self) -> None:
-        """Stop the job; returns when it has ended, or at once within an epoch of its own."""
+        """Stop the job; returns when it has ended, or at once in a thread of the job itself."""
         self._cancelled.set()
         stopping = InheritableThread(target=self._stop, daemon=True)
         stopping.start()
-        incarnation = self._incarnation
-        if incarnation is None or threading.get_ident() != incarnation.epoch_thread:
+        if not self._is_own_thread():
             stopping.join()
             self._ended.wait()
+
+    def _is_own_thread(self) -> bool:
+        """Whether this is a thread in which the job itself works, and which cannot wait for it."""
+        incarnation = self._incarnation
+        threads = {self._checkpointing.publishing_thread}
+        if incarnation is not None:
+            threads.add(incarnation.epoch_thread)
+        return threading.get_ident() in threads
 
     def _stop(self) -> None:
         if self._incarnation is not None:
@@ -262,10 +269,11 @@ class JobClient:
             raise JobExecutionError(
                 f"job {self._name!r} is {self._status.name}; a savepoint is taken of a running job"
             )
-        if threading.get_ident() == incarnation.epoch_thread:
+        if self._is_own_thread():
             raise JobExecutionError(
-                f"job {self._name!r}: a savepoint is taken at the end of an epoch, and an epoch "
-                "that waits for it does not end; ask for it from another thread"
+                f"job {self._name!r}: a savepoint waits for the end of an epoch and for output to "
+                "be published, and one that waits for it does not end; ask for it from another "
+                "thread"
             )
         InheritableThread(target=work, args=(incarnation,), daemon=True).start()
 

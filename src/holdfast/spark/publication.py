@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from holdfast import faults
@@ -13,7 +14,7 @@ from holdfast.spark.epochs import Delivery
 from holdfast.spark.outbox import Outbox, committables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from holdfast.checkpoint.job_storage import JobStorage
     from holdfast.checkpoint.metadata import CheckpointMetadata
@@ -53,6 +54,8 @@ class Publication:
 
         So the metadata of a checkpoint never lists what another one is just publishing.
         """
+        self.thread: int | None = None
+        """The thread that completes a checkpoint now."""
         self._published: set[int] = set()
         self._lineage = uuid.uuid4().hex
         self._tidied: str | None = None
@@ -60,6 +63,16 @@ class Publication:
         self._failed = False
         """Whether the last publication has not come to its end."""
         self.outbox = Outbox(self._lineage)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the lock, and let others know which thread does."""
+        with self.lock:
+            before, self.thread = self.thread, threading.get_ident()
+            try:
+                yield
+            finally:
+                self.thread = before
 
     @property
     def owes(self) -> bool:

@@ -21,7 +21,7 @@ from holdfast.checkpoint.staging import FileStaging
 from holdfast.checkpoint.statistics import RestoreStatistics
 from holdfast.checkpoint.storage import checkpoint_directory, metadata_name
 from holdfast.clock import SystemClock, monotonic
-from holdfast.errors import CorruptCheckpointError, RestoreError
+from holdfast.errors import CorruptCheckpointError, HoldfastError, RestoreError
 from holdfast.runtime.plan import ChannelRows
 from holdfast.spark.epochs import StartingPoint
 from holdfast.spark.outbox import staged_rows
@@ -199,10 +199,11 @@ class Restorer:
             return
         try:
             _, given = find_snapshot(self._pointer)
-        except (RestoreError, CorruptCheckpointError):
+        except HoldfastError:
             # It was claimed, disposed of or damaged since: the job goes on from its own.
             return
-        if given.is_savepoint and metadata.origin != identity_of(given):
+        began = (metadata.origin, identity_of(metadata))
+        if given.is_savepoint and identity_of(given) not in began:
             raise RestoreError(
                 f"{self._pointer}: the job is to start from this savepoint, and has checkpoints "
                 f"of its own that did not begin from it, up to {metadata.checkpoint_id}: "

@@ -32,6 +32,8 @@ class SavepointTarget:
     canonical: bool
     alone: bool
     """Whether there is no checkpoint beside it, so that the snapshot goes nowhere else."""
+    required: bool = False
+    """Whether the checkpoint beside it is to fail with it."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from msgspec import UNSET
 
 from holdfast import faults
 from holdfast.api.checkpoint_options import SAVEPOINT_DIR, SavepointFormatType
+from holdfast.checkpoint.instructions import CheckpointKind
 from holdfast.checkpoint.metadata import SAVEPOINT_FORMAT
 from holdfast.checkpoint.savepoint import discard_unfinished, new_savepoint, store_savepoint
 from holdfast.errors import CheckpointError, ConfigurationError, HoldfastError
@@ -46,6 +47,8 @@ class SavepointRequest:
         """A savepoint at `files`, of which nothing is written yet."""
         self.files = files
         self.form = form
+        self.required = False
+        """Whether its checkpoint is to fail with it."""
         self._done: Future[str] = Future()
         self._lock = threading.Lock()
 
@@ -127,6 +130,13 @@ class Savepoints:
         self.alone = alone
         self._lock = threading.Lock()
         self._requests: dict[int, SavepointRequest] = {}
+        self._given_up: dict[int, SavepointRequest] = {}
+        """Those that have failed while parts of them may still be written."""
+
+    @property
+    def kind(self) -> CheckpointKind:
+        """Kind of the checkpoints that they are taken with."""
+        return CheckpointKind.SAVEPOINT if self.alone else CheckpointKind.WITH_SAVEPOINT
 
     def begin(self, checkpoint_id: int, request: SavepointRequest) -> None:
         """A checkpoint was begun for it."""
@@ -139,7 +149,9 @@ class Savepoints:
         if request is None:
             return None
         canonical = request.form is SavepointFormatType.CANONICAL
-        return SavepointTarget(request.files, self._backend, canonical, self.alone)
+        return SavepointTarget(
+            request.files, self._backend, canonical, self.alone, request.required
+        )
 
     def store(
         self,
@@ -191,8 +203,18 @@ class Savepoints:
         """Give up the savepoint of a checkpoint, if it has one."""
         with self._lock:
             request = self._requests.pop(checkpoint_id, None)
+            if request is not None:
+                self._given_up[checkpoint_id] = request
         if request is not None:
             request.fail(why)
+
+    def tidy(self, checkpoint_id: int) -> None:
+        """Remove what was written of a savepoint after it was given up; nobody writes any more."""
+        with self._lock:
+            request = self._given_up.pop(checkpoint_id, None)
+            request = request or self._requests.get(checkpoint_id)
+        if request is not None and request.is_decided and not request.is_complete:
+            discard_unfinished(request.files)
 
     def add(self, checkpoint_id: int, draft: CheckpointDraft, files: JobCheckpointFiles) -> None:
         """Complete the savepoint of a checkpoint that is complete and published, if it has one.

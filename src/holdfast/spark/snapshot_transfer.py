@@ -117,10 +117,12 @@ def _upload(upload: Upload, files: JobCheckpointFiles, cancelled: Cancelled) -> 
 
 
 def _added_part(upload: Upload, target: SavepointTarget, cancelled: Cancelled) -> SavepointPart:
-    """The savepoint's part; if it fails, the checkpoint does not fail with it."""
+    """The savepoint's part; if it fails, the checkpoint does not, unless it is to."""
     try:
         return _savepoint_part(upload, target, cancelled)
     except Exception as error:
+        if target.required:
+            raise
         return SavepointPart(problem=f"{type(error).__name__}: {error}")
 
 

@@ -51,7 +51,7 @@ class TimeKeeper:
     def of_epoch(self, order: EpochOrder, now: int) -> EpochTime:
         """How time passes in the epoch that is about to run."""
         self._held = order.cut_at is not None
-        if order.last:
+        if order.last or order.drains:
             self._targets = self._watermarks.at_the_end()
         elif self._held:
             # What it leaves over may be older than what it has seen: nothing may overtake it.

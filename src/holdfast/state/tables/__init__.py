@@ -6,6 +6,7 @@ backend, and they are exact: a store that is restored from them holds what the o
     keyed_states.parquet           what there is: table, name, kind, rows
     keyed/<state>.parquet          a state; <state>.ttl.parquet if its entries have times
     timers/<event|processing>.parquet
+    without_keys/...               the same, of a subtask that never had a key: without rows
 
     operator_states.parquet        the same for the state of a subtask, in a directory of its own
     operator/<state>.parquet       a list or a broadcast map

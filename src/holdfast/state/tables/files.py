@@ -93,6 +93,20 @@ class TableFile:
         return bool(statistics.max >= key_groups.start and statistics.min < key_groups.stop)
 
 
+def listed_file(directory: Path, table: str) -> Path:
+    """File of a table that an index lists.
+
+    Raises:
+        StateError: The name leads out of the directory.
+    """
+    if any(part in ("", ".", "..") for part in table.split("/")) or "\\" in table:
+        raise StateError(
+            f"{directory}: the index lists a table {table!r}, a name that leads elsewhere; it was "
+            f"not written by Holdfast. {_OTHERWISE.capitalize()}"
+        )
+    return directory / f"{table}.parquet"
+
+
 def write_table(
     path: Path, schema: pa.Schema, about: dict[str, Any], parts: Iterable[dict[str, pa.Array]]
 ) -> int:

@@ -14,7 +14,7 @@ from holdfast.state.local_snapshot import built_aside
 from holdfast.state.operator_layout import NONE, SOME
 from holdfast.state.redistribution import NamedState, OperatorStateSnapshot
 from holdfast.state.tables.columns import given, held
-from holdfast.state.tables.files import TableFile, write_table
+from holdfast.state.tables.files import TableFile, listed_file, write_table
 from holdfast.state.tables.forms import form_of
 from holdfast.state.tables.rows import BYTES, ROWS
 from holdfast.state.tables.writer import write_index
@@ -85,7 +85,7 @@ def read_operator_tables(directory: Path) -> OperatorStateSnapshot:
         listed = index.rows()
     for row in listed:
         kind = row["kind"]
-        with TableFile(directory / f"{row['table']}.parquet") as file:
+        with TableFile(listed_file(directory, row["table"])) as file:
             if len(file) != row["rows"]:
                 raise StateError(
                     f"{file.path}: the table has {len(file)} rows, and {INDEX} lists "

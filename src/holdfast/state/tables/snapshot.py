@@ -11,7 +11,7 @@ from holdfast.errors import StateError
 from holdfast.state.keyed_backend import OPERATOR_KEY, STATE_PREFIX
 from holdfast.state.tables.columns import Columns
 from holdfast.state.tables.entries import within, write_entries
-from holdfast.state.tables.files import TableFile
+from holdfast.state.tables.files import TableFile, listed_file
 from holdfast.state.tables.writer import INDEX
 from holdfast.state.ttl_layout import stored_name
 
@@ -80,7 +80,7 @@ class TablesSnapshot:
         self.close()
 
     def _opened(self, directory: Path, listed: dict[str, Any]) -> _Table:
-        file = TableFile(directory / f"{listed.pop('table')}.parquet")
+        file = TableFile(listed_file(directory, listed.pop("table")))
         self._files.append(file)
         about = dict(file.about)
         state = about.pop("state", {})

@@ -53,13 +53,13 @@ def write_tables(
     with built_aside(directory) as aside:
         index: list[dict[str, Any]] = []
         for state in states:
-            path = table_path(state)
+            path = table_path(state, has_keys=about.get("key") is not None)
             entries = _Entries(snapshot, state, key_groups)
             rows = _write(aside / path, state, about, entries)
             listed = {"name": state["name"], "kind": state["kind"], "rows": rows}
             index.append({"table": str(path.with_suffix("")), **listed})
         write_index(aside / INDEX, about, index)
-    return [*(table_path(state) for state in states), INDEX]
+    return [*(Path(f"{row['table']}.parquet") for row in index), INDEX]
 
 
 def known_states(snapshot: ReadOnlySnapshot) -> list[dict[str, Any]]:
@@ -82,13 +82,22 @@ def about_operator(snapshot: ReadOnlySnapshot) -> dict[str, Any]:
     return about
 
 
-def table_path(state: dict[str, Any]) -> Path:
-    """File of a state's table, relative to the directory of all."""
+def table_path(state: dict[str, Any], *, has_keys: bool) -> Path:
+    """File of a state's table, relative to the directory of all.
+
+    Args:
+        state: What the snapshot knows of it.
+        has_keys: Whether the type of the keys is known, because there were some ever. If not,
+            the table has no rows, and must not lie among those of other subtasks: its column
+            of keys has not their type.
+    """
     name = state["name"]
     if state["kind"] == KIND:
-        return Path("timers", f"{file_name(name.removeprefix('timers:'))}.parquet")
-    # A dot is in no file name that is made of a state's.
-    return Path("keyed", f"{file_name(name)}{'.ttl' if state.get('ttl') else ''}.parquet")
+        directory, file = "timers", file_name(name.removeprefix("timers:"))
+    else:
+        # A dot is in no file name that is made of a state's.
+        directory, file = "keyed", f"{file_name(name)}{'.ttl' if state.get('ttl') else ''}"
+    return Path(directory if has_keys else f"without_keys/{directory}", f"{file}.parquet")
 
 
 def write_index(path: Path, about: dict[str, Any], rows: list[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""A savepoint that takes too long, or is given up, and what that does to its job."""
+"""Savepoints that take too long, are given up, or are of a job without tasks."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.dataset as ds
 import pytest
 
-from holdfast import SavepointFormatType, ValueStateDescriptor
+from holdfast import SavepointFormatType
 from holdfast.spark import snapshot_transfer
 from holdfast.spark.checkpointer import Checkpointer
 from holdfast.spark.publication import Publication
@@ -20,7 +19,6 @@ from holdfast.spark.savepoints import SavepointRequest, Savepoints
 from tests.integration.recovery_tools import wait_for
 from tests.unit.barriers import ROWS
 from tests.unit.programs import Program
-from tests.unit.state_tables import State
 from tests.unit.test_checkpointer import TIMEOUT, Bench
 
 if TYPE_CHECKING:
@@ -78,24 +76,6 @@ def test_a_savepoint_that_is_given_up_meanwhile_leaves_no_files(tmp_path: Path) 
     assert not left
 
 
-@pytest.mark.parametrize("first", [True, False])
-def test_tables_of_a_subtask_without_keys_are_read_with_the_others(
-    tmp_path: Path, first: bool
-) -> None:
-    """Any tool opens `<state>/*.parquet`, as the docs say."""
-    places = []
-    for number, has_key in enumerate([not first, first]):
-        state = State(tmp_path / str(number))
-        handle = state.register(ValueStateDescriptor("s", int))
-        if has_key:
-            state.current.key = 7
-            handle.update(1)
-        places.append(str(state.written() / "keyed" / "s.parquet"))
-    assert ds.dataset(places).to_table(columns=["key", "value"]).to_pylist() == [
-        {"key": 7, "value": 1}
-    ]
-
-
 class Stateless(Bench):
     """A job whose steps all run at its sources, so that no level has a task."""
 
@@ -105,7 +85,6 @@ class Stateless(Bench):
         self.program = Program()
         self.program.collect(self.program.source(ROWS).uid("events"))
         plan = self.program.compile()
-        assert not plan.tasks
         publisher = Publisher(None, plan, self.calls)  # type: ignore[arg-type]
         self.publication = Publication(publisher, self.files, exactly_once=False)
         return self.taker(
