@@ -14,7 +14,7 @@ from tests.integration.recovery_jobs import HASHMAP, ROCKSDB, RecoveryJob, event
 from tests.integration.recovery_tools import Faults, figures, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -54,7 +54,7 @@ def run_with(
     tmp_path: Path,
     backend: str,
     *planned: dict[str, Any],
-    restored_from: int = 2,
+    restored_from: Collection[int] = (2,),
 ) -> None:
     struck = injected.plan(tmp_path, *planned)
     statistics = run(spark, tmp_path / "checkpoints", backend)
@@ -63,7 +63,7 @@ def run_with(
     # What was lost is what came after the last checkpoint, not everything.
     restored = statistics.checkpoints and statistics.checkpoints.latest_restored
     assert restored
-    assert restored.checkpoint_id == restored_from
+    assert restored.checkpoint_id in restored_from
 
 
 def test_a_job_that_nothing_disturbs_comes_to_what_is_expected_of_it(
@@ -123,7 +123,8 @@ def test_an_error_while_output_is_published_takes_back_no_checkpoint(
     spark: SparkSession, tmp_path: Path, injected: Faults, point: str
 ) -> None:
     fault = {"point": point, "action": "raise", "checkpoint": 3}
-    run_with(injected, spark, tmp_path, HASHMAP, fault, restored_from=3)
+    # Where it takes long until the job has broken off, the next one is complete by then.
+    run_with(injected, spark, tmp_path, HASHMAP, fault, restored_from=(3, 4))
 
 
 @pytest.mark.parametrize("point", mostly_slow(RESTORING, "during-restore"))
