@@ -107,5 +107,8 @@ class Faults:
         """Let these faults strike once each; returns the files that tell whether they have."""
         markers = [directory / f"struck-{number}" for number in range(len(faults))]
         planned = [{**f, "once": str(m)} for f, m in zip(faults, markers, strict=True)]
-        self._file.write_text(json.dumps(planned), encoding="utf-8")
+        # Processes may read it at any time.
+        fresh = self._file.with_suffix(".new")
+        fresh.write_text(json.dumps(planned), encoding="utf-8")
+        fresh.rename(self._file)
         return markers

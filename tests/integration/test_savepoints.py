@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -289,6 +291,8 @@ def test_a_job_with_checkpoints_of_its_own_is_not_thrown_back_by_a_savepoint(
     third = RecoveryJob(saved.spark, directory, chain=True, like=second, settings=retain)
     client = saved.start(third, files=1, job_id="lasting", from_savepoint=path)
     other = client.trigger_savepoint(str(saved.target))
+    saved.feed.fill(1)
+    saved.caught_up(third, client)
     third.wait_for_checkpoint(len(saved.feed.elements))
     client.cancel()
     assert third.outcome() == expected(saved.feed.elements)
@@ -444,3 +448,39 @@ def test_programs_change_operator_by_operator(saved: Saved) -> None:
     env.execute("added", from_savepoint=path)
     last = {row[0]: row for row in sorted((r for r in rows if len(r) == 6), key=lambda r: r[2])}
     assert {key: row[2:] for key, row in last.items()} == expected(saved.feed.elements).books
+
+
+def test_sources_are_told_apart_by_their_uids(saved: Saved) -> None:
+    feeds = {name: Feed(saved.spark, saved.directory / name) for name in ("one", "two", "three")}
+    seen: dict[str, list[int]] = {name: [] for name in feeds}
+
+    def see(name: str, df: Any, _: int) -> None:
+        seen[name].extend(row.n for row in df.collect())
+
+    def is_read(name: str) -> bool:
+        return len(seen[name]) >= len(feeds[name].elements)
+
+    def start(*names: str, **beginning: Any) -> JobClient:
+        """A job over these sources, in this order; each adds a file, and is read to its end."""
+        env = StreamExecutionEnvironment.get_execution_environment(saved.spark)
+        env.set_parallelism(2)
+        for name in names:
+            counted = env.from_dataframe(feeds[name].stream()).uid(name).key_by("k")
+            rows = counted.process(Twice(), "k string, n bigint").uid(f"count-{name}")
+            rows.foreach_batch(partial(see, name))
+        client = env.execute_async("sources", **beginning)
+        for name in names:
+            feeds[name].fill(1)
+            wait_for(partial(is_read, name), name)
+        return client
+
+    path = start("one", "two").stop_with_savepoint(str(saved.target))
+    # In another order, and with one that is new: it is read from its beginning.
+    feeds["three"].fill(1)
+    path = start("three", "two", "one", from_savepoint=path).stop_with_savepoint(str(saved.target))
+    assert [Counter(seen[name]) for name in feeds] == [{n: 20 for n in range(1, 5)}] * 3
+    with pytest.raises(RestoreError, match=r"'count-two'.*ignore-unclaimed-state"):
+        start("one", "three", from_savepoint=path)
+    client = start("one", "three", from_savepoint=path, allow_non_restored_state=True)
+    client.cancel()
+    assert Counter(seen["one"]) == {n: 20 for n in range(1, 7)}
