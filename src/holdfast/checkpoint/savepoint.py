@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.checkpoint.completed import verify_handles
 from holdfast.checkpoint.files import FileSystemFiles
 from holdfast.checkpoint.metadata import decode_metadata, encode_metadata
-from holdfast.checkpoint.storage import METADATA, SHARED
+from holdfast.checkpoint.storage import METADATA, SHARED, never
 from holdfast.errors import (
     CheckpointStorageError,
     ConfigurationError,
@@ -31,8 +31,11 @@ from holdfast.errors import (
 from holdfast.state.directories import file_name
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.checkpoint.handles import Handle
     from holdfast.checkpoint.metadata import CheckpointMetadata
-    from holdfast.checkpoint.storage import NamedFiles
+    from holdfast.checkpoint.storage import Cancelled, NamedFiles
 
 _TAKEN: Final = (METADATA, SHARED, "sources")
 """Names that are not those of operators."""
@@ -64,6 +67,22 @@ def new_savepoint(target: str, job_id: str) -> FileSystemFiles:
         )
     root = files.root.rstrip("/")
     return FileSystemFiles(f"{root}/savepoint-{job_id[:6]}-{uuid.uuid4().hex[:12]}")
+
+
+def upload_tables(
+    tables: Path, files: FileSystemFiles, uid: str, subtask: int, cancelled: Cancelled = never
+) -> dict[str, Handle]:
+    """Upload the tables of one subtask's state, each to a place beside those of other subtasks.
+
+    Returns:
+        Their handles, by name in their directory; nothing if there is no such directory.
+    """
+    handles: dict[str, Handle] = {}
+    for local in sorted(tables.rglob("*.parquet")):
+        name = local.relative_to(tables).as_posix()
+        table = f"{operator_directory(uid)}/{name.removesuffix('.parquet')}"
+        handles[name] = files.write_file(local, f"{table}/part-{subtask:05d}.parquet", cancelled)
+    return handles
 
 
 def store_savepoint(files: FileSystemFiles, metadata: CheckpointMetadata) -> None:

@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from holdfast.checkpoint.handles import FileHandle, Handle
 from holdfast.checkpoint.metadata import StoreSnapshot
-from holdfast.checkpoint.savepoint import operator_directory
+from holdfast.checkpoint.savepoint import upload_tables
 from holdfast.checkpoint.transfer import download_snapshot
 from holdfast.processor.regrouping import SCRATCH, regroup
 from holdfast.state.key_groups import key_groups
@@ -23,7 +23,6 @@ from holdfast.state.tables.operator_tables import write_operator_tables
 from holdfast.state.tables.writer import write_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from holdfast.checkpoint.files import FileSystemFiles
@@ -180,8 +179,8 @@ class _Part:
             write_tables(state, scratch / "state", key_groups=self.key_groups)
             if own is not None:
                 write_operator_tables(own, scratch / "own")
-            files = self._uploaded(scratch / "state", target)
-            tables = self._uploaded(scratch / "own", target)
+            files = upload_tables(scratch / "state", target, self.uid, self.subtask)
+            tables = upload_tables(scratch / "own", target, self.uid, self.subtask)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
         size = sum(handle.size for handle in (*files.values(), *tables.values()))
@@ -196,16 +195,6 @@ class _Part:
             uploaded_size=size,
             operator_tables=tables or UNSET,
         )
-
-    def _uploaded(self, tables: Path, target: FileSystemFiles) -> dict[str, Handle]:
-        return dict(self._uploads(tables, target))
-
-    def _uploads(self, tables: Path, target: FileSystemFiles) -> Iterator[tuple[str, Handle]]:
-        for local in sorted(tables.rglob("*.parquet")):
-            name = local.relative_to(tables).as_posix()
-            table = name.removesuffix(".parquet")
-            place = f"{operator_directory(self.uid)}/{table}/part-{self.subtask:05d}.parquet"
-            yield name, target.write_file(local, place)
 
 
 def _place(handle: Handle) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import shutil
 import uuid
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast import faults
-from holdfast.checkpoint.savepoint import operator_directory
+from holdfast.checkpoint.savepoint import operator_directory, upload_tables
 from holdfast.checkpoint.storage import check_cancelled, never
 from holdfast.runtime.report import OPERATOR_STATE, STORE
 from holdfast.state.local_snapshot import open_snapshot, snapshot_files
@@ -72,15 +73,15 @@ def write_part(
     where = {"uid": uid, "subtask": subtask, "checkpoint": checkpoint_id}
     faults.reach("before-savepoint-part", **where)
     write = _canonical if target.canonical else _native
-    part = write(directory, target, operator_directory(uid), f"part-{subtask:05d}", cancelled)
+    part = write(directory, target, uid, subtask, cancelled)
     faults.reach("after-savepoint-part", **where)
     return part
 
 
 def _native(
-    directory: Path, target: SavepointTarget, operator: str, part: str, cancelled: Cancelled
+    directory: Path, target: SavepointTarget, uid: str, subtask: int, cancelled: Cancelled
 ) -> SavepointPart:
-    root = f"{operator}/native/{part}"
+    root = f"{operator_directory(uid)}/native/part-{subtask:05d}"
     handles: dict[str, Handle] = {}
     for file in snapshot_files(directory / STORE):
         local = directory / STORE / file
@@ -91,7 +92,7 @@ def _native(
 
 
 def _canonical(
-    directory: Path, target: SavepointTarget, operator: str, part: str, cancelled: Cancelled
+    directory: Path, target: SavepointTarget, uid: str, subtask: int, cancelled: Cancelled
 ) -> SavepointPart:
     from holdfast.state.tables.operator_tables import write_operator_tables
     from holdfast.state.tables.writer import write_tables
@@ -105,21 +106,11 @@ def _canonical(
         if state.exists():
             exported = OperatorStateSnapshot.decode(state.read_bytes())
             write_operator_tables(exported, scratch / "own")
+        upload = partial(
+            upload_tables, files=target.files, uid=uid, subtask=subtask, cancelled=cancelled
+        )
         return SavepointPart(
-            files=_uploaded(scratch / "state", target, operator, part, cancelled),
-            operator_tables=_uploaded(scratch / "own", target, operator, part, cancelled),
+            files=upload(scratch / "state"), operator_tables=upload(scratch / "own")
         )
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _uploaded(
-    tables: Path, target: SavepointTarget, operator: str, part: str, cancelled: Cancelled
-) -> dict[str, Handle]:
-    """Every table's file, at a place that it shares with those of other subtasks."""
-    handles: dict[str, Handle] = {}
-    for local in sorted(tables.rglob("*.parquet")):
-        name = local.relative_to(tables).as_posix()
-        place = f"{operator}/{name.removesuffix('.parquet')}/{part}.parquet"
-        handles[name] = target.files.write_file(local, place, cancelled)
-    return handles

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.storage import JobCheckpointFiles
     from holdfast.spark.checkpoint_draft import CheckpointDraft
     from holdfast.spark.query_log import QueryPosition
+    from holdfast.spark.savepoint_parts import SavepointPart
+
+    Parts = dict[tuple[str, int], SavepointPart]
+    """By uid and subtask."""
 
 logger = logging.getLogger("holdfast")
 
@@ -172,7 +176,8 @@ class Savepoints:
             CheckpointError: A part is missing.
         """
         request = self._requests[checkpoint_id]
-        problems = [part.problem for part in draft.savepoint_parts.values() if part.problem]
+        parts = draft.savepoint_parts
+        problems = [part.problem for part in parts.values() if part.problem]
         if problems:
             raise CheckpointError(problems[0])
         faults.reach("before-savepoint-metadata", checkpoint=checkpoint_id)
@@ -187,7 +192,7 @@ class Savepoints:
             sources=sources,
             committables=[],
             channel_state=[],
-            operators=[_operator(one, draft, request.form) for one in metadata.operators],
+            operators=[_operator(one, parts, request.form) for one in metadata.operators],
         )
         store_savepoint(request.files, metadata)
         return metadata
@@ -239,16 +244,15 @@ class Savepoints:
 
 
 def _operator(
-    snapshot: OperatorSnapshot, draft: CheckpointDraft, form: SavepointFormatType
+    snapshot: OperatorSnapshot, parts: Parts, form: SavepointFormatType
 ) -> OperatorSnapshot:
-    stores = [_store(snapshot.uid, store, draft, form) for store in snapshot.subtasks]
+    stores = [
+        _store(store, parts[snapshot.uid, store.subtask], form) for store in snapshot.subtasks
+    ]
     return msgspec.structs.replace(snapshot, subtasks=stores)
 
 
-def _store(
-    uid: str, store: StoreSnapshot, draft: CheckpointDraft, form: SavepointFormatType
-) -> StoreSnapshot:
-    part = draft.savepoint_parts[uid, store.subtask]
+def _store(store: StoreSnapshot, part: SavepointPart, form: SavepointFormatType) -> StoreSnapshot:
     return msgspec.structs.replace(
         store,
         backend=CANONICAL if form is SavepointFormatType.CANONICAL else store.backend,
