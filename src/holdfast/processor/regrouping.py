@@ -17,7 +17,7 @@ from holdfast.state.key_decoding import KEY_AT, KeyDecoder, length_prefixed
 from holdfast.state.keyed_backend import OPERATOR_KEY, STATE_PREFIX
 from holdfast.state.keys import KeyEncoder, KeyShape
 from holdfast.state.open_store import open_store
-from holdfast.state.restore_store import CHUNK_BYTES
+from holdfast.state.restore_store import chunks
 from holdfast.state.timers import KIND as TIMERS
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ logger = logging.getLogger("holdfast")
 SCRATCH: Final = EmbeddedRocksDBStateBackend()
 """Kind of the stores that entries lie in on their way."""
 
-_ENTRY_OVERHEAD: Final = 128
 _TIME: Final = 8
 """Bytes of a timer's time, which lies before its key."""
 _ANY_STATE: Final = b"\x00\x00"
@@ -102,7 +101,7 @@ def _moved(store: StateStore, max_parallelism: int) -> Iterator[list[Entry]]:
     for _, value in described:
         state = msgspec.json.decode(value)
         key_at = KEY_AT + (_TIME if state["kind"] == TIMERS else 0)
-        for chunk in _chunks(store.scan(int(state["id"]).to_bytes(2, "big"))):
+        for chunk in chunks(store.scan(int(state["id"]).to_bytes(2, "big"))):
             yield groups.moved(chunk, key_at)
 
 
@@ -121,16 +120,3 @@ class _KeyGroups:
             (key[:2] + beginning[2:4] + key[4:], value)
             for (key, value), beginning in zip(entries, beginnings, strict=True)
         ]
-
-
-def _chunks(entries: Iterator[Entry]) -> Iterator[list[Entry]]:
-    chunk: list[Entry] = []
-    size = 0
-    for entry in entries:
-        chunk.append(entry)
-        size += len(entry[0]) + len(entry[1]) + _ENTRY_OVERHEAD
-        if size >= CHUNK_BYTES:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk

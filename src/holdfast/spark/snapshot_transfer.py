@@ -16,11 +16,16 @@ from holdfast import faults
 from holdfast.checkpoint.storage import never
 from holdfast.checkpoint.transfer import download_snapshot, upload_bytes, upload_snapshot
 from holdfast.clock import monotonic
-from holdfast.errors import HoldfastError
+from holdfast.errors import CorruptCheckpointError, HoldfastError
 from holdfast.runtime.report import OPERATOR_STATE, STORE
 from holdfast.spark.savepoint_parts import SavepointPart, write_part
 from holdfast.state.directories import claim_job, job_directory, make_private, store_directory
-from holdfast.state.local_snapshot import open_snapshot_of
+from holdfast.state.local_snapshot import (
+    can_be_partial,
+    files_with,
+    is_shareable,
+    open_snapshot_of,
+)
 from holdfast.state.open_store import open_store
 from holdfast.state.redistribution import OperatorStateSnapshot
 from holdfast.state.restore_store import restore_store
@@ -202,8 +207,7 @@ def restore_one(restore: Restore, *, files: JobCheckpointFiles) -> Restored:
             local = _local(copy, restore.kind)
             if local is None:
                 local = scratch / str(number)
-                download_snapshot(copy.files, files, local)
-                downloaded += sum(handle.size for handle in copy.files.values())
+                downloaded += _download(copy, restore, files, local)
             sources.append(local)
         faults.reach("during-restore", **where)
         state = restore.operator_state
@@ -221,6 +225,29 @@ def restore_one(restore: Restore, *, files: JobCheckpointFiles) -> Restored:
         shutil.rmtree(scratch, ignore_errors=True)
     faults.reach("after-restore", **where)
     return Restored(restore.uid, restore.subtask, restore.version, downloaded)
+
+
+def _download(
+    copy: StoredCopy, restore: Restore, files: JobCheckpointFiles, directory: Path
+) -> int:
+    """Bring what the new store needs of a copy; return the bytes of it."""
+    wanted = copy.files
+    if not restore.whole and can_be_partial(restore.kind):
+        first = {name: one for name, one in wanted.items() if not is_shareable(Path(name))}
+        download_snapshot(first, files, directory)
+        needed = files_with(restore.key_groups, directory)
+        unknown = [name for name in needed if name not in wanted]
+        if unknown:
+            raise CorruptCheckpointError(
+                f"operator {restore.uid!r}: the journal of a store names {', '.join(unknown)}, "
+                "which the checkpoint does not list; restore from another checkpoint"
+            )
+        rest = {name: wanted[name] for name in needed}
+        download_snapshot(rest, files, directory)
+        wanted = first | rest
+    else:
+        download_snapshot(wanted, files, directory)
+    return sum(handle.size for handle in wanted.values())
 
 
 def _local(copy: StoredCopy, kind: str) -> Path | None:

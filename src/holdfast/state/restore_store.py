@@ -62,7 +62,8 @@ def restore_store(
     Args:
         backend: Kind of the store.
         sources: Directories of snapshots that may hold entries of the subtask; they stay
-            as they are.
+            as they are. Files without entries of its key groups may be missing, unless one
+            is taken over whole.
         directory: The store's directory, to be made; it appears whole, or not at all.
         version: Version that the store stands at afterwards.
         key_groups: Key groups of the subtask; entries of others are left out.
@@ -87,8 +88,9 @@ def restore_store(
             if whole:
                 return _take_over(backend, sources[0], aside, version, operator_state)
             with ExitStack() as stack:
+                kind = kind or backend.name
                 snapshots = [
-                    (str(one), stack.enter_context(open_snapshot_of(kind or backend.name, one)))
+                    (str(one), stack.enter_context(open_snapshot_of(kind, one, partial=True)))
                     for one in sources
                 ]
                 return _gather(backend, snapshots, aside, version, key_groups, operator_state)
@@ -152,7 +154,7 @@ def _written(
     backend: StateBackend, directory: Path, reached: str | None, entries: Iterable[Any]
 ) -> str | None:
     """Write the entries, by as many commits as it takes; return the version reached."""
-    for chunk in _chunks(entries):
+    for chunk in chunks(entries):
         number = 0 if reached is None else int(reached)
         store = open_store(backend, directory, reached)
         reached = str(number + 1)
@@ -160,7 +162,8 @@ def _written(
     return reached
 
 
-def _chunks(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
+def chunks(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
+    """The entries in lists that take `CHUNK_BYTES` each, roughly."""
     chunk: list[tuple[bytes, bytes]] = []
     size = 0
     for entry in entries:

@@ -30,6 +30,7 @@ from holdfast.state.local_snapshot import (
     recorded_version,
     snapshot_files,
 )
+from holdfast.state.rocksdb_files import open_read_only
 from holdfast.state.rocksdb_options import database_options
 from holdfast.state.staged import StagedEntries, after_prefix
 from holdfast.state.store import StoreStatistics
@@ -330,8 +331,15 @@ class RocksDBStore:
 class RocksDBSnapshot:
     """A snapshot of a RocksDB store, open for reading."""
 
-    def __init__(self, directory: Path, backend: EmbeddedRocksDBStateBackend) -> None:
+    def __init__(
+        self, directory: Path, backend: EmbeddedRocksDBStateBackend, *, partial: bool = False
+    ) -> None:
         """Open the snapshot in `directory`.
+
+        Args:
+            directory: Where it is.
+            backend: How it is tuned.
+            partial: Whether only the files of some key groups are there, see `files_with`.
 
         Raises:
             StateError: There is no such snapshot, or it cannot be used.
@@ -340,14 +348,8 @@ class RocksDBSnapshot:
             raise missing_snapshot(directory)
         self._directory = directory
         self._scans: WeakSet[Generator[tuple[bytes, bytes]]] = WeakSet()
-        options = database_options(backend)
         with self._translated_errors():
-            self._database = rocksdict.Rdict(
-                str(directory),
-                options,
-                {"default": options},
-                rocksdict.AccessType.read_only(False),
-            )
+            self._database = open_read_only(directory, backend, partial=partial)
         try:
             with self._translated_errors():
                 record = cast("bytes | None", self._database.get(_RECORD))
