@@ -7,12 +7,15 @@ once per epoch, and the output goes to Spark's own no-op sink.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pandas as pd
+import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.types import DataType, StructType
 
 from benchmarks.harness import Result, Run, rates, read_epochs, timed
 from benchmarks.workloads import Event, State, Workload, ddl
@@ -21,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    import pyarrow as pa
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
@@ -157,34 +159,72 @@ def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
 
 
-def identity(
-    workload: Workload,
-    backend: str,
-    data_dir: Path,
-    events_per_epoch: int,
-    spark: SparkSession,
-    output_dir: Path | None = None,
-) -> Result:
+def _identity(_: Workload, keyed: DataFrame) -> DataFrame:
     """The floor: every event through a keyed shuffle and a Python worker, no work done."""
-    events = read_epochs(spark, workload, data_dir)
-    group = f"pmod(xxhash64(`{workload.key}`), {MAX_PARALLELISM})"
-    subtask = f"cast({group} * {PARALLELISM} div {MAX_PARALLELISM} as int)"
-    keyed = events.withColumn("subtask", F.expr(subtask))
+    return keyed.mapInArrow(_same, keyed.schema)
 
-    def epoch(batch: DataFrame, _: int) -> None:
-        shuffled = batch.repartitionById(PARALLELISM, "subtask")
-        passed = shuffled.mapInArrow(_same, shuffled.schema)
-        passed.write.format("noop").mode("overwrite").save()
 
-    def start(checkpoint: Path) -> StreamingQuery:
-        writer = keyed.writeStream.foreachBatch(epoch).trigger(availableNow=True)
-        return writer.option("checkpointLocation", str(checkpoint)).start()
+def _python(workload: Workload, keyed: DataFrame) -> DataFrame:
+    """The least that Python can do: the function on every event, and a dictionary per epoch.
 
-    return rates(workload, "identity", backend, events_per_epoch, timed(start))
+    Nothing is stored or carried over, so its output is that of every epoch for itself.
+    """
+    step, key = workload.step, workload.key_index
+    schema = to_arrow_schema(cast("StructType", DataType.fromDDL(ddl(workload.output))))
 
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        states: dict[Any, State] = {}
+        for batch in batches:
+            rows = []
+            for event in zip(*(column.to_pylist() for column in batch.columns[:-1]), strict=True):
+                states[event[key]], output = step(states.get(event[key]), event)
+                if output is not None:
+                    rows.append(output)
+            columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+            yield pa.record_batch(
+                [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema
+            )
+
+    return keyed.mapInArrow(run, ddl(workload.output))
+
+
+def _keyed(system: str, plan: Callable[[Workload, DataFrame], DataFrame]) -> Run:
+    """A system that gets every event of a key in the same Python worker, as Holdfast does."""
+
+    def run(
+        workload: Workload,
+        backend: str,
+        data_dir: Path,
+        events_per_epoch: int,
+        spark: SparkSession,
+        output_dir: Path | None = None,
+    ) -> Result:
+        events = read_epochs(spark, workload, data_dir)
+        group = f"pmod(xxhash64(`{workload.key}`), {MAX_PARALLELISM})"
+        subtask = f"cast({group} * {PARALLELISM} div {MAX_PARALLELISM} as int)"
+        keyed = events.withColumn("subtask", F.expr(subtask))
+
+        def epoch(batch: DataFrame, _: int) -> None:
+            passed = plan(workload, batch.repartitionById(PARALLELISM, "subtask"))
+            passed.write.format("noop").mode("overwrite").save()
+
+        def start(checkpoint: Path) -> StreamingQuery:
+            writer = keyed.writeStream.foreachBatch(epoch).trigger(availableNow=True)
+            return writer.option("checkpointLocation", str(checkpoint)).start()
+
+        return rates(workload, system, backend, events_per_epoch, timed(start))
+
+    return run
+
+
+STATELESS: Mapping[str, Run] = {
+    "identity": _keyed("identity", _identity),
+    "python": _keyed("python", _python),
+}
+"""What bounds every function that sees each event; nothing they do survives."""
 
 PEERS: Mapping[str, Run] = {
-    "identity": identity,
+    **STATELESS,
     "aggregate": _stream("aggregate", _aggregate),
     "transformWithState": _stream("transformWithState", _transform_with_state),
     "transformWithStateInPandas": _stream(

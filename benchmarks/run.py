@@ -18,6 +18,7 @@ from rich.console import Console
 
 from benchmarks import check, data, report
 from benchmarks.harness import Result, combined, scratch, session, use_file_manager
+from benchmarks.peers import STATELESS
 from benchmarks.systems import Contender, contenders
 from benchmarks.workloads import WORKLOADS, Workload
 
@@ -64,7 +65,7 @@ def check_prefix(contender: Contender, workload: Workload, spark: SparkSession) 
     """Run the prefix and require that its output is right."""
     events_per_epoch, epochs = PREFIX
     data_dir = data.prepare(workload, events_per_epoch, epochs)
-    if contender.system == "identity":
+    if contender.system in STATELESS:
         contender.run(workload, contender.backend, data_dir, events_per_epoch, spark)
         return
     with scratch() as output_dir:

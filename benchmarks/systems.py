@@ -6,7 +6,7 @@ import importlib.util
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from benchmarks.peers import PEERS
+from benchmarks.peers import PEERS, STATELESS
 
 if TYPE_CHECKING:
     from benchmarks.harness import Run
@@ -32,7 +32,7 @@ class Contender:
 def contenders() -> list[Contender]:
     """Every system there is, Holdfast last."""
     found = [
-        Contender(name, "none" if name == "identity" else "rocksdb", run)
+        Contender(name, "none" if name in STATELESS else "rocksdb", run)
         for name, run in PEERS.items()
     ]
     if importlib.util.find_spec(HOLDFAST_MODULE) is not None:
