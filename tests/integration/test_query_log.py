@@ -10,6 +10,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame
@@ -25,11 +26,9 @@ from holdfast.errors import CheckpointError, UnsupportedSparkError
 from holdfast.spark.query_log import (
     QueryPosition,
     capture,
-    from_json,
     join,
     lay_out,
     source_leaves,
-    to_json,
 )
 from holdfast.spark.session import FILE_MANAGER
 
@@ -104,7 +103,7 @@ def run(
 
 
 def through_json(position: QueryPosition) -> QueryPosition:
-    return from_json(json.loads(json.dumps(to_json(position))))
+    return msgspec.json.decode(msgspec.json.encode(position), type=QueryPosition)
 
 
 def write_files(directory: Path, start: int, stop: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -16,10 +16,8 @@ from holdfast.spark.query_log import (
     QueryPosition,
     capture,
     for_sources,
-    from_json,
     join,
     lay_out,
-    to_json,
 )
 from holdfast.spark.source_log import FileLog, SourcePosition
 
@@ -238,21 +236,3 @@ def test_streams_that_became_one_must_stand_at_the_same_offset() -> None:
     assert for_sources(same, leaves) == [SourcePosition("1")]
     with pytest.raises(RestoreError, match="'x' and 'y' share a stream"):
         for_sources(position(3, x=SourcePosition("1"), y=SourcePosition("2")), leaves)
-
-
-def test_a_position_goes_through_json() -> None:
-    taken = QueryPosition(
-        7,
-        METADATA,
-        {
-            "x": (file_source(3), SourcePosition(None)),
-            "é": (SourcePosition("9", "8", files={"0": "\0v1\n1"}),),
-        },
-    )
-    assert from_json(json.loads(json.dumps(to_json(taken)))) == taken
-
-
-@pytest.mark.parametrize("data", [None, {}, {"batch_id": "x", "metadata": "", "sources": {}}])
-def test_data_that_is_no_position_is_refused(data: Any) -> None:
-    with pytest.raises(CorruptCheckpointError, match="position of a query"):
-        from_json(data)

@@ -24,7 +24,6 @@ import msgspec
 
 from holdfast.errors import (
     CheckpointError,
-    CorruptCheckpointError,
     RestoreError,
     UnsupportedSparkError,
 )
@@ -171,23 +170,6 @@ def lay_out(
     _write_batch(directory, position, position.batch_id, [s.offset for s in order])
     # With the old id, starting this query would stop the one it was captured from.
     _write(directory / "metadata", msgspec.json.encode({"id": str(uuid.uuid4())}).decode())
-
-
-def to_json(position: QueryPosition) -> dict[str, Any]:
-    """`position` as plain data that JSON can hold."""
-    plain: dict[str, Any] = msgspec.to_builtins(position)
-    return plain
-
-
-def from_json(data: object) -> QueryPosition:
-    """The position that `to_json` gave as `data`."""
-    try:
-        return msgspec.convert(data, QueryPosition)
-    except msgspec.ValidationError as error:
-        raise CorruptCheckpointError(
-            f"the position of a query cannot be read: {error}; the checkpoint is damaged, or "
-            "was written by a later version"
-        ) from error
 
 
 def _index(sources: list[Any], leaf: Any) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -16,18 +16,15 @@ from holdfast.state.redistribution import NamedState, OperatorStateSnapshot
 from holdfast.state.tables.columns import given, held
 from holdfast.state.tables.files import TableFile, listed_file, write_table
 from holdfast.state.tables.forms import form_of
-from holdfast.state.tables.rows import BYTES, ROWS
+from holdfast.state.tables.rows import bounded
 from holdfast.state.tables.writer import write_index
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from holdfast.state.tables.forms import Form
 
     Columns = dict[str, pa.Array]
-
-T = TypeVar("T")
-"""What goes with bytes."""
 
 INDEX: Final = Path("operator_states.parquet")
 """The table that lists the others, in the order in which states were registered."""
@@ -110,26 +107,18 @@ def _write_state(path: Path, named: NamedState) -> int:
     value = form_of(named.schema[0])
     if named.mode == "broadcast":
         key = form_of(named.schema[1])
-        parts = [_map_columns(key, value, some) for some in _bounded(named.entries)]
+        parts = [_map_columns(key, value, some) for some in bounded(named.entries, _value_size)]
         types = {"map_key": key.arrow, "map_key_encoded": pa.binary()}
     else:
-        parts = [_list_columns(value, some) for some in _bounded(enumerate(named.elements))]
+        numbered = enumerate(named.elements)
+        parts = [_list_columns(value, some) for some in bounded(numbered, _value_size)]
         types = {"position": pa.int64()}
     types |= {"value": value.arrow, "encoded": pa.binary()}
     return write_table(path, pa.schema(list(types.items())), about, parts)
 
 
-def _bounded(pairs: Iterable[tuple[T, bytes]]) -> Iterator[list[tuple[T, bytes]]]:
-    some: list[tuple[T, bytes]] = []
-    size = 0
-    for pair in pairs:
-        some.append(pair)
-        size += len(pair[1])
-        if len(some) >= ROWS or size >= BYTES:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
+def _value_size(pair: tuple[Any, bytes]) -> int:
+    return len(pair[1])
 
 
 def _map_columns(key: Form, value: Form, entries: list[tuple[bytes, bytes]]) -> Columns:
@@ -153,7 +142,7 @@ def _write_raw(
             name: pa.array([number for number, _ in some], numbers),
             "data": pa.array([data for _, data in some], pa.binary()),
         }
-        for some in _bounded(numbered)
+        for some in bounded(numbered, _value_size)
     )
     return write_table(path, schema, {}, parts)
 

@@ -7,7 +7,7 @@ the other, and its positions count through all of them.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from holdfast.errors import StateError
 from holdfast.state.key_decoding import KEY_AT, length_prefixed
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     Entry = tuple[bytes, bytes]
+
+T = TypeVar("T")
+"""What is bounded."""
 
 ROWS: Final = 50_000
 """Most rows that are handled at once; the size of a row group."""
@@ -79,17 +82,18 @@ class TableKind:
 def read_rows(kind: TableKind, entries: Iterable[Entry]) -> Iterator[Rows]:
     """The rows of a state's entries, a bounded number at a time."""
     read = _Lists(kind.timed) if kind.kind == "list" else _READERS[kind.kind, kind.timed]
-    for some in _bounded(entries, lambda entry: len(entry[0]) + len(entry[1])):
+    for some in bounded(entries, lambda entry: len(entry[0]) + len(entry[1])):
         rows = read(some)
         yield from (rows.part(a, b) for a, b in _parts(rows))
 
 
-def _bounded(entries: Iterable[Entry], size: Callable[[Entry], int]) -> Iterator[list[Entry]]:
-    some: list[Entry] = []
+def bounded(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
+    """The items in lists that are not too large, by their number and their bytes."""
+    some: list[T] = []
     total = 0
-    for entry in entries:
-        some.append(entry)
-        total += size(entry)
+    for item in items:
+        some.append(item)
+        total += size(item)
         if len(some) >= ROWS or total >= BYTES:
             yield some
             some, total = [], 0
