@@ -46,8 +46,12 @@ POINTS: Final = (
     "before-restore",
     "during-restore",
     "after-restore",
+    "during-delete",
 )
-"""Every point there is, in the order in which a checkpoint and a recovery pass them."""
+"""Every point there is, in the order in which a checkpoint and a recovery pass them.
+
+The last one is passed where a savepoint is deleted, once for everything in its directory.
+"""
 
 _OWN_KEYS: Final = frozenset({"point", "action", "once", "seconds"})
 

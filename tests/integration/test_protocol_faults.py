@@ -25,7 +25,15 @@ RESTORING = ("before-restore", "during-restore", "after-restore")
 PUBLISHING = ("before-publish", "during-publish", "published", "after-publish")
 """What only some sinks pass, and the recovery from it, is in test_output.py."""
 OUTPUT = ("epoch-released", *PUBLISHING, "before-recovered-publish")
-STORING = tuple(p for p in faults.POINTS if p not in IN_WORKERS + RESTORING + OUTPUT)
+IN_SAVEPOINTS = (
+    "before-savepoint-part",
+    "after-savepoint-part",
+    "before-savepoint-metadata",
+    "during-delete",
+)
+"""What only savepoints pass is in test_savepoint_output.py and test_savepoint_kills.py."""
+ELSEWHERE = IN_WORKERS + RESTORING + OUTPUT + IN_SAVEPOINTS
+STORING = tuple(point for point in faults.POINTS if point not in ELSEWHERE)
 
 
 def mostly_slow(points: Iterable[str], *quick: str) -> list[Any]:

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from holdfast import (
+    AggregateFunction,
     Configuration,
+    CountEvictor,
+    EventTimeSessionWindows,
     KeyedProcessFunction,
     ListStateDescriptor,
+    ProcessWindowFunction,
     RestartStrategies,
     StreamExecutionEnvironment,
+    TumblingEventTimeWindows,
     ValueStateDescriptor,
+    WatermarkStrategy,
 )
 from holdfast.errors import ConfigurationError, HoldfastError, RestoreError
 from holdfast.spark.savepoint_comparison import ALLOWED
+from holdfast.spark.state_comparison import BUILT_IN
 from tests.integration.recovery_tools import Feed, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -81,6 +89,7 @@ class Change:
     max_parallelism: int | None = None
     added: bool = False
     """Whether there is a second operator."""
+    key: Sequence[Any] = ("k",)
 
 
 class Programs:
@@ -98,7 +107,7 @@ class Programs:
         if change.max_parallelism is not None:
             env.set_max_parallelism(change.max_parallelism)
         self.rows.clear()
-        rows = env.from_dataframe(self.feed.stream()).uid("source").key_by("k")
+        rows = env.from_dataframe(self.feed.stream()).uid("source").key_by(*change.key)
         kept = rows.process(change.function, "k string, n bigint").uid(change.uid)
         kept.foreach_batch(lambda df, _: self.rows.extend(map(tuple, df.collect())))
         if change.added:
@@ -125,9 +134,9 @@ REFUSED: list[tuple[Change, type[Exception], str]] = [
 
 
 def reason(problem: str) -> str:
-    """A problem without what says whose and whether it can be allowed."""
-    text = problem.removesuffix(ALLOWED)
-    return text.partition("(uid 'keeps'): ")[2] or text
+    """A problem without what says whose it is, and what a comparison adds."""
+    text = problem.removesuffix(ALLOWED).removesuffix(BUILT_IN)
+    return re.sub(r"^operator .*?\(uid '\w+'\): ", "", text)
 
 
 def test_a_start_does_what_the_comparison_said(spark: SparkSession, tmp_path: Path) -> None:
@@ -177,3 +186,178 @@ def test_a_start_does_what_the_comparison_said(spark: SparkSession, tmp_path: Pa
     assert compared(env, allow_non_restored_state=True).fits
     env.execute("allowed", from_savepoint=path, allow_non_restored_state=True)
     assert {n for _, n in programs.rows} == set(range(1, each + 1))
+
+
+def by_name(row: Any) -> str:
+    return str(row.k)
+
+
+def by_number(row: Any) -> int:
+    return int(row.i)
+
+
+def by_both(row: Any) -> tuple[str, int]:
+    return row.k, row.i
+
+
+KEYS: list[tuple[Sequence[Any], str, bool]] = [
+    ((by_name,), "as is", True),
+    (("i",), "incompatible", False),
+    (("k", "i"), "incompatible", False),
+    ((by_number,), "incompatible", False),
+    ((by_both,), "incompatible", False),
+    # What nothing tells of is not compared, and may run or be refused.
+    ((lambda row: row.k,), "not compared", True),
+    ((lambda row: row.i,), "not compared", False),
+]
+
+
+def test_keys_that_do_not_fit_are_refused_when_rows_come_as_the_comparison_said(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    programs = Programs(spark, tmp_path)
+    client = programs.env(UNCHANGED).execute_async("before")
+    wait_for(lambda: len(programs.rows) == len(programs.feed.elements), "all rows")
+    path = client.stop_with_savepoint(str(tmp_path / "savepoints"))
+    each = len(programs.feed.elements) // 20
+    programs.feed.fill(1)
+    for key, verdict, runs in KEYS:
+        env = programs.env(Change(Keeps(), key=key)).set_available_now()
+        found = env.compare_savepoint(path)
+        keys = found.operator("keeps").key_comparison
+        assert keys is not None
+        assert (keys.verdict, found.fits) == (verdict, verdict != "incompatible")
+        if runs:
+            env.execute("after", from_savepoint=path)
+            assert {n for _, n in programs.rows} == set(range(each + 1, 2 * each + 1))
+            continue
+        with pytest.raises(HoldfastError, match="but the keys of this operator are str"):
+            env.execute("refused", from_savepoint=path)
+        for problem in found.problems:
+            assert "but the keys of this operator are str" in problem
+
+
+class Counted(ProcessWindowFunction):
+    """A key, and how many elements its window holds."""
+
+    def process(self, key: Any, context: Any, elements: Sequence[Any]) -> Iterator[tuple[str, int]]:
+        yield key, len(elements)
+
+
+class Ones(AggregateFunction):
+    """How many elements there were."""
+
+    def create_accumulator(self) -> int:
+        return 0
+
+    def add(self, value: Any, accumulator: int) -> int:
+        return accumulator + 1
+
+    def get_result(self, accumulator: int) -> int:
+        return accumulator
+
+    def merge(self, acc_a: int, acc_b: int) -> int:
+        return acc_a + acc_b
+
+
+def earliest(windows: Any) -> Any:
+    return windows.reduce(lambda a, b: a if a.i <= b.i else b)
+
+
+def counted(windows: Any) -> Any:
+    return windows.process(Counted(), "k string, i bigint")
+
+
+def aggregated(windows: Any) -> Any:
+    return windows.aggregate(Ones(), accumulator_type=int, output_type=int)
+
+
+def evicting(windows: Any) -> Any:
+    return counted(windows.evictor(CountEvictor.of(1000)))
+
+
+@dataclass
+class Windows:
+    """A program of windows, by what is made of them."""
+
+    reduced: Callable[[Any], Any] = earliest
+    listed: Callable[[Any], Any] = counted
+    columns: tuple[str, ...] = ("i", "k", "i as v")
+    merging: bool = False
+    """Whether the reduced ones are sessions."""
+    rows: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def env(self, spark: SparkSession, feed: Feed) -> StreamExecutionEnvironment:
+        env = StreamExecutionEnvironment.get_execution_environment(spark, Configuration())
+        env.set_parallelism(2).set_restart_strategy(RestartStrategies.no_restart())
+        strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("i")
+        rows = env.from_dataframe(feed.stream().selectExpr(*self.columns)).uid("source")
+        keyed = rows.assign_timestamps_and_watermarks(strategy).uid("times").key_by("k")
+        tumbling = keyed.window(TumblingEventTimeWindows.of(500))
+        sessions = keyed.window(EventTimeSessionWindows.with_gap(100))
+        reduced = self.reduced(sessions if self.merging else tumbling)
+        made = {"reduced": reduced, "listed": self.listed(tumbling)}
+        for uid, stream in (made | {"sessions": earliest(sessions)}).items():
+            seen = self.rows[uid] = {}
+            stream.uid(uid).foreach_batch(
+                lambda df, _, seen=seen: seen.update({row.k: row.i for row in df.collect()})
+            )
+        return env
+
+
+NEW_COLUMN = ("i", "cast(null as string) as note", "k", "i as v")
+OTHER_COLUMN = ("i", "k", "string(i) as v")
+
+
+def test_windows_go_on_or_are_refused_as_the_comparison_said(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    feed = Feed(spark, tmp_path / "input").add(range(40))
+    client = Windows().env(spark, feed).execute_async("before")
+    wait_for(lambda: client.statistics().epochs, "an epoch")
+    path = client.stop_with_savepoint(str(tmp_path / "savepoints"))
+    # The second file brings the watermark past the end of all windows before it.
+    feed.add(range(40, 80)).add(range(1000, 1020))
+
+    for program, verdict in (
+        (Windows(), "as is"),
+        (Windows(columns=NEW_COLUMN), "after migration"),
+    ):
+        env = program.env(spark, feed).set_available_now()
+        found = env.compare_savepoint(path)
+        assert found.fits, str(found)
+        for uid in program.rows:
+            states = {state.name: state.verdict for state in found.operator(uid).states}
+            assert states.pop("window-contents") == verdict
+            assert set(states) == {"timers:event"} | (
+                {"merging-window-set"} if uid == "sessions" else set()
+            )
+            assert set(states.values()) == {"as is"}
+        env.execute("after", from_savepoint=path)
+        least = {f"k{k}": k for k in range(20)}
+        counts = dict.fromkeys(least, 4)
+        assert program.rows == {"reduced": least, "listed": counts, "sessions": least}
+
+    for program, uids, verdict, text in (
+        (Windows(reduced=counted), ["reduced"], "another kind", "cannot be a list state too"),
+        (Windows(listed=aggregated), ["listed"], "another kind", "cannot be a aggregating"),
+        (Windows(listed=evicting), ["listed"], "incompatible", "'window-contents' was written"),
+        (Windows(merging=True), ["reduced"], "as is", "in its state do not merge, and those of"),
+        (
+            Windows(columns=OTHER_COLUMN),
+            ["reduced", "listed", "sessions"],
+            "incompatible",
+            "struct.v: was int64 | None, is string | None",
+        ),
+    ):
+        env = program.env(spark, feed).set_available_now()
+        found = env.compare_savepoint(path)
+        for uid in uids:
+            [contents] = [s for s in found.operator(uid).states if s.name == "window-contents"]
+            assert contents.verdict == verdict
+        assert len(found.problems) == len(uids)
+        with pytest.raises(HoldfastError) as refusal:
+            env.execute("refused", from_savepoint=path)
+        for problem in found.problems:
+            assert text in problem
+            assert reason(problem) in str(refusal.value)

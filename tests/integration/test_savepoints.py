@@ -14,6 +14,7 @@ from holdfast import (
     CheckpointingMode,
     CheckpointListener,
     Configuration,
+    FileSystemCheckpointStorage,
     JobStatus,
     KeyedProcessFunction,
     RecoveryClaimMode,
@@ -484,3 +485,54 @@ def test_sources_are_told_apart_by_their_uids(saved: Saved) -> None:
     client = start("one", "three", from_savepoint=path, allow_non_restored_state=True)
     client.cancel()
     assert Counter(seen["one"]) == {n: 20 for n in range(1, 7)}
+
+
+def test_a_static_dataframe_is_not_read_again_by_a_job_that_goes_on(saved: Saved) -> None:
+    static = saved.spark.createDataFrame([(7, "k0"), (8, "k1"), (9, "k0")], "i bigint, k string")
+    feed = saved.feed
+    seen: list[str] = []
+
+    def start(job_id: str, *, checkpoints: bool, **beginning: Any) -> JobClient:
+        env = StreamExecutionEnvironment.get_execution_environment(saved.spark)
+        env.set_parallelism(2).set_job_id(job_id)
+        if checkpoints:
+            env.enable_checkpointing(100)
+            storage = FileSystemCheckpointStorage(str(saved.directory / "kept"))
+            env.get_checkpoint_config().set_checkpoint_storage(storage)
+        rows = env.from_dataframe(static).uid("static")
+        both = env.from_dataframe(feed.stream()).uid("feed").union(rows).key_by("k")
+        counted = both.process(Twice(), "k string, n bigint").uid("count")
+        counted.foreach_batch(lambda df, _: seen.extend(row.k for row in df.collect()))
+        client = env.execute_async("beside", **beginning)
+        feed.fill(1)
+        wait_for(lambda: len(seen) >= len(feed.elements) + 3, "all rows")
+        return client
+
+    first = start("first", checkpoints=True).stop_with_savepoint(str(saved.target))
+    client = start("second", checkpoints=False, from_savepoint=first)
+    second = client.stop_with_savepoint(str(saved.target))
+    # Its own checkpoints know the rows as read too, and so does what goes on from those.
+    client = start("third", checkpoints=True, from_savepoint=second)
+    third = client.stop_with_savepoint(str(saved.target))
+    start("fourth", checkpoints=True, from_savepoint=third).cancel()
+    assert len(seen) == len(feed.elements) + 3
+
+
+def test_a_static_dataframe_in_the_place_of_a_stream_is_refused(saved: Saved) -> None:
+    def start(df: Any, **beginning: Any) -> JobClient:
+        env = StreamExecutionEnvironment.get_execution_environment(saved.spark)
+        control = env.from_generator(int, rate=10.0, type_info=int).uid("control")
+        control.foreach_batch(lambda df, _: None)
+        counted = env.from_dataframe(df).uid("rows").key_by("k")
+        out = counted.process(Twice(), "k string, n bigint").uid("count")
+        out.foreach_batch(lambda df, _: seen.extend(df.collect()))
+        return env.execute_async("replaced", **beginning)
+
+    seen: list[Any] = []
+    saved.feed.fill(1)
+    client = start(saved.feed.stream())
+    wait_for(lambda: len(seen) >= len(saved.feed.elements), "all rows")
+    path = client.stop_with_savepoint(str(saved.target))
+    static = saved.spark.createDataFrame([(7, "k0")], "i bigint, k string")
+    with pytest.raises(RestoreError, match="'rows' is a static DataFrame, and was another kind"):
+        start(static, from_savepoint=path, allow_non_restored_state=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import HoldfastError, StateValueError, StoreVersionError, UserFunctionError
-from holdfast.spark.failures import original_error
+from holdfast.spark.failures import original_error, summary
 
 TRACEBACK = """\
 An exception was thrown from the Python worker:
@@ -100,3 +100,31 @@ def test_a_chain_that_bites_its_tail_comes_to_an_end() -> None:
     own = HoldfastError("own")
     own.__cause__ = own
     assert original_error(own) is own
+
+
+LOST = "Some data may have been lost because they are not available in Kafka any more"
+STACK = "\n\tat org.apache.spark.sql.kafka010.KafkaMicroBatchStream.report(x.scala:1)"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"{LOST}{STACK}", LOST),
+        (f"{LOST} SQLSTATE: XXKST\n=== Streaming Query ===\nIdentifier: x", LOST),
+        (
+            f"Job aborted.{STACK}\nCaused by: java.io.IOException: a\n\tat x"
+            f"\nCaused by: {LOST}{STACK}",
+            f"Job aborted.\nCaused by: {LOST}",
+        ),
+        (f"{LOST}{STACK}\nCaused by: {LOST}{STACK}", LOST),
+        ("'a' is not a column", "'a' is not a column"),
+        (STACK, STACK),
+        ("", ""),
+    ],
+)
+def test_of_a_foreign_error_the_stacks_and_plans_are_left_out(text: str, said: str) -> None:
+    assert summary(RuntimeError(text)) == said
+
+
+def test_an_error_of_holdfast_is_told_whole() -> None:
+    assert summary(UserFunctionError(f"{MESSAGE} SQLSTATE: 1")) == f"{MESSAGE} SQLSTATE: 1"

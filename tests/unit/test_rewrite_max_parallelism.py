@@ -35,8 +35,8 @@ from holdfast.errors import (
     RestoreError,
     StoreFullError,
 )
-from holdfast.processor import regrouping
 from holdfast.runtime.report import STORE
+from holdfast.state import restore_store
 from holdfast.state.keys import key_group_of
 from holdfast.state.redistribution import NamedState, OperatorStateSnapshot, redistribute
 from holdfast.state.timers import EVENT_TIMERS, PROCESSING_TIMERS
@@ -170,7 +170,7 @@ def test_every_row_lies_in_the_file_of_the_subtask_that_owns_its_key_group(root:
 def test_entries_that_come_in_many_chunks_are_sorted_all_the_same(
     root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(regrouping, "CHUNK_BYTES", 5_000)
+    monkeypatch.setattr(restore_store, "CHUNK_BYTES", 5_000)
     keys = KEYS["int"]
     path = Operator(root).savepoint(keys)
     with caplog.at_level(logging.INFO, "holdfast"):

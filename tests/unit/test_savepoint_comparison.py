@@ -9,9 +9,13 @@ import msgspec
 import pytest
 
 from holdfast import (
+    AggregateFunction,
     BroadcastProcessFunction,
     CheckpointedFunction,
+    CountEvictor,
+    CountTrigger,
     Duration,
+    EventTimeSessionWindows,
     KeyedProcessFunction,
     ListCheckpointed,
     ListStateDescriptor,
@@ -22,9 +26,11 @@ from holdfast import (
     ReducingStateDescriptor,
     StateTtlConfig,
     TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
     ValueStateDescriptor,
     WatermarkStrategy,
 )
+from holdfast.api.types import StreamType
 from holdfast.checkpoint.files import FileSystemFiles
 from holdfast.checkpoint.handles import inline
 from holdfast.checkpoint.metadata import (
@@ -36,11 +42,15 @@ from holdfast.checkpoint.metadata import (
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.element_operators import state_spec
 from holdfast.spark.compiler import compile_job
+from holdfast.spark.declared_states import declared_states
 from holdfast.spark.savepoint_comparison import ALLOWED, compare, fitting_limits
 from holdfast.spark.source import Source
+from holdfast.spark.source_log import FileLog, SourcePosition
+from holdfast.spark.state_comparison import BUILT_IN
 from holdfast.state.codec import codec_for
 from holdfast.state.redistribution import NamedState, OperatorStateSnapshot
 from holdfast.state.schema_registration import as_stored
+from holdfast.testing import OperatorHarness, window_joined, windowed
 from tests.unit.checkpoints import checkpoint
 from tests.unit.functions import plus
 from tests.unit.programs import Program
@@ -55,6 +65,7 @@ if TYPE_CHECKING:
     from holdfast.spark.state_comparison import StateComparison
 
 ROWS = "k string, n bigint"
+READ = SourcePosition("7")
 TTL = StateTtlConfig.new_builder(Duration.of_hours(1)).build()
 
 
@@ -103,6 +114,7 @@ def savepoint(
     parallelism: int = 2,
     max_parallelism: int = 128,
     own: tuple[NamedState, ...] = (),
+    position: SourcePosition = READ,
     **changes: Any,
 ) -> CheckpointMetadata:
     """A savepoint of one operator behind the source "in"."""
@@ -129,7 +141,8 @@ def savepoint(
         checkpoint(7),
         is_savepoint=True,
         operators=[operator],
-        sources=[SourceSnapshot(uid="in", position={})],
+        sources=[SourceSnapshot(uid="in", position=msgspec.to_builtins([position]))],
+        spark={"offset_metadata": ""},
         **changes,
     )
 
@@ -361,31 +374,193 @@ class Sums(ProcessWindowFunction):
         return []
 
 
-def test_the_states_of_windows_are_not_compared_but_for_those_of_their_function(
-    tmp_path: Path,
+class Ones(AggregateFunction):
+    def create_accumulator(self) -> int:
+        return 0
+
+    def add(self, value: Any, accumulator: int) -> int:
+        return accumulator + 1
+
+    def get_result(self, accumulator: int) -> int:
+        return accumulator
+
+    def merge(self, acc_a: int, acc_b: int) -> int:
+        return acc_a + acc_b
+
+
+def nothing(*_: Any) -> list[Any]:
+    return []
+
+
+def first(one: Any, _: Any) -> Any:
+    return one
+
+
+TEN = TumblingEventTimeWindows.of(10)
+BY_CLOCK = TumblingProcessingTimeWindows.of(10)
+SESSIONS = EventTimeSessionWindows.with_gap(10)
+OTHER_ROWS = "k string, n bigint, note string"
+
+
+def windows(assigner: Any = TEN, rows: str = ROWS, *, keyed: bool = True) -> Any:
+    return windowed(assigner, keyed=keyed, type=rows)
+
+
+def joined(*, grouped: bool = False) -> Any:
+    return window_joined(TEN, grouped=grouped, types=(ROWS, OTHER_ROWS))
+
+
+WINDOWS: dict[str, Any] = {
+    "reduce": windows().reduce(first),
+    "reduce, then process": windows().reduce(first, Sums(), ROWS),
+    "aggregate": windows().aggregate(Ones(), accumulator_type=int, output_type=int),
+    "aggregate without a type": windows().aggregate(Ones(), output_type=int),
+    "apply": windows().apply(nothing, ROWS),
+    "process": windows().process(Sums(), ROWS),
+    "evictor": windows().evictor(CountEvictor.of(3)).apply(nothing, ROWS),
+    "evictor and reduce": windows().evictor(CountEvictor.of(3)).reduce(first),
+    "sessions": windows(SESSIONS).reduce(first),
+    "sessions with lateness": windows(SESSIONS).allowed_lateness(5).apply(nothing, ROWS),
+    "lateness": windows().allowed_lateness(5).reduce(first),
+    "by the clock": windows(BY_CLOCK).reduce(first),
+    "all elements": windows(keyed=False).reduce(first),
+    "join": joined().apply(lambda a, b: a, ROWS),
+    "co-group": joined(grouped=True).apply(nothing, ROWS),
+}
+
+
+@pytest.mark.parametrize("made", WINDOWS)
+def test_windows_declare_what_they_register_when_they_run(made: str) -> None:
+    key = None if made == "all elements" else str
+    with OperatorHarness(WINDOWS[made], key=key) as harness:
+        seat = harness._seat
+        real = seat.open_state().state_descriptions()
+        declared = declared_states(seat.plan, {})
+    found = [stored(descriptor) for descriptor in declared.keyed.values()]
+    assert sorted(found, key=str) == sorted(real, key=str)
+    assert "window-contents" in declared.built_in
+
+
+def windowing(stream: Any, **options: Any) -> Program:
+    """A program whose one operator is what the function makes of a keyed stream with times."""
+    program = Program(**options)
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("n")
+    timed = program.source(ROWS).uid("in").assign_timestamps_and_watermarks(strategy)
+    stream(timed.key_by("k").window(TEN)).uid("op").name("Operator")
+    return program
+
+
+LISTED = ListStateDescriptor("window-contents", state_spec(StreamType.of(ROWS)))
+FOLDED = ReducingStateDescriptor("window-contents", plus, state_spec(StreamType.of(ROWS)))
+LESS = ListStateDescriptor("window-contents", state_spec(StreamType.of("n bigint")))
+TEXT = ListStateDescriptor("window-contents", state_spec(StreamType.of("k bigint, n bigint")))
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "verdict", "text"),
+    [
+        (LISTED, lambda w: w.apply(nothing, ROWS), "as is", None),
+        (LESS, lambda w: w.apply(nothing, ROWS), "after migration", None),
+        (
+            TEXT,
+            lambda w: w.apply(nothing, ROWS),
+            "incompatible",
+            "struct.k: was int64 | None, is string",
+        ),
+        (FOLDED, lambda w: w.reduce(first), "as is", None),
+        (FOLDED, lambda w: w.apply(nothing, ROWS), "another kind", "cannot be a list state too"),
+        (LISTED, lambda w: w.reduce(first), "another kind", "cannot be a reducing state too"),
+        (
+            FOLDED,
+            lambda w: w.aggregate(Ones(), accumulator_type=int, output_type=int),
+            "another kind",
+            "cannot be a aggregating state too",
+        ),
+        (
+            LISTED,
+            lambda w: w.evictor(CountEvictor.of(3)).apply(nothing, ROWS),
+            "incompatible",
+            "window-contents",
+        ),
+    ],
+)
+def test_the_contents_of_windows_are_compared(
+    was: Any, now: Any, verdict: str, text: str | None, tmp_path: Path
 ) -> None:
-    program = Program()
-    timed = (
-        program.source(ROWS)
-        .uid("in")
-        .assign_timestamps_and_watermarks(
-            WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("n")
-        )
-    )
-    windows = timed.key_by("k").window(TumblingEventTimeWindows.of(Duration.of_seconds(1)))
-    windows.process(Sums(), ROWS).uid("op")
+    found = compared(savepoint(stored(was)), windowing(now), tmp_path)
+    operator = found.operator("op")
+    assert operator.not_compared is None
+    [state] = operator.states
+    assert state.verdict == verdict
+    assert found.fits == (text is None)
+    for problem in found.problems:
+        assert str(text) in problem
+        assert problem.endswith(BUILT_IN)
+
+
+def test_windows_that_merge_do_not_take_over_those_that_did_not(tmp_path: Path) -> None:
+    tumbling, merging = windowing(lambda w: w.reduce(first)), Program()
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("n")
+    timed = merging.source(ROWS).uid("in").assign_timestamps_and_watermarks(strategy)
+    timed.key_by("k").window(SESSIONS).reduce(first).uid("op")
+    windows_of = stored(ValueStateDescriptor("merging-window-set", tuple[tuple[bytes, bytes], ...]))
+    for program, states, problem in (
+        (tumbling, [stored(FOLDED)], None),
+        (merging, [stored(FOLDED)], "in its state do not merge, and those of the program do,"),
+        (merging, [stored(FOLDED), windows_of], None),
+        (tumbling, [stored(FOLDED), windows_of], "in its state merge, and those of the program do"),
+    ):
+        found = compared(savepoint(*states), program, tmp_path, allow=True)
+        contents = found.operator("op").states[0]
+        assert (contents.name, contents.verdict) == ("window-contents", "as is")
+        assert [text for text in found.problems if problem is None or problem not in text] == []
+        assert found.fits == (problem is None)
+
+
+def test_what_triggers_and_window_functions_ask_for_later_is_not_compared(tmp_path: Path) -> None:
     timers = {"name": "timers:event", "kind": "timers", "schema": []}
-    contents = stored(ListStateDescriptor("window-contents", int))
-    metadata = savepoint(contents, stored(COUNT), timers)
-    operator = operator_of(program, metadata, tmp_path)
-    verdicts = {state.name: state.verdict for state in operator.states}
+    later = stored(ReducingStateDescriptor("later", plus, int))
+    metadata = savepoint(stored(LISTED), stored(COUNT), timers, later)
+    processed = operator_of(windowing(lambda w: w.process(Sums(), ROWS)), metadata, tmp_path)
+    verdicts = {state.name: state.verdict for state in processed.states}
     assert verdicts == {
-        "window-contents": "not compared",
+        "window-contents": "as is",
         "count": "as is",
         "timers:event": "as is",
+        "later": "not compared",
     }
-    assert operator.not_compared is not None
-    assert "windows" in operator.not_compared
+    assert processed.not_compared is not None
+    assert "process() may ask" in processed.not_compared
+    counting = windowing(lambda w: w.trigger(CountTrigger.of(3)).apply(nothing, ROWS))
+    assert "CountTrigger may ask" in str(operator_of(counting, metadata, tmp_path).not_compared)
+    applied = windowing(lambda w: w.apply(nothing, ROWS))
+    left = {state.name: state.verdict for state in operator_of(applied, metadata, tmp_path).states}
+    assert left["later"] == left["count"] == "not declared now, kept"
+
+
+def test_keys_are_compared_and_windows_over_all_elements_have_one(tmp_path: Path) -> None:
+    metadata = savepoint(stored(COUNT))
+    fitting = compared(metadata, asking(COUNT), tmp_path)
+    keys = fitting.operator("op").key_comparison
+    assert keys is not None
+    assert keys.verdict == "as is"
+    program = Program()
+    program.source(ROWS).uid("in").key_by("n").process(Asks((COUNT,)), ROWS).uid("op")
+    found = compared(metadata, program, tmp_path, allow=True)
+    [problem] = found.problems
+    assert "(uid 'op'): the key is a int, but the keys of this operator are str" in problem
+    assert "str, incompatible: is int" in str(found)
+    # No row of it would be looked at by its key.
+    program.graph.nodes[-1].function = Asks()
+    assert compared(metadata, program, tmp_path).fits
+    every = Program()
+    every.source(ROWS).uid("in").window_all(BY_CLOCK).apply(nothing, ROWS).uid("op")
+    [only] = metadata.operators
+    one_key = msgspec.structs.replace(only, key="int", max_parallelism=1, states=[])
+    metadata = msgspec.structs.replace(metadata, operators=[one_key])
+    keys = compared(metadata, every, tmp_path).operator("op").key_comparison
+    assert keys is not None
+    assert keys.verdict == "as is"
 
 
 class Joins(ProcessJoinFunction):
@@ -501,7 +676,7 @@ def test_broadcast_state_is_declared_by_its_descriptor(tmp_path: Path) -> None:
     assert (state.kind, state.verdict) == ("broadcast", "as is")
 
 
-def test_a_static_source_cannot_go_on_in_another_job(tmp_path: Path) -> None:
+def test_a_static_source_goes_on_only_from_one_that_was_static_too(tmp_path: Path) -> None:
     program = asking(COUNT)
     frame: Any = None
     program.graph.nodes[0].function = Source(
@@ -509,6 +684,9 @@ def test_a_static_source_cannot_go_on_in_another_job(tmp_path: Path) -> None:
     )
     [problem] = compared(savepoint(stored(COUNT)), program, tmp_path, allow=True).problems
     assert "source 'in' is a static DataFrame" in problem
+    rows = FileLog(-1, 0, ('{"path": "file:///job/taskowned/in/part-0.parquet"}',))
+    static = savepoint(stored(COUNT), position=SourcePosition("0", log=rows))
+    assert compared(static, program, tmp_path).fits
 
 
 def test_operators_that_cannot_have_state_are_not_listed(tmp_path: Path) -> None:
@@ -526,7 +704,7 @@ def test_the_text_shows_all_of_it_in_tables(tmp_path: Path) -> None:
     assert head == "the program does not fit"
     text = "\n".join(lines[: lines.index("") + 20])
     assert "operator  verdict   parallelism  max parallelism  key" in text
-    assert "op        restored  2 -> 3       128              str, not compared" in text
+    assert "op        restored  2 -> 3       128              str, as is" in text
     assert "op.order  value  incompatible" in text
     assert "op.a      value  not declared now, kept" in text
     assert "in      goes on" in text

@@ -18,6 +18,7 @@ import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from holdfast import faults
 from holdfast.checkpoint.completed import verify_handles
 from holdfast.checkpoint.files import FileSystemFiles
 from holdfast.checkpoint.metadata import decode_metadata, encode_metadata
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 _TAKEN: Final = (METADATA, SHARED, "sources")
 """Names that are not those of operators."""
+_NAMED: Final = 10
+"""Most names that a message lists."""
 
 
 def operator_directory(uid: str) -> str:
@@ -132,7 +135,8 @@ def discard_unfinished(files: FileSystemFiles) -> None:
 def delete_savepoint(files: FileSystemFiles) -> None:
     """Remove a savepoint's directory; what is left after an interruption is no savepoint."""
     files.delete(METADATA)
-    for name, size in files.entries().items():
+    for name, size in sorted(files.entries().items()):
+        faults.reach("during-delete", name=name)
         if size is None:
             files.delete_tree(name)
         else:
@@ -143,14 +147,27 @@ def delete_savepoint(files: FileSystemFiles) -> None:
 def dispose_savepoint(path: str) -> None:
     """Delete a savepoint for good.
 
+    Its metadata goes first. So a deletion that is broken off leaves files that are no savepoint;
+    they are not told from those of a savepoint that is being written, and not deleted here.
+
     Args:
         path: Its directory, or the `_metadata` file in it.
 
     Raises:
-        RestoreError: There is no savepoint at the path; nothing is deleted.
+        RestoreError: There is no savepoint at the path; nothing is deleted. It says what there
+            is instead.
         CorruptCheckpointError: What is there cannot be read; nothing is deleted.
         CheckpointStorageError: Storage failed.
     """
     files = FileSystemFiles(FileSystemFiles(path).root.removesuffix(f"/{METADATA}"))
+    left = sorted(files.entries())
+    if left and METADATA not in left:
+        named = ", ".join(map(repr, left[:_NAMED]))
+        more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+        raise RestoreError(
+            f"{files.root}: there is no {METADATA}, so there is no savepoint here, and nothing was "
+            f"deleted. There is {named}{more}: if that is left of a savepoint whose deletion or "
+            "writing was broken off, and nobody is writing it now, delete the directory yourself"
+        )
     load_savepoint(files)
     delete_savepoint(files)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET
 
+from holdfast import faults
 from holdfast.api.parallelism import check_max_parallelism
 from holdfast.checkpoint.completed import verify_handles
 from holdfast.checkpoint.files import FileSystemFiles
@@ -79,7 +80,9 @@ def rewrite_max_parallelism(
     try:
         with TemporaryDirectory(prefix="holdfast-rewrite-") as scratch:
             rewriting = Rewriting(source, files, Path(scratch))
-            store_savepoint(files, _rewritten(metadata, wanted, own, rewriting))
+            rewritten = _rewritten(metadata, wanted, own, rewriting)
+            faults.reach("before-savepoint-metadata", checkpoint=metadata.checkpoint_id)
+            store_savepoint(files, rewritten)
     except StoreFullError as error:
         discard_unfinished(files)
         raise StoreFullError(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec import UNSET
 
+from holdfast import faults
 from holdfast.checkpoint.handles import FileHandle, Handle
 from holdfast.checkpoint.metadata import StoreSnapshot
 from holdfast.checkpoint.savepoint import upload_tables
@@ -113,6 +114,7 @@ def rewritten_operator(
                     groups = key_groups(subtask, parallelism, max_parallelism)
                     part = _Part(snapshot.uid, subtask, groups, keyed)
                     stores.append(part.written(state, share, rewriting.target, scratch / "tables"))
+                    faults.reach("after-savepoint-part", uid=snapshot.uid, subtask=subtask)
                     logger.info("%s: subtask %d of %d is written", who, subtask + 1, parallelism)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)

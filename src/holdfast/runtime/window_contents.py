@@ -12,6 +12,7 @@ from holdfast.api.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     ReducingStateDescriptor,
+    StateDescriptor,
 )
 from holdfast.api.evictors import TimestampedValue
 from holdfast.api.functions import ReduceFunction
@@ -61,17 +62,9 @@ class FoldedContents(Contents):
 
     state: ReducingState[Any] | AggregatingState[Any, Any]
 
-    def __init__(
-        self, fold: Fold, spec: Any, backend: KeyedStateBackend, scope: StateScope
-    ) -> None:
-        """A value of type `spec`, unless the fold has an accumulator of another."""
+    def __init__(self, fold: Fold, state: State, scope: StateScope) -> None:
+        """Elements are added to `state`, the first of `scope`, with `fold`."""
         self.fold = fold
-        if fold.aggregates:
-            state = backend.register(
-                AggregatingStateDescriptor(CONTENTS, fold.function, fold.type), scope
-            )
-        else:
-            state = backend.register(ReducingStateDescriptor(CONTENTS, fold.function, spec), scope)
         assert isinstance(state, ReducingState | AggregatingState)
         self.state = state
         self._table = scope.tables[0]
@@ -100,9 +93,8 @@ class ListedContents(Contents):
 
     state: ListState[Any]
 
-    def __init__(self, spec: Any, backend: KeyedStateBackend, scope: StateScope) -> None:
-        """Elements of type `spec`."""
-        state = backend.register(ListStateDescriptor(CONTENTS, spec), scope)
+    def __init__(self, state: State) -> None:
+        """Elements are added to `state`."""
         assert isinstance(state, ListState)
         self.state = state
 
@@ -148,13 +140,24 @@ def _adding(fold: Fold) -> Callable[[Any, Any], Any]:
 
 def contents_of(windowing: Windowing, backend: KeyedStateBackend, scope: StateScope) -> Contents:
     """Where the elements of an operator's windows are kept."""
-    spec = state_spec(windowing.input)
-    fold = windowing.fold
+    state = backend.register(contents_descriptor(windowing), scope)
+    if windowing.evictor is not None:
+        return TimedContents(state)
+    return (
+        ListedContents(state)
+        if windowing.fold is None
+        else FoldedContents(windowing.fold, state, scope)
+    )
+
+
+def contents_descriptor(windowing: Windowing) -> StateDescriptor:
+    """The state in which the elements of an operator's windows are kept."""
+    spec, fold = state_spec(windowing.input), windowing.fold
     if fold is not None and windowing.evictor is None:
-        return FoldedContents(fold, spec, backend, scope)
+        if fold.aggregates:
+            return AggregatingStateDescriptor(CONTENTS, fold.function, fold.type)
+        return ReducingStateDescriptor(CONTENTS, fold.function, spec)
     codec = codec_for(spec)
     if windowing.second is not None:
         codec = either(codec, codec_for(state_spec(windowing.second)))
-    if windowing.evictor is None:
-        return ListedContents(codec, backend, scope)
-    return TimedContents(timestamped(codec), backend, scope)
+    return ListStateDescriptor(CONTENTS, codec if windowing.evictor is None else timestamped(codec))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark import cloudpickle
 
@@ -23,19 +23,33 @@ from holdfast.api.descriptors import (
 from holdfast.api.functions import Function
 from holdfast.api.graph import Kind
 from holdfast.api.sink import Sink
+from holdfast.api.triggers import (
+    EndOfStreamTrigger,
+    EventTimeTrigger,
+    NeverTrigger,
+    ProcessingTimeTrigger,
+)
+from holdfast.api.windowing import Caller
 from holdfast.runtime.context import SubtaskContext
 from holdfast.runtime.element_operators import REDUCED, state_spec
 from holdfast.runtime.function_state import ELEMENTS, WRITER_STATE
 from holdfast.runtime.interval_join import LEFT, RIGHT
+from holdfast.runtime.merging_windows import OPEN_WINDOWS
+from holdfast.runtime.window_contents import contents_descriptor
+from holdfast.runtime.window_operator import KEPT_LATE
 from holdfast.state.codec import codec_for
 from holdfast.state.operator_handles import BroadcastMap, ElementList
 from holdfast.state.redistribution import Mode, NamedState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from holdfast.api.functions import RuntimeContext
+    from holdfast.api.windowing import Windowing
     from holdfast.runtime.plan import OperatorPlan
+
+_WITHOUT_STATE: Final = (EventTimeTrigger, ProcessingTimeTrigger, NeverTrigger, EndOfStreamTrigger)
+"""Triggers that keep nothing of a window."""
 
 
 class OwnState(NamedTuple):
@@ -50,6 +64,8 @@ class DeclaredStates:
     """The states of an operator, by name."""
 
     keyed: dict[str, StateDescriptor] = field(default_factory=dict)
+    built_in: frozenset[str] = frozenset()
+    """Those keyed states that the operator has by itself, under names that nobody chose."""
     own: dict[str, OwnState] = field(default_factory=dict)
     """Operator state."""
     unknown: str | None = None
@@ -69,7 +85,9 @@ def declared_states(operator: OperatorPlan, job_parameters: Mapping[str, str]) -
         case Kind.BROADCAST_PROCESS | Kind.KEYED_BROADCAST_PROCESS:
             found.own |= {one.name: OwnState("broadcast", one) for one in details}
         case Kind.WINDOW | Kind.WINDOW_JOIN:
-            found.unknown = "windows ask for states of their own when they run"
+            found.keyed |= {state.name: state for state in _window_states(details)}
+            found.unknown = _asked_for_by_windows(details)
+    found.built_in = frozenset(found.keyed)
     if isinstance(function, Sink) and function.has_state:
         state = ListStateDescriptor(WRITER_STATE, function.state_type)
         found.own[WRITER_STATE] = OwnState("split", state)
@@ -77,6 +95,24 @@ def declared_states(operator: OperatorPlan, job_parameters: Mapping[str, str]) -
         found.own[ELEMENTS.name] = OwnState("split", ELEMENTS)
     _try(operator, job_parameters, found)
     return found
+
+
+def _window_states(windowing: Windowing) -> Iterator[StateDescriptor]:
+    """What windows register when they are opened; see `runtime/window_operator.py`."""
+    yield contents_descriptor(windowing)
+    if windowing.merges:
+        yield ValueStateDescriptor(OPEN_WINDOWS, tuple[tuple[bytes, bytes], ...])
+    elif windowing.allowed_lateness_ms and windowing.assigner.is_event_time():
+        yield ValueStateDescriptor(KEPT_LATE, bool)
+
+
+def _asked_for_by_windows(windowing: Windowing) -> str | None:
+    """Why windows may ask for further states when they run, if they may."""
+    if type(windowing.trigger) not in _WITHOUT_STATE:
+        return f"{type(windowing.trigger).__name__} may ask for states when windows run"
+    if windowing.caller is Caller.PROCESS:
+        return "process() may ask for states of windows and keys when it runs"
+    return None
 
 
 def _try(operator: OperatorPlan, job_parameters: Mapping[str, str], found: DeclaredStates) -> None:

@@ -22,6 +22,7 @@ _TRAILERS = (
 )
 
 
+_JAVA_CAUSE = re.compile(r"\nCaused by: (.+)")
 _CAUSED = re.compile(r"\n\n(?:The above exception was|During handling of the above exception)")
 
 
@@ -31,6 +32,18 @@ def original_error(failure: BaseException) -> BaseException:
         if isinstance(error, HoldfastError):
             return error
     return _from_text(str(failure)) or failure
+
+
+def summary(failure: BaseException) -> str:
+    """What an error says, without the Java stacks and query plans that Spark adds to it."""
+    text = str(failure)
+    if isinstance(failure, HoldfastError):
+        return text
+    short = _without_trailers(text).strip()
+    for cause in _JAVA_CAUSE.findall(text)[-1:]:
+        if cause not in short:
+            short = f"{short}\nCaused by: {cause}"
+    return short or text
 
 
 def _chain(failure: BaseException) -> Iterator[BaseException]:
@@ -48,7 +61,7 @@ def _from_text(text: str) -> HoldfastError | None:
         cls = getattr(errors, mark[1], None)
         if not (isinstance(cls, type) and issubclass(cls, HoldfastError)):
             continue
-        message = _without_trailers(text[mark.end() :])
+        message = _first_message(text[mark.end() :])
         cause = _CAUSED.search(message)
         found = cls(message[: cause.start() if cause else None].strip())
         if cause is None:
@@ -60,5 +73,11 @@ def _from_text(text: str) -> HoldfastError | None:
 def _without_trailers(text: str) -> str:
     for trailer in _TRAILERS:
         text = text.split(trailer, 1)[0]
+    return text
+
+
+def _first_message(text: str) -> str:
+    """What a Holdfast error says at the beginning of `text`."""
+    text = _without_trailers(text)
     following = _MARK.search(text)
     return text[: following.start()] if following else text

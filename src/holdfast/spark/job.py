@@ -31,14 +31,16 @@ from holdfast.errors import (
 )
 from holdfast.spark.epochs import EpochRunner, JobIdentity
 from holdfast.spark.executors import ExecutorWatch
-from holdfast.spark.failures import original_error
+from holdfast.spark.failures import original_error, summary
 from holdfast.spark.incarnation import Incarnation
+from holdfast.spark.kept_rows import SCRATCH, with_rows_read
 from holdfast.spark.local_state import delete_local_state, local_state_root
 from holdfast.spark.pinned_calls import PinnedCalls
 from holdfast.spark.pinning import Pinning
 from holdfast.spark.query_log import lay_out
 from holdfast.spark.savepoints import SavepointRequest
 from holdfast.spark.session import QUERY_SETTINGS, is_alive, settings
+from holdfast.spark.source import in_one_pass
 from holdfast.spark.statistics import EpochStatistics, JobStatistics, JobStatus, StatisticsKeeper
 from holdfast.spark.time_keeper import warn_of_held_time
 from holdfast.state.directories import claim_job, sweep_dead_jobs
@@ -56,7 +58,6 @@ if TYPE_CHECKING:
     from holdfast.spark.compiler import JobPlan, SourcePlan
     from holdfast.spark.epochs import EpochResult
     from holdfast.spark.incarnation import Pace
-
 
 logger = logging.getLogger("holdfast")
 
@@ -287,7 +288,7 @@ class JobClient:
             raise TimeoutError(f"job {self._name!r} is still running after {timeout} s")
         if self._failure is not None:
             raise JobExecutionError(
-                f"job {self._name!r} failed: {self._failure}"
+                f"job {self._name!r} failed: {summary(self._failure)}"
             ) from self._failure
         return JobExecutionResult(self.job_id, self._name, self._runtime_ms, self.statistics())
 
@@ -321,11 +322,13 @@ class JobClient:
 
     def _frame(self, source: SourcePlan) -> DataFrame:
         if self._order.pace.one_pass:
-            return _static_frame(source)
-        kept = self._checkpointing.source_directory(source.uid)
-        directory = kept or (self._scratch / f"source-{source.node.id}").as_uri()
-        frame: DataFrame = source.node.function.streaming(directory)
+            return in_one_pass(source.node.function)
+        frame: DataFrame = source.node.function.streaming(self._source_directory(source))
         return frame
+
+    def _source_directory(self, source: SourcePlan) -> str:
+        kept = self._checkpointing.source_directory(source.uid)
+        return kept or (self._scratch / f"{SCRATCH}{source.node.id}").as_uri()
 
     def _begin(self) -> None:
         """Begin the next incarnation, from the newest checkpoint if there is one."""
@@ -338,9 +341,13 @@ class JobClient:
         restored = self._checkpointing.restore(job)
         job = restored.job or job
         leaves = self._checkpointing.leaves(self._plan, self._frames)
-        if restored.position is not None:
+        position = restored.position
+        if position is not None:
+            if restored.base is None:
+                directories = {one.uid: self._source_directory(one) for one in self._plan.sources}
+                position = with_rows_read(position, self._plan, directories, self._spark)
             with settings(self._spark, QUERY_SETTINGS):
-                lay_out(query_dir, restored.position, leaves)
+                lay_out(query_dir, position, leaves)
         runner = EpochRunner(
             self._spark,
             self._plan,
@@ -402,7 +409,7 @@ class JobClient:
                 "job %r failed and restarts in %.1f s: %s",
                 self._name,
                 decision.delay_ms / 1000,
-                failure,
+                summary(failure),
             )
             self._status = JobStatus.RESTARTING
             self._statistics.restarted()
@@ -479,13 +486,6 @@ class JobClient:
                     f"an epoch listener raised after epoch {epoch.epoch}: "
                     f"{type(error).__name__}: {error}"
                 ) from error
-
-
-def _static_frame(source: SourcePlan) -> DataFrame:
-    static = source.node.function.static
-    assert static is not None, f"{source.node.function.description} has no end"
-    frame: DataFrame = static()
-    return frame
 
 
 def _scratch_directory() -> Path:

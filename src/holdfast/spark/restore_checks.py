@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from holdfast.api.graph import Kind
 from holdfast.api.parallelism import check_parallelism
 from holdfast.errors import ConfigurationError
-from holdfast.spark.source import Source
+from holdfast.runtime.merging_windows import OPEN_WINDOWS
+from holdfast.runtime.window_contents import CONTENTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,6 +37,7 @@ def misfits(metadata: CheckpointMetadata, plan: JobPlan) -> Iterator[Misfit]:
     for snapshot in metadata.operators:
         if snapshot.uid in operators:
             yield from max_parallelism_misfits(snapshot, operators[snapshot.uid])
+            yield from window_misfits(snapshot, operators[snapshot.uid])
 
 
 def unclaimed_misfits(metadata: CheckpointMetadata, plan: JobPlan) -> Iterator[Misfit]:
@@ -72,18 +74,20 @@ def parallelism_misfits(
         yield Misfit(str(error))
 
 
-def kept_rows_misfits(metadata: CheckpointMetadata, plan: JobPlan) -> Iterator[Misfit]:
-    """Sources whose rows are kept with the job that wrote the snapshot, and nowhere else."""
-    known = {source.uid for source in metadata.sources}
-    for source in plan.sources:
-        function = source.node.function
-        if isinstance(function, Source) and function.keeps_files and source.uid in known:
-            yield Misfit(
-                f"source {source.uid!r} is a static DataFrame, whose rows are kept with the job "
-                "that read them: another one cannot tell which of them its state contains. Write "
-                "it to files and read them with spark.readStream; or, if the state is to see its "
-                "rows once more, give it another uid and allow state that is not restored"
-            )
+def window_misfits(snapshot: OperatorSnapshot, operator: OperatorPlan) -> Iterator[Misfit]:
+    """Whether windows merge now that did not, or the other way round: none would fire."""
+    stored = {state["name"] for state in snapshot.states}
+    if operator.kind not in (Kind.WINDOW, Kind.WINDOW_JOIN) or CONTENTS not in stored:
+        return
+    merged, merges = OPEN_WINDOWS in stored, operator.details.merges
+    if merged != merges:
+        was, now = ("merge", "do not") if merged else ("do not merge", "do")
+        yield Misfit(
+            f"operator {operator.name!r} (uid {operator.uid!r}): the windows in its state {was}, "
+            f"and those of the program {now}, so what is in them could never come out. Go on with "
+            "windows of the same kind, or give the operator another uid, under which it starts "
+            "empty"
+        )
 
 
 def _waiting(metadata: CheckpointMetadata, plan: JobPlan) -> Iterator[Misfit]:

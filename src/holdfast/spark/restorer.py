@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from holdfast.api.checkpoint_options import ACCEPT_DUPLICATES
@@ -24,9 +25,9 @@ from holdfast.clock import SystemClock, monotonic
 from holdfast.errors import CorruptCheckpointError, HoldfastError, RestoreError
 from holdfast.runtime.plan import ChannelRows
 from holdfast.spark.epochs import StartingPoint
+from holdfast.spark.kept_rows import check_kept_rows
 from holdfast.spark.outbox import staged_rows
 from holdfast.spark.recovery import Ground, restores
-from holdfast.spark.restore_checks import kept_rows_misfits
 from holdfast.spark.snapshot_transfer import restore_one
 from holdfast.spark.source_snapshots import position_of
 from holdfast.state.directories import delete_incarnations
@@ -217,7 +218,7 @@ class Restorer:
         return {one for one in ids if self._files.exists(metadata_name(one))}
 
     def _ids_at_pointer(self) -> list[int]:
-        return [metadata.checkpoint_id for _, metadata in list(self._candidates())[:1]]
+        return [metadata.checkpoint_id for _, metadata in islice(self._candidates(), 1)]
 
     def _restore(
         self,
@@ -228,8 +229,9 @@ class Restorer:
         calls: PinnedCalls,
     ) -> RestoredJob:
         start = monotonic()
+        position = position_of(metadata, files)
         if files is not self._files:
-            _check_kept_files(metadata, plan)
+            check_kept_rows(position, plan)
         wanted = list(
             restores(metadata, plan, ground, files, ignore_unclaimed=self._ignore_unclaimed)
         )
@@ -244,7 +246,6 @@ class Restorer:
         path = files.root
         if not metadata.is_savepoint:
             path = f"{path}/{checkpoint_directory(metadata.checkpoint_id)}"
-        position = position_of(metadata, files)
         age = self._clock.now_ms() - metadata.completed_ms
         logger.warning(
             "restored from %s %d of epoch %d, completed %.1f s ago: %s",
@@ -319,11 +320,6 @@ class Restorer:
                 )
             )
         return tuple(found)
-
-
-def _check_kept_files(metadata: CheckpointMetadata, plan: JobPlan) -> None:
-    for misfit in kept_rows_misfits(metadata, plan):
-        raise RestoreError(misfit.text)
 
 
 def _had_timers(operator: OperatorSnapshot) -> bool:

@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from holdfast.api.sink import Sink
 from holdfast.checkpoint.operator_states import read_operator_states
 from holdfast.spark.declared_states import declared_states
+from holdfast.spark.kept_rows import kept_rows_problems
+from holdfast.spark.key_comparison import KeyComparison, compare_keys
 from holdfast.spark.restore_checks import (
     Misfit,
-    kept_rows_misfits,
     max_parallelism_misfits,
     operators_of,
     parallelism_misfits,
     unclaimed_misfits,
+    window_misfits,
 )
+from holdfast.spark.source_snapshots import position_of
 from holdfast.spark.state_comparison import StateComparison, compare_keyed, compare_own
 
 if TYPE_CHECKING:
@@ -46,7 +49,9 @@ class OperatorComparison:
     max_parallelism: tuple[int | None, int | None]
     """Then and now."""
     key: str | None = None
-    """Type of the stored keys. That of the program shows when rows come: it is not compared."""
+    """Type of the stored keys; None if there are none."""
+    key_comparison: KeyComparison | None = None
+    """Whether the program's are of that type; None where there is nothing to compare."""
     states: tuple[StateComparison, ...] = ()
     not_compared: str | None = None
     """Why there may be states beside those, if there may be."""
@@ -108,7 +113,7 @@ class SavepointComparison:
                     one.verdict,
                     _change(*one.parallelism),
                     _change(*one.max_parallelism),
-                    f"{one.key}, not compared" if one.key else "",
+                    _key(one),
                 )
                 for one in self.operators
             ],
@@ -200,15 +205,17 @@ class _Comparer:
     def misfits(self, operators: Sequence[OperatorComparison]) -> Iterator[Misfit]:
         """All reasons for a refusal."""
         yield from unclaimed_misfits(self._metadata, self._plan)
-        yield from kept_rows_misfits(self._metadata, self._plan)
+        position = position_of(self._metadata, self._files)
+        yield from map(Misfit, kept_rows_problems(position, self._plan))
         for snapshot in self._metadata.operators:
             if snapshot.uid in self._running:
                 yield from self._key_group_misfits(snapshot, self._running[snapshot.uid])
+                yield from window_misfits(snapshot, self._running[snapshot.uid])
         for operator in operators:
             who = f"operator {operator.name!r} (uid {operator.uid!r})"
-            for state in operator.states:
-                if state.problem is not None:
-                    yield Misfit(f"{who}: {state.problem}")
+            for part in (operator.key_comparison, *operator.states):
+                if part is not None and part.problem is not None:
+                    yield Misfit(f"{who}: {part.problem}")
 
     def _key_group_misfits(
         self, snapshot: OperatorSnapshot, operator: OperatorPlan
@@ -226,6 +233,9 @@ class _Comparer:
         declared = declared_states(operator, self._plan.levels[0].job_parameters)
         own = read_operator_states(snapshot, self._files)
         stored = snapshot.max_parallelism
+        keys = None
+        if snapshot.key is not None:
+            keys = compare_keys(snapshot.key, operator, has_state=bool(declared.keyed))
         return OperatorComparison(
             uid=snapshot.uid,
             name=operator.name,
@@ -236,6 +246,7 @@ class _Comparer:
                 stored if self._takes_over(operator) else operator.max_parallelism,
             ),
             key=snapshot.key,
+            key_comparison=keys,
             states=(*compare_keyed(snapshot.states, declared), *compare_own(own, declared)),
             not_compared=declared.unknown,
         )
@@ -276,6 +287,13 @@ def _sources(metadata: CheckpointMetadata, plan: JobPlan) -> Iterator[SourceComp
     for uid in now:
         if uid not in stored:
             yield SourceComparison(uid, "new, from its beginning")
+
+
+def _key(operator: OperatorComparison) -> str:
+    compared = operator.key_comparison
+    if operator.key is None or compared is None:
+        return operator.key or ""
+    return f"{operator.key}, {compared.verdict}" + (f": {compared.note}" if compared.note else "")
 
 
 def _state_rows(operators: Sequence[OperatorComparison]) -> Iterator[tuple[str, ...]]:

@@ -50,6 +50,12 @@ class Source:
     """Told, on the driver, the offset in a completed checkpoint, as Spark keeps it."""
 
 
+def in_one_pass(source: Source) -> DataFrame:
+    """The DataFrame of everything there is."""
+    assert source.static is not None, f"{source.description} has no end"
+    return source.static()
+
+
 def as_stream(df: DataFrame, path: str) -> DataFrame:
     """A static DataFrame as a stream, by way of files in `path`."""
     if not runs_locally(df.sparkSession):

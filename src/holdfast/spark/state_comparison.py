@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from holdfast.api.descriptors import MapStateDescriptor
 from holdfast.errors import HoldfastError
@@ -34,6 +34,12 @@ StateVerdict: TypeAlias = Literal[
 ]
 """What becomes of a state."""
 
+BUILT_IN: Final = (
+    ". The operator has this state by itself, so nobody can name it: give the operator another "
+    "uid, under which it starts empty"
+)
+"""What a problem ends in with a state whose name the program does not choose."""
+
 
 @dataclass(frozen=True, slots=True)
 class StateComparison:
@@ -44,7 +50,7 @@ class StateComparison:
     """As it is declared now, or as it is stored; of operator state, how it is dealt out."""
     verdict: StateVerdict
     notes: tuple[str, ...] = ()
-    """What is incompatible, field by field; whether a time to live was added or removed."""
+    """What is incompatible, field by field; what a start does not refuse, but is to be known."""
     problem: str | None = None
     """What a start would be refused with, and what to do."""
 
@@ -66,7 +72,10 @@ def compare_keyed(
         if kind == TIMERS:
             yield StateComparison(name, kind, "as is")
         elif name in declared.keyed:
-            yield _keyed(states, declared.keyed[name])
+            found = _keyed(states, declared.keyed[name])
+            if found.problem is not None and name in declared.built_in:
+                found = replace(found, problem=found.problem + BUILT_IN)
+            yield found
         else:
             yield StateComparison(name, kind, _undeclared(declared))
     for name, descriptor in declared.keyed.items():
