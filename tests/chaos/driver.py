@@ -22,7 +22,7 @@ from holdfast.checkpoint.files import FileSystemFiles
 from holdfast.checkpoint.metadata import paths_of
 from holdfast.checkpoint.storage import FENCES, STAGED, metadata_name
 from holdfast.errors import CheckpointError
-from tests.chaos.job import JOB_ID, arguments
+from tests.chaos.job import arguments
 from tests.chaos.processes import Process, processes_of
 from tests.chaos.strikes import Trap
 
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 LOOK_EVERY = 0.02
+PATIENCE = 180.0
+"""Seconds within which a job must get anywhere, on a machine that has much else to do."""
+SLOWEST = 40.0
+"""Events in a second that a job gets through at least, be it slow and the machine busy."""
 
 
 class ChaosError(AssertionError):
@@ -51,7 +55,7 @@ def wait_for(condition: Callable[[], Any], timeout: float, what: str) -> Any:
 
 
 class Driver:
-    """One start of the program; all starts in one directory are the same job."""
+    """One start of the program; all starts in one directory belong together."""
 
     def __init__(self, directory: Path, options: JobOptions) -> None:
         for name in ("tmp", "local"):
@@ -127,25 +131,29 @@ def completed_checkpoints(directory: Path) -> list[str]:
     return log_lines(directory, r"INFO checkpoint (\d+) is complete")
 
 
-def orphans(directory: Path) -> list[str]:
-    """Files in checkpoint storage that no complete checkpoint needs.
+def storage_of(directory: Path, options: JobOptions) -> Path:
+    """Where a job keeps its checkpoints."""
+    return directory / "checkpoints" / options.job_id
+
+
+def orphans(storage: Path) -> list[str]:
+    """Files in a job's checkpoint storage that no complete checkpoint needs.
 
     Notes of what writers have opened count as needed: the next start reads them.
     """
-    root = directory / "checkpoints" / JOB_ID
-    files = FileSystemFiles(str(root))
+    files = FileSystemFiles(str(storage))
     needed = set()
     for checkpoint_id in checkpoint_ids(files):
         if files.exists(metadata_name(checkpoint_id)):
             needed |= {metadata_name(checkpoint_id), *paths_of(load(files, checkpoint_id))}
-    found = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+    found = {str(path.relative_to(storage)) for path in storage.rglob("*") if path.is_file()}
     kept = (f"{FENCES}/", f"{STAGED}/{OPENED}")
     return sorted(name for name in found - needed if not name.startswith(kept))
 
 
-def newest_checkpoint(directory: Path) -> CheckpointMetadata | None:
-    """The checkpoint that the job would go back to now."""
-    files = FileSystemFiles(str(directory / "checkpoints" / JOB_ID))
+def newest_checkpoint(storage: Path) -> CheckpointMetadata | None:
+    """The checkpoint that a job would go back to now."""
+    files = FileSystemFiles(str(storage))
     for checkpoint_id in sorted(checkpoint_ids(files), reverse=True):
         # One may go, or not be complete: the job goes on meanwhile.
         with suppress(CheckpointError):
@@ -153,27 +161,26 @@ def newest_checkpoint(directory: Path) -> CheckpointMetadata | None:
     return None
 
 
-def holds_input(directory: Path) -> bool:
+def holds_input(storage: Path) -> bool:
     """Whether the newest checkpoint holds input that was not processed."""
-    newest = newest_checkpoint(directory)
+    newest = newest_checkpoint(storage)
     return newest is not None and bool(newest.channel_state)
 
 
-def lists_output(directory: Path) -> bool:
+def lists_output(storage: Path) -> bool:
     """Whether a job that goes back to the newest checkpoint has something to publish."""
-    newest = newest_checkpoint(directory)
+    newest = newest_checkpoint(storage)
     return newest is not None and bool(newest.committables)
 
 
-def missing(directory: Path) -> list[str]:
+def missing(storage: Path) -> list[str]:
     """Files that complete checkpoints need and storage does not hold."""
-    root = directory / "checkpoints" / JOB_ID
-    files = FileSystemFiles(str(root))
+    files = FileSystemFiles(str(storage))
     return sorted(
         path
         for checkpoint_id in checkpoint_ids(files)
         for path in paths_of(load(files, checkpoint_id))
-        if not (root / path).exists()
+        if not (storage / path).exists()
     )
 
 

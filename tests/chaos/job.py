@@ -7,6 +7,7 @@ operators on different keys. Everything that state holds is given out with every
 the driver keeps the newest of it in `results.json`, which a successor takes up. Beside that,
 rows go to files and into tables (see `sinks`). Started again after a crash, the program
 finds its newest checkpoint unaided: it is told nothing that it was not told the first time.
+Stopped with a savepoint, it goes on elsewhere: what it is told then, `successor` says.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import logging
 import os
 import signal
 import sys
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +33,7 @@ from holdfast import (
     StreamExecutionEnvironment,
     WatermarkStrategy,
 )
+from holdfast.errors import CheckpointError, JobExecutionError
 from tests.chaos.compare import tally_of
 from tests.chaos.events import NOTHING, Event, Tally, event
 from tests.chaos.functions import (
@@ -43,13 +46,16 @@ from tests.chaos.functions import (
     Ledgered,
     Output,
 )
+from tests.chaos.savepoints import CompleteSavepoints, asked_form, savepoints_in
 from tests.chaos.sinks import RESULTS, attach
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from holdfast import JobClient
+
 JOB_ID = "c4a05c4a05c4a05c4a05c4a05c4a05c4"
-PARALLELISM = 2
+PARALLELISM, OTHER_PARALLELISM = 2, 3
 LARGEST_EPOCH = 400
 CONTROL, CONTROL_RATE = 100, 20.0
 """Elements of the control stream where all streams end, and how many come in a second."""
@@ -82,6 +88,23 @@ class JobOptions:
     """Of the tables there."""
     unaligned: bool = False
     """Whether checkpoints are unaligned, and the job is slow enough for that to matter."""
+    job_id: str = JOB_ID
+    parallelism: int = PARALLELISM
+    from_savepoint: str | None = None
+
+
+def successor(options: JobOptions, savepoint: str, number: int) -> JobOptions:
+    """What the program is told that goes on from a savepoint, as the job with that number.
+
+    It has another id, another state backend and another parallelism.
+    """
+    return replace(
+        options,
+        job_id=f"{number:06x}{JOB_ID[6:]}",
+        backend="hashmap" if options.backend == "rocksdb" else "rocksdb",
+        parallelism=PARALLELISM + OTHER_PARALLELISM - options.parallelism,
+        from_savepoint=savepoint,
+    )
 
 
 class Results:
@@ -145,6 +168,11 @@ def forget_state(path: Path) -> dict[str, Any]:
     tables: dict[str, Any] = json.loads(path.read_text())
     write_atomically(path, tables | {"key": {}, "team": {}, "ledger": {}})
     return tables
+
+
+def events_given_out(path: Path) -> int:
+    """How far the results have come, if there are any."""
+    return int(json.loads(path.read_text())["seen"]) if path.exists() else 0
 
 
 def write_atomically(path: Path, content: Any) -> None:
@@ -212,7 +240,8 @@ def main(directory: Path, options: JobOptions) -> None:
     logging.getLogger("holdfast").setLevel(logging.INFO)
     spark = session(directory, options.master)
     env = StreamExecutionEnvironment.get_execution_environment(spark)
-    env.set_parallelism(PARALLELISM).set_max_events_per_epoch(LARGEST_EPOCH).set_job_id(JOB_ID)
+    env.set_parallelism(options.parallelism).set_max_events_per_epoch(LARGEST_EPOCH)
+    env.set_job_id(options.job_id).add_checkpoint_listener(CompleteSavepoints(directory))
     rocksdb = EmbeddedRocksDBStateBackend(enable_incremental_checkpointing=True)
     env.set_state_backend(rocksdb if options.backend == "rocksdb" else HashMapStateBackend())
     env.add_epoch_listener(lambda epoch: logging.getLogger("holdfast").info("%s", epoch))
@@ -228,18 +257,28 @@ def main(directory: Path, options: JobOptions) -> None:
     )
     results = Results(directory / "results.json", options.data)
     build(env, options, directory, results)
-    client = env.execute_async("chaos")
+    client = env.execute_async("chaos", from_savepoint=options.from_savepoint)
+    savepoint = watch(client, directory, results)
+    client.result()
+    ended = {"status": client.status().name, "restarts": client.statistics().restarts}
+    write_atomically(directory / "ended.json", ended | {"savepoint": savepoint})
+    spark.stop()
+
+
+def watch(client: JobClient, directory: Path, results: Results) -> str | None:
+    """Wait for the job's end, and end it when told to; the savepoint that it ended with."""
     while not client.status().is_terminal:
         try:
             client.result(timeout=0.1)
         except TimeoutError:
             if (directory / "finish").exists() and results.only_probes:
                 client.cancel()
-    client.result()
-    figures = client.statistics()
-    ended = {"status": client.status().name, "restarts": figures.restarts}
-    write_atomically(directory / "ended.json", ended)
-    spark.stop()
+            elif form := asked_form(directory):
+                # The job may be restarting, or fail on the way: it is asked again then.
+                with suppress(CheckpointError, JobExecutionError):
+                    target = str(savepoints_in(directory))
+                    return client.stop_with_savepoint(target, format_type=form)
+    return None
 
 
 def arguments(directory: Path, options: JobOptions) -> list[str]:

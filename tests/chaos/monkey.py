@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from tests.chaos.compare import differences, expected_state, state_in, tally_of
 from tests.chaos.driver import (
+    PATIENCE,
+    SLOWEST,
     ChaosError,
     Driver,
     completed_checkpoints,
@@ -20,12 +20,22 @@ from tests.chaos.driver import (
     log_lines,
     missing,
     orphans,
+    storage_of,
     wait_for,
 )
-from tests.chaos.job import forget_state
+from tests.chaos.handover import Handovers
+from tests.chaos.job import events_given_out, forget_state
 from tests.chaos.plan import TAIL, Kill, Outcome
-from tests.chaos.sinks import create_tables, expected_rows, row_differences, staged_files, written
-from tests.chaos.strikes import RECOVERING, Strike, Trap
+from tests.chaos.strikes import (
+    HANDOVER,
+    HANDOVER_WORKER,
+    HANDOVERS,
+    RECOVERING,
+    RESTORING,
+    SAVING,
+    Trap,
+)
+from tests.chaos.verdict import with_tables, wrong_results
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,14 +44,10 @@ if TYPE_CHECKING:
     from tests.chaos.job import JobOptions
     from tests.chaos.plan import Plan
     from tests.chaos.processes import Process
+    from tests.chaos.strikes import Strike
     from tests.integration.postgres import PostgresServer
 
-PATIENCE = 180.0
-"""Seconds within which a job must get anywhere, on a machine that has much else to do."""
-SLOWEST = 40.0
-"""Events in a second that a job gets through at least, be it slow and the machine busy."""
 SCHEMA = "disturbed"
-CALM_SCHEMA = "undisturbed"
 
 
 class Monkey:
@@ -62,6 +68,7 @@ class Monkey:
         self._random = random.Random(plan.seed)
         self._trap = Trap(directory)
         self._drivers: list[Driver] = []
+        self._handovers = Handovers(directory)
         self._outcome = Outcome()
         self._started = time.monotonic()
 
@@ -87,44 +94,59 @@ class Monkey:
         self._outcome.starts += 1
 
     def _strike(self, strike: Strike, following: Strike | None) -> None:
-        """Choose a moment, and kill."""
-        driver = self._drivers[-1]
+        """Choose a moment, and kill; then start what has ended."""
+        driver, cluster = self._drivers[-1], self._plan.cluster
         if strike.is_point:
             self._spring_trap(strike, driver)
         else:
-            self._await_moment()
+            self._await_moment(strike)
+            if strike.kind in HANDOVERS:
+                self._handovers.ask()
             self._kill(strike.kind, driver)
-        if strike.hits_driver(cluster=self._plan.cluster):
+        if strike.hands_over(cluster=cluster):
+            self._options = self._handovers.finish(driver, self._options)
+            if strike.kind == HANDOVER:
+                self._note(HANDOVER, f"by {self._handovers.savepoints[-1].name}")
+        elif strike.hits_driver(cluster=cluster):
             # Its Java side, which does not die by itself at once, and what is set for the next.
             driver.kill()
-            if _recovers(following):
+            self._handovers.break_off(strike)
+            if following is not None and following.kind == RECOVERING:
                 self._let_output_be_listed()
-            if following is not None and following.is_point and self._is_early(following):
-                self._trap.set(following)
-            self._start(self._options)
+        else:
+            return
+        if following is not None and following.is_point and self._is_early(following):
+            self._trap.set(following)
+        self._start(self._options)
 
     def _let_output_be_listed(self) -> None:
         """Go on until the newest checkpoint of a job that is dead has output to publish."""
-        while not lists_output(self._directory):
+        while not lists_output(self._storage):
             self._start(self._options)
             driver = self._drivers[-1]
 
             def listed(driver: Driver = driver) -> bool:
                 self._check_alive(driver)
-                return lists_output(self._directory)
+                return lists_output(self._storage)
 
             wait_for(listed, PATIENCE, "a checkpoint with output")
             driver.kill()
 
     def _is_early(self, point: Strike) -> bool:
         """Whether a successor may die in its recovery, where it publishes for another."""
-        return _recovers(point) or self._random.random() < 0.5
+        if point.kind in SAVING:
+            return False
+        return point.kind in (RECOVERING, RESTORING) or self._random.random() < 0.5
 
     def _spring_trap(self, point: Strike, driver: Driver) -> None:
         """Let a process come to a point and die there."""
-        if not _recovers(point):
+        if point.kind in SAVING:
+            self._await_output()
+        if point.kind not in (RECOVERING, RESTORING):
             self._pass_time(self._random.uniform(0.0, 2.0))
         self._trap.set(point)
+        if point.kind in SAVING:
+            self._handovers.ask()
 
         def struck() -> bool:
             ended = driver.has_ended()
@@ -139,11 +161,15 @@ class Monkey:
             wait_for(driver.has_ended, PATIENCE, f"the end of a driver at {point}")
         self._note(point.kind, point.uid or str(driver.session))
 
-    def _await_moment(self) -> None:
+    def _await_moment(self, strike: Strike) -> None:
         # Mostly after some progress, so that the job gets on; else anywhere, be it within
         # the start of a driver or in the middle of a recovery.
-        if self._random.random() < 0.7:
+        later = self._random.random() < 0.7
+        if strike.kind in HANDOVERS and (later or not self._seen()):
+            self._await_output()
+        elif later:
             self._await_progress()
+        if later:
             self._pass_time(self._random.uniform(0.0, 1.5))
         else:
             self._pass_time(self._random.uniform(0.0, 6.0))
@@ -152,16 +178,31 @@ class Monkey:
         if kind == "driver":
             self._note(kind, str(driver.session))
             driver.kill()
-            return
-        if kind == "database":
+        elif kind == "database":
             self._kill_database()
-            return
+        elif kind == HANDOVER_WORKER:
+            self._kill_beside_savepoint(driver)
+        elif kind != HANDOVER:
+            self._kill_one_of(kind, driver)
+
+    def _kill_one_of(self, kind: str, driver: Driver) -> None:
         # An idle worker is replaced without anyone noticing; one at work takes its epoch along.
         at_work = kind == "worker" and self._random.random() < 0.8
-        victim = wait_for(
-            lambda: self._kill_one(driver, kind, at_work=at_work), PATIENCE, f"a {kind} to kill"
-        )
-        self._note(kind, str(victim))
+
+        def killed() -> Process | None:
+            self._check_alive(driver)
+            return self._kill_any(driver, kind, at_work=at_work)
+
+        self._note(kind, str(wait_for(killed, PATIENCE, f"a {kind} to kill")))
+
+    def _kill_beside_savepoint(self, driver: Driver) -> None:
+        """Kill a worker, unless the savepoint comes before one is at work."""
+
+        def killed() -> Process | str | None:
+            victim = self._kill_any(driver, "worker", at_work=True)
+            return victim or ("none any more" if driver.has_ended() else None)
+
+        self._note(HANDOVER_WORKER, str(wait_for(killed, PATIENCE, "a worker to kill")))
 
     def _kill_database(self) -> None:
         assert self._server is not None, "the plan has sinks"
@@ -170,8 +211,7 @@ class Monkey:
         self._pass_time(self._random.uniform(0.0, 2.0))
         self._server.start()
 
-    def _kill_one(self, driver: Driver, kind: str, *, at_work: bool) -> Process | None:
-        self._check_alive(driver)
+    def _kill_any(self, driver: Driver, kind: str, *, at_work: bool) -> Process | None:
         victims = [p for p in driver.processes() if getattr(p, f"is_{kind}")]
         if at_work:
             victims = [p for p in victims if p.holds_state()]
@@ -181,14 +221,24 @@ class Monkey:
         return victim if victim.kill() else None
 
     def _await_progress(self) -> None:
-        before = len(completed_checkpoints(self._directory))
-        driver = self._drivers[-1]
+        self._await_more(lambda: len(completed_checkpoints(self._directory)), "a checkpoint")
+
+    def _await_output(self) -> None:
+        """Wait for output, which comes from the last operator: all of them have state then."""
+        self._await_more(self._seen, "output")
+
+    def _await_more(self, measure: Callable[[], int], what: str) -> None:
+        driver, before = self._drivers[-1], measure()
 
         def progressed() -> bool:
             self._check_alive(driver)
-            return len(completed_checkpoints(self._directory)) > before
+            return measure() > before
 
-        wait_for(progressed, PATIENCE, f"a checkpoint after the {before} so far")
+        wait_for(progressed, PATIENCE, f"{what} after the {before} so far")
+
+    def _seen(self) -> int:
+        """Events that the job has given out."""
+        return events_given_out(self._directory / "results.json")
 
     def _pass_time(self, seconds: float) -> None:
         # The moment is the point here: there is no condition to wait for.
@@ -199,7 +249,7 @@ class Monkey:
             raise ChaosError("the driver has ended by itself; its log says why")
 
     def _note(self, kind: str, victim: str) -> None:
-        left_over = holds_input(self._directory)
+        left_over = holds_input(self._storage)
         kill = Kill(time.monotonic() - self._started, kind, victim, left_over)
         self._outcome.kills.append(kill)
         completed = completed_checkpoints(self._directory)[-1:] or ["none"]
@@ -215,8 +265,8 @@ class Monkey:
         ended = self._drivers[-1].wait(PATIENCE + self._options.data / SLOWEST)
         self._say(f"{time.monotonic() - self._started:7.1f} s  all data processed: {ended}")
         self._expect("status", ended["status"], "CANCELED")
-        self._expect("orphans in checkpoint storage", orphans(self._directory), [])
-        self._expect("files missing from checkpoints", missing(self._directory), [])
+        self._expect("orphans in checkpoint storage", orphans(self._storage), [])
+        self._expect("files missing from checkpoints", missing(self._storage), [])
 
     def _close(self) -> None:
         """Start once more, from the checkpoint that stayed; read the state, and finish."""
@@ -234,6 +284,7 @@ class Monkey:
         self._outcome.faults += wrong_results(self._directory, last, self._server)
         storage = [str(path) for path in (self._directory / "checkpoints").iterdir()]
         self._expect("files of a finished job in checkpoint storage", storage, [])
+        self._outcome.faults += self._handovers.wrong()
         self._look_for_leftovers(before)
 
     def _look_for_leftovers(self, before: set[str]) -> None:
@@ -251,6 +302,11 @@ class Monkey:
         if found != wanted:
             self._outcome.faults.append(f"{what}: {found} instead of {wanted}")
 
+    @property
+    def _storage(self) -> Path:
+        """The checkpoint storage of the job that runs now."""
+        return storage_of(self._directory, self._options)
+
     def _restores(self) -> int:
         return len(log_lines(self._directory, r"restored from checkpoint (\d+)"))
 
@@ -258,46 +314,5 @@ class Monkey:
         outcome = self._outcome
         outcome.checkpoints = len(completed_checkpoints(self._directory))
         outcome.restores = self._restores()
+        outcome.handovers = len(self._handovers.savepoints)
         outcome.restarts = len(log_lines(self._directory, r"failed and restarts in ([\d.]+) s"))
-
-
-def _recovers(strike: Strike | None) -> bool:
-    return strike is not None and strike.kind == RECOVERING
-
-
-def with_tables(options: JobOptions, server: PostgresServer | None, schema: str) -> JobOptions:
-    """The same options for a job that writes to tables, which are made here, if it has sinks."""
-    if server is None:
-        return options
-    create_tables(server, schema)
-    return replace(options, database=server.url, schema=schema)
-
-
-def wrong_results(directory: Path, options: JobOptions, server: PostgresServer | None) -> list[str]:
-    """What is not as it must be of what a job that has finished gave out."""
-    assert options.count is not None, "the job ends by itself"
-    results = json.loads((directory / "results.json").read_text())
-    faults: list[str] = results["faults"]
-    faults += differences(expected_state(range(options.data), options.data), state_in(results))
-    if results["all"] != [*tally_of(range(options.count))]:
-        faults.append(f"events given out: {results['all']}, not each of {options.count} once")
-    if server is not None:
-        found = written(directory, server, options.schema, options.data)
-        faults += row_differences(expected_rows(options.count, options.data), found)
-        staged = staged_files(directory)
-        faults += [f"staged and left behind: {staged}"] if staged else []
-    return faults
-
-
-def wrong_undisturbed(plan: Plan, directory: Path, server: PostgresServer | None) -> list[str]:
-    """What is not as it must be of the same job when nobody disturbs it."""
-    options = with_tables(plan.options, server, CALM_SCHEMA)
-    options = replace(options, rate=None, count=options.data + TAIL)
-    driver = Driver(directory, options)
-    try:
-        driver.wait(PATIENCE + (options.data + TAIL) / SLOWEST)
-    except ChaosError as error:
-        return [str(error)]
-    finally:
-        driver.kill_all()
-    return wrong_results(directory, options, server)

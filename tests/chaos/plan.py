@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 from tests.chaos.events import KEYS
 from tests.chaos.job import LARGEST_EPOCH, JobOptions
 from tests.chaos.sinks import FILES, LOG, NEWEST, RESULTS
-from tests.chaos.strikes import RECOVERING, Strike, in_turn, mixed_up
+from tests.chaos.strikes import (
+    RECOVERING,
+    RESTORING,
+    Strike,
+    in_turn,
+    mixed_up,
+    with_handovers,
+)
 
 TAIL = 4 * (LARGEST_EPOCH + KEYS)
 """Probes after which, however epochs are cut, all state was given out after all data.
@@ -32,6 +39,8 @@ class Plan:
     unaligned: bool = False
     database: bool = False
     """Whether the database is killed as well."""
+    savepoints: bool = False
+    """Whether the job is stopped with savepoints as well, and goes on elsewhere."""
     only: tuple[str, ...] = ()
     """What is killed, in turn; if not given, all that there is."""
 
@@ -41,6 +50,9 @@ class Plan:
             after_driver = before is not None and before.hits_driver(cluster=self.cluster)
             if strike.kind == RECOVERING and not after_driver:
                 raise ValueError(f"{RECOVERING} must come after something that kills the driver")
+            after_handover = before is not None and before.hands_over(cluster=self.cluster)
+            if strike.kind == RESTORING and not after_handover:
+                raise ValueError(f"{RESTORING} must come after a handover")
 
     @property
     def strikes(self) -> list[Strike]:
@@ -52,11 +64,12 @@ class Plan:
         processes += ["executor"] if self.cluster else []
         processes += ["database"] if self.database else []
         uids = (RESULTS, FILES, LOG, NEWEST) if self.sinks else (RESULTS,)
-        return mixed_up(processes, uids, self.kills, chance)
+        strikes = mixed_up(processes, uids, self.kills, chance)
+        return with_handovers(strikes, self.kills, chance) if self.savepoints else strikes
 
     @property
     def options(self) -> JobOptions:
-        """What the program is told, every time."""
+        """What the program is told, every time; until another job goes on."""
         each = SLOW_EVENTS_PER_KILL if self.unaligned else EVENTS_PER_KILL
         return JobOptions(
             data=max(self.kills, 1) * each,
@@ -70,7 +83,8 @@ class Plan:
     def command(self) -> str:
         """How to do the same again."""
         given = [f"--seed {self.seed} --kills {self.kills} --backend {self.backend}"]
-        given += [f"--{name}" for name in ("cluster", "unaligned", "database") if vars(self)[name]]
+        switches = ("cluster", "unaligned", "database", "savepoints")
+        given += [f"--{name}" for name in switches if vars(self)[name]]
         given += [] if self.sinks else ["--no-sinks"]
         given += [f"--only {','.join(self.only)}"] if self.only else []
         return f'make chaos ARGS="{" ".join(given)}"'
@@ -78,7 +92,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Kill:
-    """One kill."""
+    """One kill, or handover."""
 
     at: float
     """Seconds since the start."""
@@ -98,5 +112,7 @@ class Outcome:
     restarts: int = 0
     """Times it went back to a checkpoint by itself."""
     restores: int = 0
+    handovers: int = 0
+    """Times a successor went on from a savepoint."""
     checkpoints: int = 0
     faults: list[str] = field(default_factory=list)

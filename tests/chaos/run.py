@@ -11,9 +11,10 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.chaos.monkey import Monkey, wrong_undisturbed
+from tests.chaos.monkey import Monkey
 from tests.chaos.plan import Outcome, Plan
 from tests.chaos.strikes import KINDS
+from tests.chaos.verdict import wrong_undisturbed
 from tests.integration.postgres import postgres_server
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ def chaos(plan: Plan, directory: Path, say: Callable[[str], None]) -> Outcome:
             outcome = Monkey(plan, directory / "disturbed", say, server).run()
     say(
         f"{len(outcome.kills)} kills, {outcome.starts} starts, {outcome.restarts} restarts, "
-        f"{outcome.restores} restores, {outcome.checkpoints} checkpoints"
+        f"{outcome.restores} restores, {outcome.checkpoints} checkpoints, "
+        f"{outcome.handovers} handovers"
     )
     for fault in outcome.faults:
         say(f"WRONG  {fault}")
@@ -66,6 +68,9 @@ def main(arguments: list[str]) -> int:
         "--unaligned", action="store_true", help="slow, with checkpoints that hold input"
     )
     parser.add_argument("--database", action="store_true", help="kill the database too")
+    parser.add_argument(
+        "--savepoints", action="store_true", help="stop with savepoints too, and go on elsewhere"
+    )
     parser.add_argument("--only", default="", help=f"what to kill, in turn: {','.join(KINDS)}")
     parser.add_argument("--keep", action="store_true", help="keep the directory in any case")
     given = parser.parse_args(arguments)
@@ -80,6 +85,7 @@ def main(arguments: list[str]) -> int:
         sinks=given.sinks,
         unaligned=given.unaligned,
         database=given.database and given.sinks,
+        savepoints=given.savepoints,
         only=only,
     )
     directory = Path(tempfile.mkdtemp(prefix="chaos-"))

@@ -1,4 +1,8 @@
-"""What is killed and when: processes at random moments, and drivers as they publish."""
+"""What is killed and when: processes at random moments, and drivers as they publish.
+
+The job is also stopped with a savepoint and handed over to a successor, and processes die
+on the way there.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,12 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any
 
+from tests.chaos.savepoints import COMPLETE
 from tests.chaos.sinks import FILES, LOG, NEWEST, RESULTS
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
 PROCESSES = ("driver", "worker", "executor", "database")
@@ -24,7 +29,25 @@ PUBLISHING: dict[str, tuple[str, ...]] = {
     "after-publish": (RESULTS, FILES, LOG, NEWEST),
 }
 """Points between any two steps of a publication, and the sinks that pass them."""
-KINDS = (*PROCESSES, *PUBLISHING, RECOVERING)
+HANDOVER = "handover"
+"""Kills nobody: the job is stopped with a savepoint, and goes on from that elsewhere."""
+HANDOVER_WORKER = "handover-worker"
+"""The same, and a worker dies when the savepoint has been asked for."""
+STATEFUL = ("ledger", "delay", "keys", "teams")
+"""The uids of operators with state."""
+SAVING: dict[str, tuple[str, ...]] = {
+    "before-savepoint-part": STATEFUL,
+    "after-savepoint-part": STATEFUL,
+    "before-savepoint-metadata": (),
+    COMPLETE: (),
+}
+"""Points between any two steps of a savepoint, and the operators that pass them."""
+RESTORING = "during-restore"
+"""A point in the start from a savepoint."""
+HANDOVERS = (HANDOVER, HANDOVER_WORKER, *SAVING)
+"""All that begins with a savepoint that is asked for."""
+KINDS = (*PROCESSES, *PUBLISHING, RECOVERING, *HANDOVERS, RESTORING)
+_UIDS = PUBLISHING | SAVING | {RESTORING: STATEFUL}
 
 
 @dataclass(frozen=True)
@@ -32,20 +55,24 @@ class Strike:
     """One kill that is to come."""
 
     kind: str
-    """A kind of process, or a point that a process reaches."""
+    """A kind of process, a point that a process reaches, or a handover."""
     uid: str | None = None
-    """The sink at whose point."""
+    """The sink or operator at whose point."""
 
     @property
     def is_point(self) -> bool:
         """Whether a process kills itself, where it stands."""
-        return self.kind not in PROCESSES
+        return self.kind not in (*PROCESSES, HANDOVER, HANDOVER_WORKER)
 
     def hits_driver(self, *, cluster: bool) -> bool:
-        """Whether it is the driver that dies; executors publish for most sinks."""
+        """Whether the driver dies; executors publish for most sinks, and keep all state."""
         if self.is_point and cluster:
             return self.uid in (None, RESULTS)
         return self.is_point or self.kind == "driver"
+
+    def hands_over(self, *, cluster: bool) -> bool:
+        """Whether a successor goes on from a savepoint; which it does unless the driver dies."""
+        return self.kind in HANDOVERS and not self.hits_driver(cluster=cluster)
 
 
 def in_turn(kinds: Sequence[str], kills: int, chance: random.Random) -> list[Strike]:
@@ -75,8 +102,30 @@ def mixed_up(
     return strikes[:kills]
 
 
+def with_handovers(strikes: Iterable[Strike], kills: int, chance: random.Random) -> list[Strike]:
+    """Other strikes, and before each something with a savepoint; all of that equally often.
+
+    Of the successors, one dies in its start for every time that all has come.
+    """
+    turn = _rounds_of_handovers(chance)
+    mixed: list[Strike] = []
+    for strike in strikes:
+        # That one belongs to the strike before it.
+        if strike.kind != RECOVERING:
+            mixed += next(turn)
+        mixed.append(strike)
+    return mixed[:kills]
+
+
+def _rounds_of_handovers(chance: random.Random) -> Iterator[list[Strike]]:
+    while True:
+        for kind in chance.sample(HANDOVERS, len(HANDOVERS)):
+            kinds = (kind, RESTORING) if kind == HANDOVER else (kind,)
+            yield [Strike(each, _one_of(each, chance)) for each in kinds]
+
+
 def _one_of(point: str, chance: random.Random, sinks: Iterable[str] | None = None) -> str | None:
-    uids = PUBLISHING.get(point, ())
+    uids = _UIDS.get(point, ())
     known = [uid for uid in uids if sinks is None or uid in sinks]
     return chance.choice(known) if known else None
 

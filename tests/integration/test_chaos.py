@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+import shutil
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.chaos.compare import differences, expected_state
 from tests.chaos.plan import Outcome, Plan
 from tests.chaos.run import chaos, disturbed
+from tests.chaos.savepoints import savepoints_in, wrong_savepoints
 from tests.chaos.sinks import RESULTS, expected_rows, row_differences
-from tests.chaos.strikes import PUBLISHING, RECOVERING, mixed_up
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.chaos.strikes import HANDOVER, HANDOVERS, PUBLISHING, RECOVERING, RESTORING, mixed_up
 
 DATA = 200
+GOLDEN = Path(__file__).parents[1] / "formats" / "savepoints"
 
 
 def said(outcome: Outcome, plan: Plan, directory: Path) -> str:
@@ -25,17 +26,18 @@ def said(outcome: Outcome, plan: Plan, directory: Path) -> str:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(600)
-def test_a_few_kills_of_driver_and_workers_change_neither_state_nor_output(tmp_path: Path) -> None:
-    kinds = ("driver", "during-publish", "before-recovered-publish", "worker")
-    plan = Plan(seed=44, kills=4, backend="rocksdb", only=kinds)
+@pytest.mark.timeout(900)
+def test_a_few_kills_and_a_handover_change_neither_state_nor_output(tmp_path: Path) -> None:
+    kinds = (HANDOVER, "before-savepoint-metadata", "during-publish", RECOVERING, "worker")
+    plan = Plan(seed=181, kills=5, backend="hashmap", only=kinds)
     outcome = disturbed(plan, tmp_path, print)
     assert not outcome.faults, said(outcome, plan, tmp_path)
     assert tuple(kill.kind for kill in outcome.kills) == kinds
-    assert outcome.starts == 5
-    # After the worker; and from the checkpoint that stayed, after all others and at the end.
+    assert outcome.starts == 6
+    assert outcome.handovers == 1
+    # After the worker; and from a checkpoint that stayed, after all kills and at the end.
     assert outcome.restarts >= 1
-    assert outcome.restores >= 4
+    assert outcome.restores >= 5
 
 
 @pytest.mark.slow
@@ -78,6 +80,18 @@ def test_kills_while_checkpoints_hold_input_change_nothing(tmp_path: Path) -> No
     outcome = chaos(plan, tmp_path, print)
     assert not outcome.faults, said(outcome, plan, tmp_path)
     assert any(kill.left_over for kill in outcome.kills)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+def test_handovers_to_other_jobs_among_kills_change_nothing(tmp_path: Path, backend: str) -> None:
+    plan = Plan(seed=14, kills=14, backend=backend, savepoints=True)
+    outcome = chaos(plan, tmp_path, print)
+    assert not outcome.faults, said(outcome, plan, tmp_path)
+    assert {kill.kind for kill in outcome.kills} >= {*HANDOVERS, RESTORING}
+    assert outcome.handovers >= 2
 
 
 def test_a_lost_event_shows_in_every_part_of_the_state_it_belongs_to() -> None:
@@ -152,3 +166,56 @@ def test_without_sinks_only_points_come_that_the_job_passes() -> None:
 def test_a_plan_that_kills_in_a_recovery_which_never_comes_is_refused() -> None:
     with pytest.raises(ValueError, match="must come after"):
         Plan(1, 2, only=("worker", RECOVERING))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_way_to_hand_over_comes_within_fourteen_kills(seed: int) -> None:
+    kinds = [strike.kind for strike in Plan(seed, 14, savepoints=True).strikes]
+    assert len(kinds) == 14
+    assert {*kinds} >= {*HANDOVERS, RESTORING, "driver", "worker"}
+
+
+def test_a_plan_that_kills_in_a_start_from_a_savepoint_which_never_comes_is_refused() -> None:
+    with pytest.raises(ValueError, match="must come after a handover"):
+        Plan(1, 2, only=("driver", RESTORING))
+    with pytest.raises(ValueError, match="must come after a handover"):
+        Plan(1, 2, only=("before-savepoint-part", RESTORING))
+    Plan(1, 2, only=("before-savepoint-part", RESTORING), cluster=True)
+    Plan(1, 2, only=(HANDOVER, RESTORING))
+
+
+@pytest.fixture(params=["format-3-canonical-hashmap", "format-3-native-rocksdb"])
+def whole(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return shutil.copytree(GOLDEN / request.param, savepoints_in(tmp_path) / "whole")
+
+
+def wrong(savepoint: Path, unreported: int = 0, unfinished: int = 0) -> list[str]:
+    """What is wrong if the job has told of this savepoint."""
+    return wrong_savepoints(savepoint.parent, [savepoint], unreported, unfinished)
+
+
+def test_a_savepoint_that_lacks_a_file_or_has_another_or_a_changed_one_shows(whole: Path) -> None:
+    assert wrong(whole) == []
+    extra = whole / "extra"
+    extra.touch()
+    assert [fault.rpartition(": ")[2] for fault in wrong(whole)] == ["['extra']"]
+    extra.unlink()
+    for file in whole.rglob("*"):
+        if file.is_file():
+            content = file.read_bytes()
+            file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+            assert wrong(whole)
+            file.unlink()
+            assert wrong(whole)
+            file.write_bytes(content)
+    assert wrong(whole) == []
+
+
+def test_savepoints_that_nobody_has_told_of_are_counted(whole: Path) -> None:
+    other = shutil.copytree(whole, whole.parent / "other")
+    assert wrong(whole, unreported=1) == []
+    assert wrong(whole) != []
+    (other / "_metadata").unlink()
+    assert wrong(whole, unfinished=1) == []
+    assert wrong(whole) != []
+    assert wrong(whole, unreported=1, unfinished=1) != []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections import Counter
 from functools import partial
@@ -300,6 +301,28 @@ def test_a_job_with_checkpoints_of_its_own_is_not_thrown_back_by_a_savepoint(
     fourth = RecoveryJob(saved.spark, directory, chain=True, like=third, settings=retain)
     with pytest.raises(RestoreError, match=r"did not begin from it.*under another job id"):
         fourth.start(saved.feed.stream(), job_id="lasting", from_savepoint=other)
+
+
+def test_a_job_that_was_stopped_with_a_savepoint_does_not_begin_anew_under_its_id(
+    saved: Saved,
+) -> None:
+    first = saved.job()
+    directory = saved.directory / "chk-of-1"
+    path = saved.start(first, job_id="lasting").stop_with_savepoint(str(saved.target))
+    # As whoever supervises drivers does, if this one died before it could say where that is.
+    for_nothing = RecoveryJob(saved.spark, directory, chain=True)
+    with pytest.raises(RestoreError, match=re.escape(path)):
+        for_nothing.start(saved.feed.stream(), job_id="lasting")
+    second = RecoveryJob(saved.spark, directory, chain=True, like=first)
+    client = saved.start(second, job_id="lasting", from_savepoint=path)
+    other = client.cancel_with_savepoint(str(saved.target))
+    for_nothing = RecoveryJob(saved.spark, directory, chain=True)
+    with pytest.raises(RestoreError, match=re.escape(other)):
+        for_nothing.start(saved.feed.stream(), job_id="lasting")
+    third = RecoveryJob(saved.spark, directory, chain=True, like=second)
+    saved.start(third, job_id="lasting", from_savepoint=other).cancel()
+    assert third.outcome() == expected(saved.feed.elements)
+    assert not stored(directory)
 
 
 @pytest.mark.parametrize("form", [CANONICAL, pytest.param(NATIVE, marks=pytest.mark.slow)])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.checkpoint.completed import checkpoint_ids, load
 from holdfast.checkpoint.metadata import paths_of
+from holdfast.checkpoint.stopped import STOPPED, note_stopped
 from holdfast.checkpoint.storage import (
     FENCES,
     SHARED,
@@ -80,8 +81,17 @@ def sweep(files: NamedFiles, *, below: int, fence: Fence, in_use: Collection[str
     return Swept(tuple(removed), tuple(unreadable))
 
 
-def delete_job(files: NamedFiles) -> None:
-    """Remove everything that the job has in checkpoint storage."""
+def delete_job(files: NamedFiles, *, savepoint: str | None = None) -> None:
+    """Remove everything that the job has in checkpoint storage.
+
+    Args:
+        files: The job's files.
+        savepoint: What the job was ended with; a note of it stays.
+    """
+    if savepoint is None:
+        files.delete(STOPPED)
+    else:
+        note_stopped(files, savepoint)
     for checkpoint_id in checkpoint_ids(files):
         delete_checkpoint(files, checkpoint_id)
     # The fence last: until then a driver that was replaced can still tell.

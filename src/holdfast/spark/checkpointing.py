@@ -302,12 +302,15 @@ class Checkpointing:
             return None
         return self._checkpointer.statistics.snapshot()
 
-    def close(self, status: JobStatus | None, *, goes_on: bool = False) -> None:
+    def close(
+        self, status: JobStatus | None, *, goes_on: bool = False, savepoint: str | None = None
+    ) -> None:
         """The job has ended so; None if another driver has taken it over.
 
         Args:
             status: How it has ended.
             goes_on: Whether another run goes on from here, with input that is yet to come.
+            savepoint: The savepoint that it was ended with, if another run may look for it.
         """
         if self._checkpointer is not None:
             self._checkpointer.close()
@@ -327,7 +330,7 @@ class Checkpointing:
             self._checkpointer.drop_staged()
         elif _is_deleted(status, self._settings.retention):
             self._fence.check()
-            delete_job(self._files)
+            delete_job(self._files, savepoint=savepoint)
         else:
             self._checkpointer.drop_staged()
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import tempfile
 import threading
 import uuid
 from dataclasses import dataclass, replace
@@ -34,7 +33,7 @@ from holdfast.spark.executors import ExecutorWatch
 from holdfast.spark.failures import original_error, summary
 from holdfast.spark.incarnation import Incarnation
 from holdfast.spark.kept_rows import SCRATCH, with_rows_read
-from holdfast.spark.local_state import delete_local_state, local_state_root
+from holdfast.spark.local_state import delete_local_state, local_state_root, scratch_directory
 from holdfast.spark.pinned_calls import PinnedCalls
 from holdfast.spark.pinning import Pinning
 from holdfast.spark.query_log import lay_out
@@ -43,12 +42,9 @@ from holdfast.spark.session import QUERY_SETTINGS, is_alive, settings
 from holdfast.spark.source import in_one_pass
 from holdfast.spark.statistics import EpochStatistics, JobStatistics, JobStatus, StatisticsKeeper
 from holdfast.spark.time_keeper import warn_of_held_time
-from holdfast.state.directories import claim_job, sweep_dead_jobs
-from holdfast.state.machine import ProcessIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -110,7 +106,7 @@ class JobClient:
         self._calls = PinnedCalls(spark, self._pinning)
         self._statistics = StatisticsKeeper(order.plan)
         self._restarts = RestartTracker(order.restarts)
-        self._scratch = _scratch_directory()
+        self._scratch = scratch_directory()
         self._incarnation: Incarnation | None = None
         self._runner: EpochRunner | None = None
         self._begun = 0
@@ -120,8 +116,8 @@ class JobClient:
         self._status = JobStatus.RUNNING
         self._failure: BaseException | None = None
         self._cancelled = threading.Event()
-        self._has_savepoint = False
-        """Whether the job was ended with a savepoint, from which it goes on."""
+        self._savepoint: str | None = None
+        """What the job was ended with, and goes on from."""
         self._ended = threading.Event()
         self._started = monotonic()
         self._runtime_ms = 0
@@ -237,7 +233,7 @@ class JobClient:
         request = self._savepoint_request(directory, form)
 
         def complete() -> None:
-            self._has_savepoint = True
+            self._savepoint = request.files.root
             if cancel:
                 self._cancelled.set()
 
@@ -456,8 +452,12 @@ class JobClient:
         # that does not fit its checkpoints, or did not start, is corrected and started again.
         kept = not self._ran or isinstance(self._failure, FencedError | RestoreError)
         # A job of the same id finds them, and goes on with what has come meanwhile.
-        goes_on = self._order.lasting_id and not self._order.pace.ends and not self._has_savepoint
-        self._checkpointing.close(None if kept else self._status, goes_on=goes_on)
+        lasting, savepoint = self._order.lasting_id, self._savepoint
+        self._checkpointing.close(
+            None if kept else self._status,
+            goes_on=lasting and not self._order.pace.ends and savepoint is None,
+            savepoint=savepoint if lasting else None,
+        )
 
     def _close_runner(self) -> None:
         if self._runner is not None:
@@ -486,13 +486,6 @@ class JobClient:
                     f"an epoch listener raised after epoch {epoch.epoch}: "
                     f"{type(error).__name__}: {error}"
                 ) from error
-
-
-def _scratch_directory() -> Path:
-    """A directory of the driver's own; what drivers that were killed have left is removed."""
-    temporary = tempfile.gettempdir()
-    sweep_dead_jobs(temporary)
-    return claim_job(temporary, f"query-{uuid.uuid4().hex}", ProcessIdentity.current())
 
 
 def new_job_id() -> str:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import tempfile
+import uuid
 from typing import TYPE_CHECKING
 
 from holdfast.spark.session import runs_locally
-from holdfast.state.directories import delete_job, sweep_dead_jobs
+from holdfast.state.directories import claim_job, delete_job, sweep_dead_jobs
+from holdfast.state.machine import ProcessIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -25,6 +28,13 @@ def local_state_root(spark: SparkSession, configured: str | None) -> str | None:
     root = configured or _spark_local_dir(spark)
     sweep_dead_jobs(root)
     return root
+
+
+def scratch_directory() -> Path:
+    """A directory of the driver's own; what drivers that were killed have left is removed."""
+    temporary = tempfile.gettempdir()
+    sweep_dead_jobs(temporary)
+    return claim_job(temporary, f"query-{uuid.uuid4().hex}", ProcessIdentity.current())
 
 
 def delete_local_state(spark: SparkSession, root: str | None, job_id: str, tasks: int) -> None:

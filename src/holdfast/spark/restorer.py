@@ -20,6 +20,7 @@ from holdfast.checkpoint.metadata import identity_of
 from holdfast.checkpoint.pointer import find_snapshot
 from holdfast.checkpoint.staging import FileStaging
 from holdfast.checkpoint.statistics import RestoreStatistics
+from holdfast.checkpoint.stopped import check_not_stopped
 from holdfast.checkpoint.storage import checkpoint_directory, metadata_name
 from holdfast.clock import SystemClock, monotonic
 from holdfast.errors import CorruptCheckpointError, HoldfastError, RestoreError
@@ -168,6 +169,7 @@ class Restorer:
                 f"{self._files.root}: none of the job's checkpoints can be restored; the log says "
                 "why. Restore them from a backup, or start the job under another job id"
             )
+        check_not_stopped(self._files)
         _tidy(plan, Ground(job, ProcessIdentity.current(), backend, local_copies), calls)
         return FRESH
 
