@@ -35,8 +35,8 @@ def test_a_few_kills_and_a_handover_change_neither_state_nor_output(tmp_path: Pa
     assert tuple(kill.kind for kill in outcome.kills) == kinds
     assert outcome.starts == 6
     assert outcome.handovers == 1
-    # After the worker; and from a checkpoint that stayed, after all kills and at the end.
-    assert outcome.restarts >= 1
+    # From the savepoint, and from a checkpoint that stayed, after all kills of drivers and at the
+    # end. Whether a worker that dies is at work, so that the job restarts, is a matter of luck.
     assert outcome.restores >= 5
 
 

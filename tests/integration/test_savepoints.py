@@ -539,6 +539,15 @@ def test_a_static_dataframe_is_not_read_again_by_a_job_that_goes_on(saved: Saved
     third = client.stop_with_savepoint(str(saved.target))
     start("fourth", checkpoints=True, from_savepoint=third).cancel()
     assert len(seen) == len(feed.elements) + 3
+    # By itself it is read in one pass, which would give out its rows once more.
+    alone = StreamExecutionEnvironment.get_execution_environment(saved.spark)
+    rows = alone.from_dataframe(static).uid("static").key_by("k")
+    rows.process(Twice(), "k string, n bigint").uid("count").foreach_batch(lambda df, _: None)
+    assert (
+        "in one pass" in alone.compare_savepoint(third, allow_non_restored_state=True).problems[0]
+    )
+    with pytest.raises(RestoreError, match="in one pass"):
+        alone.execute("alone", from_savepoint=third, allow_non_restored_state=True)
 
 
 def test_a_static_dataframe_in_the_place_of_a_stream_is_refused(saved: Saved) -> None:

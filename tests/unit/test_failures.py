@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pyspark.errors import PySparkException
 
 from holdfast.errors import HoldfastError, StateValueError, StoreVersionError, UserFunctionError
 from holdfast.spark.failures import original_error, summary
@@ -122,9 +123,10 @@ STACK = "\n\tat org.apache.spark.sql.kafka010.KafkaMicroBatchStream.report(x.sca
         ("", ""),
     ],
 )
-def test_of_a_foreign_error_the_stacks_and_plans_are_left_out(text: str, said: str) -> None:
-    assert summary(RuntimeError(text)) == said
+def test_of_an_error_of_spark_the_stacks_and_plans_are_left_out(text: str, said: str) -> None:
+    assert summary(PySparkException(text)) == said
 
 
-def test_an_error_of_holdfast_is_told_whole() -> None:
-    assert summary(UserFunctionError(f"{MESSAGE} SQLSTATE: 1")) == f"{MESSAGE} SQLSTATE: 1"
+@pytest.mark.parametrize("kind", [UserFunctionError, RuntimeError])
+def test_an_error_of_others_is_told_whole(kind: type[Exception]) -> None:
+    assert summary(kind(f"{MESSAGE} SQLSTATE: 1")) == f"{MESSAGE} SQLSTATE: 1"

@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
 from functools import partial
+from types import GenericAlias
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NewType
 
 import pyarrow as pa
@@ -200,7 +201,12 @@ def test_a_key_function_tells_it_by_its_annotation(
 OPEN = [None, Any, object, "Missing", int | str, Literal["a", 1], tuple, tuple[str, ...], list[int]]
 
 
-@pytest.mark.parametrize("annotation", [*OPEN, Thing, Color, Unresolved])
+UNPACKED: Any = tuple[int, *tuple[str, ...]]
+MANY = GenericAlias(tuple, (float,) * 30)
+"""So many parts that all shapes which they allow for cannot be gone through."""
+
+
+@pytest.mark.parametrize("annotation", [*OPEN, UNPACKED, MANY, Thing, Color, Unresolved])
 def test_an_annotation_that_tells_no_type_of_key_leaves_it_open(annotation: Any) -> None:
     for stored, _ in KEYS:
         assert compared(stored, keyed(returning(annotation))).verdict == "not compared"

@@ -153,6 +153,7 @@ def compared(
     tmp_path: Path,
     *,
     allow: bool = False,
+    one_pass: bool = False,
 ) -> SavepointComparison:
     settings = program.settings
     limits = fitting_limits(metadata, program.graph, settings.parallelism)
@@ -164,6 +165,7 @@ def compared(
         program.graph,
         plan,
         max_parallelism=settings.max_parallelism,
+        one_pass=one_pass,
         allow_non_restored_state=allow,
     )
 
@@ -684,9 +686,19 @@ def test_a_static_source_goes_on_only_from_one_that_was_static_too(tmp_path: Pat
     )
     [problem] = compared(savepoint(stored(COUNT)), program, tmp_path, allow=True).problems
     assert "source 'in' is a static DataFrame" in problem
-    rows = FileLog(-1, 0, ('{"path": "file:///job/taskowned/in/part-0.parquet"}',))
-    static = savepoint(stored(COUNT), position=SourcePosition("0", log=rows))
-    assert compared(static, program, tmp_path).fits
+    for path, kept in (
+        ("job/taskowned/in/part-0.parquet", True),
+        (f"tmp/holdfast-query-{'0a' * 16}/source-3/part-0.parquet", True),
+        ("job/taskowned/other/part-0.parquet", False),
+        ("data/source-3/part-0.parquet", False),
+        ("data/source-3/day=3/part-0.parquet", False),
+        ("job/taskowned/in/deeper/part-0.parquet", False),
+    ):
+        log = FileLog(-1, 0, (f'{{"path": "file:///{path}"}}',))
+        static = savepoint(stored(COUNT), position=SourcePosition("0", log=log))
+        assert compared(static, program, tmp_path).fits == kept, path
+        [problem] = compared(static, program, tmp_path, one_pass=True).problems
+        assert "reads everything in one pass" in problem
 
 
 def test_operators_that_cannot_have_state_are_not_listed(tmp_path: Path) -> None:

@@ -346,10 +346,11 @@ class StreamExecutionEnvironment(SourceMethods):
         order = recovery_order(self._configuration, path, allow_non_restored_state)
         files, metadata = find_snapshot(path)
         limits = fitting_limits(metadata, self.graph.pending(), self.get_parallelism())
-        graph, plan, _ = self._compiled(self._checkpointing(PREVIEW, order), limits)
+        graph, plan, pace = self._compiled(self._checkpointing(PREVIEW, order), limits)
         return compare(
             *(path, files, metadata, graph, plan),
             max_parallelism=self.get_max_parallelism(),
+            one_pass=pace.one_pass,
             allow_non_restored_state=order.ignore_unclaimed,
         )
 

@@ -37,7 +37,7 @@ def original_error(failure: BaseException) -> BaseException:
 def summary(failure: BaseException) -> str:
     """What an error says, without the Java stacks and query plans that Spark adds to it."""
     text = str(failure)
-    if isinstance(failure, HoldfastError):
+    if not type(failure).__module__.startswith(("pyspark.", "py4j.")):
         return text
     short = _without_trailers(text).strip()
     for cause in _JAVA_CAUSE.findall(text)[-1:]:

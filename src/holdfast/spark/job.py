@@ -32,7 +32,7 @@ from holdfast.spark.epochs import EpochRunner, JobIdentity
 from holdfast.spark.executors import ExecutorWatch
 from holdfast.spark.failures import original_error, summary
 from holdfast.spark.incarnation import Incarnation
-from holdfast.spark.kept_rows import SCRATCH, with_rows_read
+from holdfast.spark.kept_rows import SCRATCH, check_kept_rows, with_rows_read
 from holdfast.spark.local_state import delete_local_state, local_state_root, scratch_directory
 from holdfast.spark.pinned_calls import PinnedCalls
 from holdfast.spark.pinning import Pinning
@@ -340,6 +340,7 @@ class JobClient:
         position = restored.position
         if position is not None:
             if restored.base is None:
+                check_kept_rows(position, self._plan, one_pass=self._order.pace.one_pass)
                 directories = {one.uid: self._source_directory(one) for one in self._plan.sources}
                 position = with_rows_read(position, self._plan, directories, self._spark)
             with settings(self._spark, QUERY_SETTINGS):

@@ -32,24 +32,39 @@ if TYPE_CHECKING:
 SCRATCH: Final = "source-"
 """Beginning of the name of a directory with rows, where they are not kept with checkpoints."""
 
-_SCRATCH: Final = re.compile(rf"/{SCRATCH}\d+/[^/]+")
+_SCRATCH: Final = rf"/holdfast-query-[0-9a-f]{{32}}/{SCRATCH}\d+/[^/]+"
 
 
-def check_kept_rows(position: QueryPosition, plan: JobPlan) -> None:
-    """Refuse a snapshot that cannot tell which rows of a static DataFrame its state contains.
+def check_kept_rows(position: QueryPosition, plan: JobPlan, *, one_pass: bool = False) -> None:
+    """Refuse a snapshot that has problems with static DataFrames; see `kept_rows_problems`.
 
     Raises:
-        RestoreError: A source is a static DataFrame, and was something else.
+        RestoreError: It has one.
     """
-    for problem in kept_rows_problems(position, plan):
+    for problem in kept_rows_problems(position, plan, one_pass=one_pass):
         raise RestoreError(problem)
 
 
-def kept_rows_problems(position: QueryPosition, plan: JobPlan) -> Iterator[str]:
-    """Sources that are static DataFrames and were something else in the snapshot."""
+def kept_rows_problems(
+    position: QueryPosition, plan: JobPlan, *, one_pass: bool = False
+) -> Iterator[str]:
+    """Static DataFrames whose rows would be taken for others, or processed once more.
+
+    Args:
+        position: How far the sources of the snapshot were read.
+        plan: The program.
+        one_pass: Whether it reads everything there is in one pass.
+    """
     for uid in _static_sources(position, plan):
         read = [leaf for leaf in position.sources[uid] if leaf.offset is not None]
-        if not all(_is_of_kept_rows(leaf, uid) for leaf in read):
+        if read and one_pass:
+            yield (
+                f"source {uid!r} is a static DataFrame whose rows the snapshot contains, and the "
+                "program reads everything in one pass, those rows included. Give it another uid "
+                "to have them processed once more, or let the program have a source without end, "
+                "or one that is streamed"
+            )
+        elif not all(_is_of_kept_rows(leaf, uid) for leaf in read):
             yield (
                 f"source {uid!r} is a static DataFrame, and was another kind of source when the "
                 "snapshot was taken, so it cannot be told which of its rows the state contains. "
@@ -89,9 +104,9 @@ def _static_sources(position: QueryPosition, plan: JobPlan) -> list[str]:
 def _is_of_kept_rows(leaf: SourcePosition, uid: str) -> bool:
     if leaf.log is None:
         return False
-    own = re.compile(rf"/{TASK_OWNED}/{re.escape(file_name(uid))}/[^/]+")
-    paths = [unquote(msgspec.json.decode(entry)["path"]) for entry in leaf.log.entries]
-    return all(own.search(path) or _SCRATCH.search(path) for path in paths)
+    kept = re.compile(rf".*(/{TASK_OWNED}/{re.escape(file_name(uid))}/[^/]+|{_SCRATCH})")
+    paths = (unquote(msgspec.json.decode(entry)["path"]) for entry in leaf.log.entries)
+    return all(map(kept.fullmatch, paths))
 
 
 def _moved(leaf: SourcePosition, directory: str, spark: SparkSession) -> SourcePosition:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from itertools import product
+from math import prod
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 from holdfast.api.annotations import origin_of, struct_members, unwrapped
@@ -62,6 +63,8 @@ _SAID: Final[dict[type, _Part]] = {
     datetime: _Part(("datetime", "datetime_ntz"), sure=False),
     date: _Part(("date", "datetime", "datetime_ntz")),
 }
+_MOST_SHAPES: Final = 1000
+"""Shapes that keys may have, beyond which they are not compared."""
 _NAMES: Final = frozenset(name for part in _SAID.values() for name in part.names)
 """Names of all shapes that a key can have, but for tuples."""
 
@@ -75,7 +78,9 @@ class _Told:
     sure: bool
 
     @classmethod
-    def of(cls, parts: Sequence[_Part], *, in_tuple: bool) -> _Told:
+    def of(cls, parts: Sequence[_Part], *, in_tuple: bool) -> _Told | None:
+        if prod(len(part.names) for part in parts) > _MOST_SHAPES:
+            return None
         named = product(*(part.names for part in parts))
         shapes = (f"tuple[{', '.join(names)}]" if in_tuple else names[0] for names in named)
         return cls(tuple(map(KeyShape, shapes)), all(part.sure for part in parts))
@@ -161,6 +166,8 @@ def _of_annotation(annotation: Annotation) -> _Told | None:
 
 def _components(core: Any) -> list[Annotation] | None:
     """Annotations of a tuple's components; None of what is no tuple of a known length."""
+    if any(getattr(one, "__unpacked__", False) for one in get_args(core)):
+        return None
     if origin_of(core) is not tuple and not (isinstance(core, type) and issubclass(core, tuple)):
         return None
     try:

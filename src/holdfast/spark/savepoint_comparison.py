@@ -150,6 +150,7 @@ def compare(
     plan: JobPlan,
     *,
     max_parallelism: int | None,
+    one_pass: bool,
     allow_non_restored_state: bool,
 ) -> SavepointComparison:
     """Hold a savepoint or checkpoint against a program.
@@ -161,9 +162,10 @@ def compare(
         graph: The program.
         plan: The program, compiled with `fitting_limits`.
         max_parallelism: What the environment sets for operators that set none.
+        one_pass: Whether the program reads everything in one pass.
         allow_non_restored_state: Whether state may be left behind.
     """
-    comparer = _Comparer(files, metadata, graph, plan, max_parallelism)
+    comparer = _Comparer(files, metadata, graph, plan, max_parallelism, one_pass)
     operators = tuple(comparer.operators())
     return SavepointComparison(
         path,
@@ -184,6 +186,7 @@ class _Comparer:
         graph: JobGraph,
         plan: JobPlan,
         max_parallelism: int | None,
+        one_pass: bool,
     ) -> None:
         self._files = files
         self._metadata = metadata
@@ -191,6 +194,7 @@ class _Comparer:
         self._nodes = {plan.uids[node.id]: node for node in graph.nodes}
         self._running = operators_of(plan)
         self._max_parallelism = max_parallelism
+        self._one_pass = one_pass
 
     def operators(self) -> Iterator[OperatorComparison]:
         """Those of the savepoint, then those that are new."""
@@ -206,7 +210,7 @@ class _Comparer:
         """All reasons for a refusal."""
         yield from unclaimed_misfits(self._metadata, self._plan)
         position = position_of(self._metadata, self._files)
-        yield from map(Misfit, kept_rows_problems(position, self._plan))
+        yield from map(Misfit, kept_rows_problems(position, self._plan, one_pass=self._one_pass))
         for snapshot in self._metadata.operators:
             if snapshot.uid in self._running:
                 yield from self._key_group_misfits(snapshot, self._running[snapshot.uid])
