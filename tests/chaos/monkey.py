@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from holdfast.checkpoint.stopped import STOPPED
 from tests.chaos.driver import (
     PATIENCE,
     SLOWEST,
@@ -282,7 +283,12 @@ class Monkey:
         self._expect("status", ended["status"], "FINISHED")
         self._expect("restores at the last start", self._restores() > restores, True)
         self._outcome.faults += wrong_results(self._directory, last, self._server)
-        storage = [str(path) for path in (self._directory / "checkpoints").iterdir()]
+        # Jobs that were stopped with a savepoint have left a note, and nothing else.
+        storage = [
+            str(path)
+            for path in (self._directory / "checkpoints").rglob("*")
+            if path.name != STOPPED and not (path / STOPPED).exists()
+        ]
         self._expect("files of a finished job in checkpoint storage", storage, [])
         self._outcome.faults += self._handovers.wrong()
         self._look_for_leftovers(before)
