@@ -13,7 +13,7 @@ from holdfast.errors import StateError
 from holdfast.state.open_store import open_store
 from holdfast.state.operator_state import OperatorStateBackend
 from holdfast.state.redistribution import OperatorStateSnapshot
-from holdfast.state.tables import operator_tables
+from holdfast.state.tables import rows as table_rows
 from holdfast.state.tables.operator_tables import read_operator_tables, write_operator_tables
 from tests.unit.state_tables import rows
 
@@ -86,7 +86,7 @@ def test_a_table_lists_the_others(tmp_path: Path) -> None:
 
 
 def test_large_lists_are_written_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operator_tables, "ROWS", 2)
+    monkeypatch.setattr(table_rows, "ROWS", 2)
     state = exported(tmp_path)
     write_operator_tables(state, tmp_path / "tables")
     path = tmp_path / "tables" / "operator" / "offsets.parquet"
