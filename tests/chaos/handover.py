@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.checkpoint.stopped import STOPPED
+from holdfast.checkpoint.endings import STOPPED
 from tests.chaos.driver import PATIENCE, storage_of
 from tests.chaos.job import successor
 from tests.chaos.savepoints import (

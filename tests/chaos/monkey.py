@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from holdfast.checkpoint.stopped import STOPPED
+from holdfast.checkpoint.endings import STOPPED
 from tests.chaos.driver import (
     PATIENCE,
     SLOWEST,

@@ -7,6 +7,7 @@ import pytest
 from holdfast.checkpoint.completed import completed_checkpoints, load_newest, store_metadata
 from holdfast.checkpoint.fence import take_fence
 from holdfast.checkpoint.files import FileSystemFiles
+from holdfast.checkpoint.job_storage import JobStorage
 from holdfast.checkpoint.sweep import delete_checkpoint, delete_job, sweep
 from holdfast.errors import CheckpointStorageError, FencedError
 from tests.unit.checkpoints import checkpoint
@@ -81,7 +82,7 @@ def test_a_driver_that_was_replaced_removes_nothing(files, fence):
     with pytest.raises(FencedError):
         sweep(files, below=5, fence=fence)
     with pytest.raises(FencedError):
-        delete_checkpoint(files, 1, fence=fence)
+        JobStorage(files, fence).delete(1)
     assert {"chk-1", "chk-2"} < set(files.entries())
 
 
@@ -89,7 +90,7 @@ def test_a_deleted_checkpoint_takes_its_unused_files_with_it(files, fence):
     complete(files, 1, fence, "shared/1-aa", "shared/1-bb")
     complete(files, 2, fence, "shared/1-bb")
     for _ in range(2):
-        delete_checkpoint(files, 1, ["shared/1-aa"], fence=fence)
+        delete_checkpoint(files, 1, ["shared/1-aa"])
     assert completed_checkpoints(files) == [(1, 2)]
     assert set(files.entries("shared")) == {"1-bb"}
     assert load_newest(files)[1] == []

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from holdfast.checkpoint.handles import FileHandle
+from holdfast.checkpoint.ledger import lost_checkpoint
 from holdfast.checkpoint.metadata import (
     LONGEST_HEADER,
     decode_header,
@@ -126,7 +127,20 @@ def load_newest(files: NamedFiles) -> tuple[CheckpointMetadata | None, list[Refu
             break
     # Where they stand in the order is unknown; only ids tell that they may be newer.
     floor = newest.checkpoint_id if newest else 0
-    return newest, [r for r in unreadable if r.checkpoint_id > floor] + refusals
+    newer = [r for r in unreadable if r.checkpoint_id > floor]
+    there = {r.checkpoint_id for r in unreadable} | {checkpoint_id for _, checkpoint_id in complete}
+    lost = lost_checkpoint(files, complete, there)
+    if lost is not None:
+        newer.append(Refusal(lost, lost_reason(files, lost)))
+    return newest, newer + refusals
+
+
+def lost_reason(files: NamedFiles, checkpoint_id: int) -> str:
+    """Why a checkpoint cannot be used that was completed and is no longer there."""
+    return (
+        f"{files.root}/{metadata_name(checkpoint_id)}: the checkpoint was completed, and is no "
+        "longer there; bring it back from a backup"
+    )
 
 
 def verify_handles(metadata: CheckpointMetadata, files: NamedFiles) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.api.sink import OPENED
 from holdfast.checkpoint.completed import store_metadata
+from holdfast.checkpoint.ledger import record_completed, record_name
 from holdfast.checkpoint.metadata import paths_of
 from holdfast.checkpoint.registry import SharedFiles
 from holdfast.checkpoint.storage import SHARED, STAGED, checkpoint_directory, metadata_name
@@ -43,7 +44,10 @@ class JobStorage:
         self._lock = threading.Lock()
         self._shared = SharedFiles()
         self._staged = SharedFiles()
+        self._fences: dict[int, int] = {}
+        """Fences under which complete checkpoints were written that another driver left."""
         for metadata in completed:
+            self._fences[metadata.checkpoint_id] = metadata.fence
             self._shared.register(metadata.checkpoint_id, _paths(metadata, SHARED))
             self._staged.register(metadata.checkpoint_id, _paths(metadata, STAGED))
 
@@ -97,11 +101,12 @@ class JobStorage:
                 self.files.delete(path)
 
     def complete(self, metadata: CheckpointMetadata) -> None:
-        """Write the metadata, last of all; raises as `store_metadata` does.
+        """Write the metadata, last of all, and record that; raises as `store_metadata` does.
 
         Files that it could have built upon, and does not, go if no other checkpoint uses them.
         """
         store_metadata(self.files, metadata, self._fence)
+        record_completed(self.files, metadata)
         with self._lock:
             unused = self._shared.settle(metadata.checkpoint_id, _paths(metadata, SHARED))
         # What cannot be removed now is left for a sweep.
@@ -120,11 +125,18 @@ class JobStorage:
         """Remove a checkpoint, complete or not, and what no other one uses of its files.
 
         What one has staged that was never completed for good is the next one's to list.
+
+        Raises:
+            FencedError: Another driver has taken over and may need it; nothing is removed.
         """
+        self._fence.check()
         with self._lock:
             unused = self._shared.unregister(checkpoint_id)
             unused |= self._staged.unregister(checkpoint_id)
-        delete_checkpoint(self.files, checkpoint_id, unused, fence=self._fence)
+            fence = self._fences.pop(checkpoint_id, self._fence.number)
+        # Before the metadata: a record without a checkpoint means that somebody else deleted it.
+        self.files.delete(record_name(fence, checkpoint_id))
+        delete_checkpoint(self.files, checkpoint_id, unused)
 
     def sweep(self, below: int) -> None:
         """Remove what checkpoints with ids under `below` left without completing."""

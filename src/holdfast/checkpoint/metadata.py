@@ -205,7 +205,7 @@ def decode_header(data: bytes, where: str) -> MetadataHeader:
             raise _cut_off(where, f"it ends after {len(data)} bytes, within its first line")
         raise CorruptCheckpointError(
             f"{where}: this is no checkpoint of Holdfast: it starts with {data[:24]!r}; "
-            "give the path of a checkpoint, or remove the file"
+            "give the path of a checkpoint, or bring the file back from a backup"
         )
     line, found, _ = data[:LONGEST_HEADER].partition(b"\n")
     if not found:

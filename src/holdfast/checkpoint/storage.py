@@ -38,6 +38,7 @@ SHARED: Final = "shared"
 TASK_OWNED: Final = "taskowned"
 STAGED: Final = "staged"
 FENCES: Final = "fence"
+COMPLETED: Final = "completed"
 
 _MIB: Final = 1024 * 1024
 _ADVICE: Final = {

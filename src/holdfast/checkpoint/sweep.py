@@ -6,10 +6,11 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from holdfast.checkpoint.completed import checkpoint_ids, load
+from holdfast.checkpoint.completed import checkpoint_ids, completed_checkpoints, load
+from holdfast.checkpoint.ledger import record_name, recorded_checkpoints
 from holdfast.checkpoint.metadata import paths_of
-from holdfast.checkpoint.stopped import STOPPED, note_stopped
 from holdfast.checkpoint.storage import (
+    COMPLETED,
     FENCES,
     SHARED,
     STAGED,
@@ -42,19 +43,12 @@ def delete_checkpoint(
     files: NamedFiles,
     checkpoint_id: int,
     unused: Iterable[str] = (),
-    *,
-    fence: Fence | None = None,
 ) -> None:
     """Remove a checkpoint and the shared files that no other one uses.
 
     The metadata goes first: a deletion that is interrupted leaves something for the
     sweep, never a checkpoint that looks complete.
-
-    Raises:
-        FencedError: Another driver has taken over and may need it; nothing is removed.
     """
-    if fence is not None:
-        fence.check()
     files.delete(metadata_name(checkpoint_id))
     files.delete_tree(checkpoint_directory(checkpoint_id))
     for path in unused:
@@ -74,24 +68,20 @@ def sweep(files: NamedFiles, *, below: int, fence: Fence, in_use: Collection[str
         FencedError: Another driver has taken over; nothing is removed.
     """
     fence.check()
-    removed = _sweep_unfinished(files, below)
+    removed = _sweep_unfinished(files, below) + _sweep_records(files)
     used, unreadable = _references(files)
     if not unreadable:
         removed += _sweep_shared(files, below, used.union(in_use))
     return Swept(tuple(removed), tuple(unreadable))
 
 
-def delete_job(files: NamedFiles, *, savepoint: str | None = None) -> None:
-    """Remove everything that the job has in checkpoint storage.
+def delete_job(files: NamedFiles) -> None:
+    """Remove all that the job has in checkpoint storage, but for notes of how it ended.
 
-    Args:
-        files: The job's files.
-        savepoint: What the job was ended with; a note of it stays.
+    The records of complete checkpoints go first, then the checkpoints, the newest last. A start
+    after a deletion that broke off goes on from the newest one, or finds nothing.
     """
-    if savepoint is None:
-        files.delete(STOPPED)
-    else:
-        note_stopped(files, savepoint)
+    files.delete_tree(COMPLETED)
     for checkpoint_id in checkpoint_ids(files):
         delete_checkpoint(files, checkpoint_id)
     # The fence last: until then a driver that was replaced can still tell.
@@ -108,6 +98,16 @@ def _sweep_unfinished(files: NamedFiles, below: int) -> list[str]:
             files.delete_tree(directory)
             removed.append(directory)
     return removed
+
+
+def _sweep_records(files: NamedFiles) -> list[str]:
+    """Remove records of checkpoints that are gone, and older than the newest one there is."""
+    complete = completed_checkpoints(files)
+    newest = complete[0] if complete else (0, 0)
+    stale = [one for one in recorded_checkpoints(files) if one < newest and one not in complete]
+    for one in stale:
+        files.delete(record_name(*one))
+    return [record_name(*one) for one in stale]
 
 
 def _references(files: NamedFiles) -> tuple[set[str], list[str]]:

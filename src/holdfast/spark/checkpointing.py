@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,11 +20,20 @@ from holdfast.api.checkpoint_options import (
 from holdfast.api.checkpoint_storage import FileSystemCheckpointStorage, JobManagerCheckpointStorage
 from holdfast.api.graph import Kind
 from holdfast.checkpoint.claim import ClaimedSnapshot
+from holdfast.checkpoint.endings import (
+    FINISHED,
+    finished_at,
+    forget_ending,
+    note_finished,
+    note_stopped,
+)
 from holdfast.checkpoint.fence import take_fence
 from holdfast.checkpoint.files import FileSystemFiles
 from holdfast.checkpoint.open_files import open_files
 from holdfast.checkpoint.storage import TASK_OWNED
 from holdfast.checkpoint.sweep import delete_job
+from holdfast.clock import SystemClock
+from holdfast.errors import HoldfastError
 from holdfast.spark.checkpoint_draft import inline_below
 from holdfast.spark.checkpointer import Checkpointer
 from holdfast.spark.epochs import EpochOrder
@@ -86,6 +96,32 @@ def recovery_order(
     )
 
 
+@dataclass(frozen=True)
+class JobEnding:
+    """How a job has ended that no driver runs any more."""
+
+    job_name: str
+    status: JobStatus
+    lasting_id: bool
+    """Whether another start finds its checkpoints by its id."""
+    more_input: bool = False
+    """Whether there may be more input than it has processed."""
+    savepoint: str | None = None
+    """The savepoint that it was ended with."""
+
+    def deletes(self, retention: ExternalizedCheckpointRetention) -> bool:
+        """Whether its checkpoints go with it."""
+        match self.status:
+            case JobStatus.FINISHED:
+                return not (self.lasting_id and self.more_input and self.savepoint is None)
+            case JobStatus.CANCELED:
+                return retention is not ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION
+            case _:
+                # What failed may be mended, and a start under the same id goes on.
+                never = ExternalizedCheckpointRetention.NO_EXTERNALIZED_CHECKPOINTS
+                return not self.lasting_id and retention is never
+
+
 class Checkpointing:
     """The checkpoints of one job: taking them, going back to them, removing them."""
 
@@ -142,6 +178,29 @@ class Checkpointing:
         """What the tasks are told about output."""
         assert self._publication is not None
         return self._publication.delivery
+
+    def finished(self) -> str | None:
+        """When a run under the same job id processed all input, if one did.
+
+        What that run did not come to delete is deleted now.
+        """
+        when = finished_at(self._files) if self._outlives_driver else None
+        if when is not None:
+            # What is left over harms nobody: the note alone decides.
+            with suppress(HoldfastError):
+                delete_job(self._files)
+        return when
+
+    @property
+    def finished_note(self) -> str:
+        """Where the note is that the job has finished."""
+        return f"{self._files.root}/{FINISHED}"
+
+    @property
+    def _outlives_driver(self) -> bool:
+        """Whether another driver could find the job's checkpoints."""
+        storage = None if self._settings is None else self._settings.storage
+        return self.periodic and storage is not None and storage.checkpoint_path is not None
 
     def max_parallelism(self) -> dict[str, int]:
         """Number of key groups that stored state prescribes, by uid."""
@@ -302,21 +361,13 @@ class Checkpointing:
             return None
         return self._checkpointer.statistics.snapshot()
 
-    def close(
-        self, status: JobStatus | None, *, goes_on: bool = False, savepoint: str | None = None
-    ) -> None:
-        """The job has ended so; None if another driver has taken it over.
-
-        Args:
-            status: How it has ended.
-            goes_on: Whether another run goes on from here, with input that is yet to come.
-            savepoint: The savepoint that it was ended with, if another run may look for it.
-        """
+    def close(self, ending: JobEnding | None) -> None:
+        """The job has ended; None if another run, or another driver, goes on with it."""
         if self._checkpointer is not None:
             self._checkpointer.close()
         if self._publication is not None:
-            self._publication.close(ended=status is not None)
-        if self._checkpointer is None or status is None or not self.periodic:
+            self._publication.close(ended=ending is not None)
+        if self._checkpointer is None or ending is None or not self.periodic:
             return
         assert self._settings is not None
         assert self._publication is not None
@@ -326,13 +377,21 @@ class Checkpointing:
                 "start the job again under the same job id to publish it: %s",
                 self._files.root,
             )
-        elif status is JobStatus.FINISHED and goes_on:
-            self._checkpointer.drop_staged()
-        elif _is_deleted(status, self._settings.retention):
+        elif ending.deletes(self._settings.retention):
             self._fence.check()
-            delete_job(self._files, savepoint=savepoint)
+            self._note(ending)
+            delete_job(self._files)
         else:
             self._checkpointer.drop_staged()
+
+    def _note(self, ending: JobEnding) -> None:
+        """Leave a note of how the job ended, before its checkpoints go."""
+        if ending.lasting_id and ending.savepoint is not None:
+            note_stopped(self._files, ending.savepoint)
+        elif ending.lasting_id and ending.status is JobStatus.FINISHED and self._outlives_driver:
+            note_finished(self._files, ending.job_name, SystemClock().now_ms())
+        else:
+            forget_ending(self._files)
 
 
 def _warn_of_repetition(plan: JobPlan) -> None:
@@ -357,14 +416,3 @@ def _warn_of_repetition(plan: JobPlan) -> None:
             "checkpoint",
             ", ".join(map(repr, dict.fromkeys(names))),
         )
-
-
-def _is_deleted(status: JobStatus, retention: ExternalizedCheckpointRetention) -> bool:
-    """Whether the checkpoints of a job that has ended go with it."""
-    match status:
-        case JobStatus.FINISHED:
-            return True
-        case JobStatus.CANCELED:
-            return retention is not ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION
-        case _:
-            return retention is ExternalizedCheckpointRetention.NO_EXTERNALIZED_CHECKPOINTS

@@ -77,5 +77,8 @@ class CollectedResults:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Cancel the job, if it still runs."""
+        """Cancel the job, if it still runs; after an error, as an interrupt does."""
+        if error is not None and self._client is not None:
+            self._closed = True
+            self._client.interrupt()
         self.close()

@@ -228,8 +228,8 @@ class StreamExecutionEnvironment(SourceMethods):
     ) -> JobExecutionResult:
         """Run what was built since the last execution, and wait for its end.
 
-        An interrupt from the keyboard cancels the job. The arguments are those of
-        `execute_async`.
+        An interrupt from the keyboard suspends a job that has an id of its own: another start
+        goes on. It cancels other jobs. The arguments are those of `execute_async`.
         """
         client = self.execute_async(
             job_name,
@@ -241,8 +241,8 @@ class StreamExecutionEnvironment(SourceMethods):
         watched = shown == "on" or (shown == "auto" and sys.stderr.isatty())
         try:
             return wait_watched(client) if watched else client.result()
-        except KeyboardInterrupt:
-            client.cancel()
+        except (KeyboardInterrupt, SystemExit):
+            client.interrupt()
             raise
 
     def execute_async(

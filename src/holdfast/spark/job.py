@@ -23,11 +23,13 @@ from holdfast.clock import SystemClock, monotonic
 from holdfast.errors import (
     ConfigurationError,
     FencedError,
+    HoldfastError,
     JobExecutionError,
     JobGraphError,
     RestoreError,
     SinkError,
 )
+from holdfast.spark.checkpointing import JobEnding
 from holdfast.spark.epochs import EpochRunner, JobIdentity
 from holdfast.spark.executors import ExecutorWatch
 from holdfast.spark.failures import original_error, summary
@@ -59,6 +61,9 @@ logger = logging.getLogger("holdfast")
 
 HOPELESS = (ConfigurationError, FencedError, JobGraphError, RestoreError)
 """Failures that another start would only repeat."""
+SESSION_ENDS = 2.0
+"""Seconds for which a job that Spark has failed looks whether the session ends."""
+LOOK_AGAIN = 0.1
 PASSING = (JobExecutionError, Py4JJavaError, SinkError)
 """Failures of a start that have to do with the moment, not with the program."""
 
@@ -116,6 +121,8 @@ class JobClient:
         self._status = JobStatus.RUNNING
         self._failure: BaseException | None = None
         self._cancelled = threading.Event()
+        self._suspending = False
+        """Whether the job was told to end so that another start goes on with it."""
         self._savepoint: str | None = None
         """What the job was ended with, and goes on from."""
         self._ended = threading.Event()
@@ -153,6 +160,25 @@ class JobClient:
         """What the job has done so far."""
         figures = self._statistics.snapshot(self.job_id, self._name, self._status)
         return replace(figures, checkpoints=self._checkpointing.statistics())
+
+    def suspend(self) -> None:
+        """Stop the job, and delete nothing that another start under its id needs to go on.
+
+        Returns as `cancel` does.
+        """
+        self._suspending = True
+        self.cancel()
+
+    def interrupt(self) -> None:
+        """Stop the job as an interrupt from the keyboard does.
+
+        A job with an id of its own is suspended. Another one is cancelled, since no start
+        would ever find it again.
+        """
+        if self._order.lasting_id:
+            self.suspend()
+        else:
+            self.cancel()
 
     def cancel(self) -> None:
         """Stop the job; returns when it has ended, or at once in a thread of the job itself."""
@@ -283,10 +309,19 @@ class JobClient:
         if not self._ended.wait(timeout):
             raise TimeoutError(f"job {self._name!r} is still running after {timeout} s")
         if self._failure is not None:
-            raise JobExecutionError(
-                f"job {self._name!r} failed: {summary(self._failure)}"
-            ) from self._failure
+            raise JobExecutionError(self._told()) from self._failure
         return JobExecutionResult(self.job_id, self._name, self._runtime_ms, self.statistics())
+
+    def _told(self) -> str:
+        assert self._failure is not None
+        why = summary(self._failure)
+        if self._status is not JobStatus.SUSPENDED:
+            return f"job {self._name!r} failed: {why}"
+        return (
+            f"job {self._name!r} is suspended, since its Spark session has ended ({why}). Nothing "
+            f"was deleted: start it under job id {self.job_id!r}, in another session, and it goes "
+            "on from its newest checkpoint"
+        )
 
     def start(self) -> JobClient:
         """Start the job in the background.
@@ -296,6 +331,8 @@ class JobClient:
         """
         failure: BaseException | None = None
         try:
+            if self._has_finished():
+                return self
             self._begin()
         except BaseException as raised:
             failure = original_error(raised)
@@ -306,6 +343,24 @@ class JobClient:
                 raise
         InheritableThread(target=self._supervise, args=(failure,), daemon=True).start()
         return self
+
+    def _has_finished(self) -> bool:
+        """Whether a run under the same job id has processed all input; then so has this one."""
+        when = self._checkpointing.finished() if self._order.lasting_id else None
+        if when is None:
+            return False
+        logger.warning(
+            "job %r with job id %r finished %s, so nothing is left to do. To run it again from the "
+            "beginning, start it under another job id, or delete %s",
+            self._name,
+            self.job_id,
+            when,
+            self._checkpointing.finished_note,
+        )
+        self._status = JobStatus.FINISHED
+        self._clean_up()
+        self._ended.set()
+        return True
 
     def _prepare(self) -> None:
         """Do what is done once for all incarnations."""
@@ -378,14 +433,29 @@ class JobClient:
         except BaseException as failure:
             self._failure = failure
         finally:
-            if self._cancelled.is_set():
-                self._failure = None
-                self._status = JobStatus.CANCELED
-            else:
-                self._status = JobStatus.FINISHED if self._failure is None else JobStatus.FAILED
+            self._status = self._final_status()
             self._runtime_ms = int((monotonic() - self._started) * 1000)
             self._clean_up()
             self._ended.set()
+
+    def _final_status(self) -> JobStatus:
+        if self._cancelled.is_set():
+            self._failure = None
+            return JobStatus.SUSPENDED if self._suspending else JobStatus.CANCELED
+        if self._failure is None:
+            return JobStatus.FINISHED
+        return JobStatus.SUSPENDED if self._has_lost_session(self._failure) else JobStatus.FAILED
+
+    def _has_lost_session(self, failure: BaseException) -> bool:
+        """Whether the session has ended, or does so within a moment, which explains the failure."""
+        may_follow = isinstance(failure, PASSING) or not isinstance(failure, HoldfastError)
+        # A cluster's master that drops the application fails its tasks first.
+        until = monotonic() + (0 if self._pinning.local or not may_follow else SESSION_ENDS)
+        while is_alive(self._spark):
+            if monotonic() >= until:
+                return False
+            self._cancelled.wait(LOOK_AGAIN)
+        return True
 
     def _run_to_the_end(self, failure: BaseException | None) -> BaseException | None:
         """Run incarnation after incarnation; what broke the last one, or None.
@@ -452,13 +522,14 @@ class JobClient:
         # What another driver has taken over is no longer this one's to delete; and a program
         # that does not fit its checkpoints, or did not start, is corrected and started again.
         kept = not self._ran or isinstance(self._failure, FencedError | RestoreError)
-        # A job of the same id finds them, and goes on with what has come meanwhile.
-        lasting, savepoint = self._order.lasting_id, self._savepoint
-        self._checkpointing.close(
-            None if kept else self._status,
-            goes_on=lasting and not self._order.pace.ends and savepoint is None,
-            savepoint=savepoint if lasting else None,
+        if kept or self._status is JobStatus.SUSPENDED:
+            self._checkpointing.close(None)
+            return
+        order = self._order
+        ending = JobEnding(
+            self._name, self._status, order.lasting_id, not order.pace.ends, self._savepoint
         )
+        self._checkpointing.close(ending)
 
     def _close_runner(self) -> None:
         if self._runner is not None:

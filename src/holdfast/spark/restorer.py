@@ -13,14 +13,16 @@ from holdfast.checkpoint.completed import (
     checkpoint_ids,
     completed_checkpoints,
     load,
+    lost_reason,
     verify_handles,
 )
+from holdfast.checkpoint.endings import check_not_stopped
 from holdfast.checkpoint.fence import still_valid
+from holdfast.checkpoint.ledger import lost_checkpoint, recorded_checkpoints
 from holdfast.checkpoint.metadata import identity_of
 from holdfast.checkpoint.pointer import find_snapshot
 from holdfast.checkpoint.staging import FileStaging
 from holdfast.checkpoint.statistics import RestoreStatistics
-from holdfast.checkpoint.stopped import check_not_stopped
 from holdfast.checkpoint.storage import checkpoint_directory, metadata_name
 from holdfast.clock import SystemClock, monotonic
 from holdfast.errors import CorruptCheckpointError, HoldfastError, RestoreError
@@ -111,7 +113,8 @@ class Restorer:
 
     def next_id(self) -> int:
         """The lowest checkpoint id that was never used."""
-        used = [*checkpoint_ids(self._files), *self._ids_at_pointer()]
+        recorded = (checkpoint_id for _, checkpoint_id in recorded_checkpoints(self._files))
+        used = [*checkpoint_ids(self._files), *recorded, *self._ids_at_pointer()]
         return max(used, default=0) + 1
 
     def max_parallelism(self) -> dict[str, int]:
@@ -143,10 +146,10 @@ class Restorer:
             RestoreError: The checkpoint does not fit the program, or none can be used.
         """
         ground = Ground(job, ProcessIdentity.current(), backend, local_copies)
-        passed_over: list[int] = []
+        passed_over: dict[int, str] = {}
         for attempt, (files, metadata) in enumerate(self._candidates(passed_over, unwanted)):
             if self.publishes and passed_over:
-                self._fall_back(metadata, max(passed_over))
+                self._fall_back(metadata, *max(passed_over.items()))
             # The attempt before may have left stores behind.
             if attempt:
                 ground = replace(ground, job=_next_try(job, attempt))
@@ -158,32 +161,39 @@ class Restorer:
             except CorruptCheckpointError as error:
                 if files is not self._files:
                     raise RestoreError(f"{self._pointer} cannot be restored: {error}") from error
-                passed_over.append(metadata.checkpoint_id)
+                passed_over[metadata.checkpoint_id] = str(error)
                 logger.warning(
                     "checkpoint %d cannot be restored, falling back to the one before it: %s",
                     metadata.checkpoint_id,
                     error,
                 )
         if passed_over or self._written() - unwanted:
+            why = "; ".join(passed_over.values()) or "the log says why"
             raise RestoreError(
-                f"{self._files.root}: none of the job's checkpoints can be restored; the log says "
-                "why. Restore them from a backup, or start the job under another job id"
+                f"{self._files.root}: none of the job's checkpoints can be restored ({why}). "
+                "Bring them back from a backup. To begin anew, start the job under another job id, "
+                "or delete its directory"
             )
         check_not_stopped(self._files)
         _tidy(plan, Ground(job, ProcessIdentity.current(), backend, local_copies), calls)
         return FRESH
 
     def _candidates(
-        self, passed_over: list[int] | None = None, unwanted: frozenset[int] = frozenset()
+        self, passed_over: dict[int, str] | None = None, unwanted: frozenset[int] = frozenset()
     ) -> Iterator[tuple[JobCheckpointFiles, CheckpointMetadata]]:
-        """Checkpoints to try, the best first; notes those that cannot even be read.
+        """Checkpoints to try, the best first; notes those that are lost or cannot be read.
 
         Where the job has none that counts, what it was started from comes again.
         """
         complete = completed_checkpoints(self._files)
-        valid = [checkpoint_id for _, checkpoint_id in still_valid(self._files, complete)]
-        ordered = [checkpoint_id for checkpoint_id in valid if checkpoint_id not in unwanted]
-        unreadable = self._written() - unwanted - {checkpoint_id for _, checkpoint_id in complete}
+        valid = [one for one in still_valid(self._files, complete) if one[1] not in unwanted]
+        ordered = [checkpoint_id for _, checkpoint_id in valid]
+        written = self._written()
+        unreadable = written - unwanted - {checkpoint_id for _, checkpoint_id in complete}
+        lost = lost_checkpoint(self._files, valid, written, unwanted)
+        if lost is not None and passed_over is not None:
+            passed_over[lost] = lost_reason(self._files, lost)
+            logger.warning("checkpoint %d cannot be used: %s", lost, passed_over[lost])
         for checkpoint_id in [*sorted(unreadable, reverse=True), *ordered]:
             try:
                 metadata = load(self._files, checkpoint_id)
@@ -192,9 +202,11 @@ class Restorer:
             except CorruptCheckpointError as error:
                 logger.warning("checkpoint %d cannot be used: %s", checkpoint_id, error)
                 if passed_over is not None:
-                    passed_over.append(checkpoint_id)
-        if not ordered and not unreadable and self._pointer is not None:
-            yield find_snapshot(self._pointer)
+                    passed_over[checkpoint_id] = str(error)
+        if not ordered and not unreadable and lost is None and self._pointer is not None:
+            files, start = find_snapshot(self._pointer)
+            check_not_stopped(self._files, start)
+            yield files, start
 
     def _check_origin(self, metadata: CheckpointMetadata) -> None:
         """Refuse a savepoint where the job has checkpoints that it did not begin from."""
@@ -284,14 +296,14 @@ class Restorer:
             ),
         )
 
-    def _fall_back(self, metadata: CheckpointMetadata, lost: int) -> None:
+    def _fall_back(self, metadata: CheckpointMetadata, lost: int, why: str) -> None:
         """Refuse to go back behind output that is published, unless that is accepted."""
         if not self.accepts_duplicates:
             raise RestoreError(
                 f"{self._files.root}: checkpoint {lost} cannot be restored, and its output was "
                 f"published: going back to checkpoint {metadata.checkpoint_id} would publish it a "
-                "second time. Bring the checkpoint's files back, or accept duplicates by setting "
-                f"{ACCEPT_DUPLICATES.key} to true"
+                f"second time ({why}). Bring the checkpoint's files back, or accept duplicates by "
+                f"setting {ACCEPT_DUPLICATES.key} to true"
             )
         logger.warning(
             "output that was published with checkpoint %d comes again: the job goes back to "

@@ -27,6 +27,8 @@ class JobStatus(Enum):
     FINISHED = "FINISHED"
     CANCELED = "CANCELED"
     FAILED = "FAILED"
+    SUSPENDED = "SUSPENDED"
+    """It ended here, and another start goes on with it: nothing that it needs was deleted."""
 
     @property
     def is_terminal(self) -> bool:

@@ -15,6 +15,7 @@ Everything is readable by its user only.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -29,7 +30,7 @@ from typing import TYPE_CHECKING, Final
 
 import xxhash
 
-from holdfast.errors import ConfigurationError, StateError
+from holdfast.errors import ConfigurationError, HoldfastError, StateError, StoreFullError
 from holdfast.state.machine import ProcessIdentity
 
 if TYPE_CHECKING:
@@ -40,6 +41,15 @@ _NEW: Final = ".holdfast-new-"
 _GONE: Final = ".holdfast-gone-"
 _OWNER: Final = "owner.json"
 _LONGEST_PLAIN_NAME: Final = 80
+_REFUSALS: Final[dict[int, tuple[type[HoldfastError], str]]] = {
+    errno.ENOSPC: (StoreFullError, "free some space"),
+    errno.EDQUOT: (StoreFullError, "free some space, raise the quota"),
+    errno.EACCES: (ConfigurationError, "let this user write there"),
+    errno.EPERM: (ConfigurationError, "let this user write there"),
+    errno.ENOTDIR: (ConfigurationError, "remove the file that is in the way"),
+    errno.ENAMETOOLONG: (ConfigurationError, "take a shorter path"),
+}
+"""What an error means. Those of the machine pass, and a restart may succeed; others do not."""
 
 
 def local_root(local_dir: str | None, environ: Mapping[str, str] = os.environ) -> Path:
@@ -94,15 +104,18 @@ def make_private(directory: Path) -> None:
     """Create `directory` and what is missing above it, for this user only.
 
     Raises:
-        ConfigurationError: The directory cannot be created there.
+        ConfigurationError: This user may not create it, or the path is none.
+        StoreFullError: The disk is full.
+        StateError: The disk failed.
     """
     try:
         for missing in reversed([d for d in (directory, *directory.parents) if not d.exists()]):
             missing.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
-        raise ConfigurationError(
+        kind, advice = _REFUSALS.get(error.errno or 0, (StateError, "check the disk"))
+        raise kind(
             f"{directory}: the directory for local state cannot be created ({error.strerror}); "
-            "set `state.local-dir` to a directory that every executor can write to"
+            f"{advice}, or set `state.local-dir` to a directory that every executor can write to"
         ) from error
 
 
