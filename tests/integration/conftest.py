@@ -8,12 +8,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
+from tests.integration.recovery_tools import Faults
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
+
+
+@pytest.fixture(scope="module")
+def injected(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faults]:
+    """Faults that a test may plan; they strike in the driver and in Python workers."""
+    with Faults(spark, tmp_path_factory.mktemp("faults")) as prepared:
+        yield prepared
 
 
 @pytest.fixture

@@ -74,10 +74,10 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = 100) -
 
 
 def stored(root: Path | str) -> set[str]:
-    """All files of a job in checkpoint storage, but for its fences."""
+    """All files of a job in checkpoint storage, but for its fences and its records."""
     files = FileSystemFiles(str(root))
     found = {path.removeprefix(f"{files._path}/") for path in files._fs.find(files._path)}
-    return {path for path in found if not path.startswith("fence/")}
+    return {path for path in found if not path.startswith(("fence/", "completed/"))}
 
 
 def referenced(root: Path | str) -> set[str]:

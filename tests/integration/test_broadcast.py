@@ -79,12 +79,6 @@ def datum(i: int) -> Datum:
     return Datum(f"k{i % 10}", i)
 
 
-@pytest.fixture(scope="module")
-def injected(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faults]:
-    with Faults(spark, tmp_path_factory.mktemp("faults")) as prepared:
-        yield prepared
-
-
 @pytest.fixture(autouse=True)
 def no_faults(injected: Faults, tmp_path: Path) -> None:
     injected.plan(tmp_path)

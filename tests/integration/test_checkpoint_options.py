@@ -131,7 +131,7 @@ def test_storage_that_is_full_costs_checkpoints_but_no_state(
     [
         (JobStatus.FINISHED, (NONE, DELETE, RETAIN)),
         (JobStatus.CANCELED, (RETAIN,)),
-        (JobStatus.FAILED, (DELETE, RETAIN)),
+        (JobStatus.FAILED, (NONE, DELETE, RETAIN)),
     ],
 )
 def test_retention_decides_what_the_end_of_a_job_leaves(

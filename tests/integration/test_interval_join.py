@@ -12,7 +12,6 @@ import pytest
 
 from holdfast import ProcessJoinFunction, WatermarkStrategy
 from tests.integration.recovery_jobs import HASHMAP, ROCKSDB, TIMEOUT, Ledger, RecoveryJob
-from tests.integration.recovery_tools import Faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
     from holdfast import JobStatistics, StreamExecutionEnvironment
     from holdfast.api.streams import DataStream, KeyedStream
+    from tests.integration.recovery_tools import Faults
 
 ORDERS = "k string, t bigint, n bigint"
 PAYMENTS = "k string, t bigint, n bigint, amount double"
@@ -89,12 +89,6 @@ def joined(env: StreamExecutionEnvironment, spark: SparkSession, directory: Path
     payments = keyed(env, spark, write(directory / "paid", 9, amount=1.5), PAYMENTS, "payments")
     join = orders.interval_join(payments).between(LOWER, UPPER)
     return join.process(Paid(), PAID).uid("join")
-
-
-@pytest.fixture(scope="module")
-def injected(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faults]:
-    with Faults(spark, tmp_path_factory.mktemp("faults")) as prepared:
-        yield prepared
 
 
 def run(spark: SparkSession, tmp_path: Path, backend: str) -> tuple[Ledger, JobStatistics]:

@@ -40,12 +40,6 @@ TOLERANT = {"tolerable-failed-checkpoints": 1000}
 AT_LEAST_ONCE = {"mode": "AT_LEAST_ONCE"}
 
 
-@pytest.fixture(scope="module")
-def injected(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faults]:
-    with Faults(spark, tmp_path_factory.mktemp("faults")) as prepared:
-        yield prepared
-
-
 @pytest.fixture
 def no_faults(injected: Faults, tmp_path: Path) -> None:
     injected.plan(tmp_path)

@@ -14,7 +14,7 @@ from tests.integration.recovery_jobs import HASHMAP, ROCKSDB, RecoveryJob, event
 from tests.integration.recovery_tools import Faults, figures, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -39,12 +39,6 @@ STORING = tuple(point for point in faults.POINTS if point not in ELSEWHERE)
 def mostly_slow(points: Iterable[str], *quick: str) -> list[Any]:
     """All points; those that are not named run with the slow tests."""
     return [p if p in quick else pytest.param(p, marks=pytest.mark.slow) for p in points]
-
-
-@pytest.fixture(scope="module")
-def injected(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faults]:
-    with Faults(spark, tmp_path_factory.mktemp("faults")) as prepared:
-        yield prepared
 
 
 def run(spark: SparkSession, directory: Path, backend: str = ROCKSDB) -> JobStatistics:

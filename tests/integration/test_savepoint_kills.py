@@ -47,8 +47,6 @@ from tests.integration.test_savepoint_schemas import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql import SparkSession
 
 CANONICAL = "format-3-canonical-hashmap"
@@ -239,12 +237,6 @@ def evolved(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ev
     wait_for(lambda: len(rows) == len(feed.elements), "all input to be processed")
     path = client.stop_with_savepoint(str(directory / "savepoints"))
     return Evolved(spark, feed.fill(2), path)
-
-
-@pytest.fixture(scope="module")
-def injected(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faults]:
-    with Faults(spark, tmp_path_factory.mktemp("faults")) as prepared:
-        yield prepared
 
 
 @pytest.mark.parametrize("backend", [HASHMAP, ROCKSDB])

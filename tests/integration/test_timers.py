@@ -40,12 +40,6 @@ RELEASED = {"mode": "AT_LEAST_ONCE"}
 """`Ledger` is to see epochs as they end, and takes them back itself."""
 
 
-@pytest.fixture(scope="module")
-def injected(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faults]:
-    with Faults(spark, tmp_path_factory.mktemp("faults")) as prepared:
-        yield prepared
-
-
 @pytest.fixture(autouse=True)
 def no_faults(injected: Faults, tmp_path: Path) -> None:
     injected.plan(tmp_path)

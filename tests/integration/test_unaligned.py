@@ -17,7 +17,6 @@ from tests.integration.recovery_jobs import HASHMAP, ROCKSDB, TIMEOUT
 from tests.integration.recovery_tools import Faults, Feed, figures, referenced, stored, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -28,12 +27,6 @@ if TYPE_CHECKING:
 UNALIGNED = {"unaligned.enabled": "true", "num-retained": 100}
 BACKLOG: dict[str, Any] = {"count": 600, "per_epoch": None, "seconds": 0.001}
 """One epoch, if nothing cuts it, of 0.3 s and more for each of two operators on two subtasks."""
-
-
-@pytest.fixture(scope="module")
-def injected(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faults]:
-    with Faults(spark, tmp_path_factory.mktemp("faults")) as prepared:
-        yield prepared
 
 
 @pytest.fixture

@@ -46,12 +46,6 @@ LENGTH = 100
 slow = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def injected(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faults]:
-    with Faults(spark, tmp_path_factory.mktemp("faults")) as prepared:
-        yield prepared
-
-
 @pytest.fixture(autouse=True)
 def no_faults(injected: Faults, tmp_path: Path) -> None:
     injected.plan(tmp_path)

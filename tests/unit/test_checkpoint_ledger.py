@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-    from holdfast.checkpoint.handles import Handle
+    from holdfast.checkpoint.handles import FileHandle, Handle
 
 
 class Died(BaseException):
@@ -44,7 +44,7 @@ class Mortal(FileSystemFiles):
         self._die()
         return created
 
-    def write_bytes(self, name: str, data: bytes) -> Handle:
+    def write_bytes(self, name: str, data: bytes) -> FileHandle:
         self._count()
         handle = super().write_bytes(name, data)
         self._die()
@@ -163,6 +163,21 @@ def test_records_of_what_is_long_gone_are_swept(files: FileSystemFiles) -> None:
     files.delete_tree("chk-7")
     assert sweep(files, below=8, fence=fence).removed == ()
     assert lost(files) == 7
+
+
+def test_what_is_left_of_a_lost_checkpoint_is_not_swept(files: FileSystemFiles) -> None:
+    """Somebody may bring its metadata back."""
+    handles: dict[str, Handle] = {
+        name: files.write_bytes(name, b"state") for name in ("chk-7/a", "shared/7-aa")
+    }
+    fence = take_fence(files)
+    JobStorage(files, fence).complete(checkpoint(7, handles))
+    files.delete(metadata_name(7))
+    files.write_bytes("chk-8/a", b"unfinished")
+    swept = sweep(files, below=9, fence=fence)
+    assert swept.removed == ("chk-8",)
+    assert "no longer there" in swept.unreadable[0]
+    assert all(map(files.exists, handles))
 
 
 def test_a_record_that_cannot_be_written_fails_the_checkpoint(

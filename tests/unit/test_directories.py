@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import ConfigurationError, StateError
+from holdfast.errors import ConfigurationError, StateError, StoreFullError
 from holdfast.state.directories import (
     claim_job,
     delete_job,
@@ -212,3 +213,27 @@ def test_many_sweeps_and_claims_at_once_neither_fail_nor_take_the_living(
     assert len(swept) == len(set(swept))
     left = sorted(p.name for p in tmp_path.iterdir() if p.is_dir())
     assert left == [f"holdfast-alive-{number}" for number in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.ENOSPC, StoreFullError),
+        (errno.EDQUOT, StoreFullError),
+        (errno.EIO, StateError),
+        (errno.EROFS, StateError),
+        (errno.EACCES, ConfigurationError),
+    ],
+)
+def test_only_what_a_user_can_configure_is_an_error_of_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Exception]
+) -> None:
+    """A job restarts after all others: they pass with the trouble of the machine."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(kind, match=os.strerror(number)) as caught:
+        make_private(tmp_path / "local")
+    assert type(caught.value) is kind

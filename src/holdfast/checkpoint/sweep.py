@@ -6,7 +6,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from holdfast.checkpoint.completed import checkpoint_ids, completed_checkpoints, load
+from holdfast.checkpoint.completed import (
+    checkpoint_ids,
+    completed_checkpoints,
+    load,
+    lost_reason,
+)
 from holdfast.checkpoint.ledger import record_name, recorded_checkpoints
 from holdfast.checkpoint.metadata import paths_of
 from holdfast.checkpoint.storage import (
@@ -68,8 +73,12 @@ def sweep(files: NamedFiles, *, below: int, fence: Fence, in_use: Collection[str
         FencedError: Another driver has taken over; nothing is removed.
     """
     fence.check()
-    removed = _sweep_unfinished(files, below) + _sweep_records(files)
+    removed = _sweep_records(files)
+    lost = {one for _, one in recorded_checkpoints(files)} - _complete(files)
+    removed += _sweep_unfinished(files, below, but=lost)
     used, unreadable = _references(files)
+    # Somebody may bring its metadata back, and then all of it must be there.
+    unreadable += [lost_reason(files, one) for one in sorted(lost)]
     if not unreadable:
         removed += _sweep_shared(files, below, used.union(in_use))
     return Swept(tuple(removed), tuple(unreadable))
@@ -90,10 +99,16 @@ def delete_job(files: NamedFiles) -> None:
     files.delete_empty_root()
 
 
-def _sweep_unfinished(files: NamedFiles, below: int) -> list[str]:
+def _complete(files: NamedFiles) -> set[int]:
+    """Ids of all checkpoints that have metadata, readable or not."""
+    ids = checkpoint_ids(files)
+    return {one for one in ids if files.exists(metadata_name(one))}
+
+
+def _sweep_unfinished(files: NamedFiles, below: int, but: Collection[int]) -> list[str]:
     removed = []
-    for checkpoint_id in checkpoint_ids(files):
-        if checkpoint_id < below and not files.exists(metadata_name(checkpoint_id)):
+    for checkpoint_id in sorted(set(checkpoint_ids(files)) - _complete(files) - set(but)):
+        if checkpoint_id < below:
             directory = checkpoint_directory(checkpoint_id)
             files.delete_tree(directory)
             removed.append(directory)
@@ -103,7 +118,7 @@ def _sweep_unfinished(files: NamedFiles, below: int) -> list[str]:
 def _sweep_records(files: NamedFiles) -> list[str]:
     """Remove records of checkpoints that are gone, and older than the newest one there is."""
     complete = completed_checkpoints(files)
-    newest = complete[0] if complete else (0, 0)
+    newest = max(complete, default=(0, 0))
     stale = [one for one in recorded_checkpoints(files) if one < newest and one not in complete]
     for one in stale:
         files.delete(record_name(*one))
@@ -113,9 +128,7 @@ def _sweep_records(files: NamedFiles) -> list[str]:
 def _references(files: NamedFiles) -> tuple[set[str], list[str]]:
     used: set[str] = set()
     unreadable: list[str] = []
-    for checkpoint_id in checkpoint_ids(files):
-        if not files.exists(metadata_name(checkpoint_id)):
-            continue
+    for checkpoint_id in sorted(_complete(files)):
         try:
             used |= paths_of(load(files, checkpoint_id))
         except RestoreError:
