@@ -14,6 +14,7 @@ from holdfast.checkpoint.files import FileSystemFiles
 from holdfast.checkpoint.staging import FileStaging
 from holdfast.checkpoint.storage import STAGED
 from holdfast.errors import SinkError, UserFunctionError
+from holdfast.spark.opened_notes import OpenedNotes
 from holdfast.spark.outbox import Outbox
 from holdfast.spark.publisher import Publisher
 from holdfast.state.codec import codec_for
@@ -91,6 +92,16 @@ class Desk:
         )
         self.publisher = Publisher(None, self.run.plan, LocalCalls())  # type: ignore[arg-type]
         self.outbox = Outbox()
+        self.opened = OpenedNotes(self.files)
+
+    def forget(self, metadata: CheckpointMetadata) -> None:
+        """A checkpoint is complete, and lists its transactions."""
+        self.opened.listed([metadata])
+        self.opened.drop_listed()
+
+    def abort(self, incarnation: str, epoch: int) -> None:
+        """Abort what was left open, as seen from an incarnation whose epoch is complete."""
+        self.publisher.abort_opened(self.opened, self.opened.orphans(incarnation, epoch))
 
     def epoch(self, *numbers: int) -> None:
         self.run.run([("a", n) for n in numbers])
@@ -248,7 +259,7 @@ def test_what_processes_left_open_is_aborted(tmp_path: Path) -> None:
     with pytest.raises(UserFunctionError):
         desk.epoch(1)
     LOG.clear()
-    desk.publisher.abort_opened(desk.files, "1-2", 0)
+    desk.abort("1-2", 0)
     assert LOG == [("open", 0), ("recover_and_abort", "t0"), ("close",)]
     assert desk.notes() == []
 
@@ -257,7 +268,7 @@ def test_what_the_present_incarnation_has_open_is_left_alone(tmp_path: Path) -> 
     desk = Desk(tmp_path, Recovering())
     for number in range(3):
         desk.epoch(number)
-    desk.publisher.abort_opened(desk.files, "1-1", 0)
+    desk.abort("1-1", 0)
     assert names("recover_and_abort", "abort") == []
     assert len(desk.notes()) == 3
 
@@ -266,9 +277,9 @@ def test_what_was_published_is_no_longer_taken_for_open(tmp_path: Path) -> None:
     desk = Desk(tmp_path, Recovering())
     for number in range(3):
         desk.epoch(number)
-    desk.publisher.forget_opened(desk.files, desk.metadata(2))
+    desk.forget(desk.metadata(2))
     assert [name.rsplit("-", 3)[1] for name in desk.notes()] == ["3"]
-    desk.publisher.abort_opened(desk.files, "1-1", 2)
+    desk.abort("1-1", 2)
     assert names("recover_and_abort", "abort") == []
 
 
@@ -278,9 +289,9 @@ def test_what_an_attempt_left_open_whose_place_another_one_took_is_aborted(tmp_p
     [note] = desk.notes()
     lost = f"{note}0"
     desk.files.write_bytes(f"{STAGED}/{lost}@shop", codec_for(str).encode("lost"))
-    desk.publisher.forget_opened(desk.files, desk.metadata(1))
+    desk.forget(desk.metadata(1))
     assert desk.notes() == [lost]
-    desk.publisher.abort_opened(desk.files, "1-1", 1)
+    desk.abort("1-1", 1)
     assert names("recover_and_abort", "abort") == [("recover_and_abort", "lost")]
     assert desk.notes() == []
 
@@ -288,7 +299,7 @@ def test_what_an_attempt_left_open_whose_place_another_one_took_is_aborted(tmp_p
 def test_incarnations_whose_names_begin_alike_are_told_apart(tmp_path: Path) -> None:
     Desk(tmp_path, Recovering(), "1-1-ab").epoch(1)
     desk = Desk(tmp_path, Recovering(), "1-1")
-    desk.publisher.abort_opened(desk.files, "1-1", 0)
+    desk.abort("1-1", 0)
     assert names("recover_and_abort") == [("recover_and_abort", "t0")]
 
 
@@ -297,10 +308,10 @@ def test_what_cannot_be_aborted_stays_noted_and_is_tried_again(
 ) -> None:
     Desk(tmp_path, Recovering()).epoch(1)
     failing = Desk(tmp_path, Recovering("recover_and_abort"), "1-2")
-    failing.publisher.abort_opened(failing.files, "1-2", 0)
+    failing.abort("1-2", 0)
     assert "could not abort what is open: no recover_and_abort t0" in caplog.text
     assert len(failing.notes()) == 1
     again = Desk(tmp_path, Recovering(), "1-2")
-    again.publisher.abort_opened(again.files, "1-2", 0)
+    again.abort("1-2", 0)
     assert names("recover_and_abort") == [("recover_and_abort", "t0")] * 2
     assert again.notes() == []

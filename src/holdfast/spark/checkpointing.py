@@ -174,6 +174,8 @@ class Checkpointing:
             _warn_of_repetition(plan)
         restorer = self._restorer
         self._fence = take_fence(self._files)
+        completed = [] if restorer is None else restorer.completed()
+        self._publication.inherit(completed)
         taker = Checkpointer if self.periodic else SavepointTaker
         self._checkpointer = taker(
             plan,
@@ -181,7 +183,7 @@ class Checkpointing:
             self._files,
             self._fence,
             calls,
-            [] if restorer is None else restorer.completed(),
+            completed,
             1 if restorer is None else restorer.next_id(),
             on_failure,
             self._publication,

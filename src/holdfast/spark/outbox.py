@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from holdfast.runtime.report import Prepared, TaskReport
+    from holdfast.spark.opened_notes import OpenedNotes
 
 
 @dataclass
@@ -35,10 +36,15 @@ class Outbox:
     Epochs add to it in their thread while checkpoints list and publish in others.
     """
 
-    def __init__(self, lineage: str = "") -> None:
-        """Nothing waits."""
+    def __init__(self, lineage: str = "", notes: OpenedNotes | None = None) -> None:
+        """Nothing waits.
+
+        Args:
+            lineage: The row of checkpoints that the incarnation goes on with.
+            notes: Knows which notes are left of what was listed before.
+        """
         self.lineage = lineage
-        """The row of checkpoints that the incarnation goes on with."""
+        self._notes = notes
         self._lock = threading.Lock()
         self._waiting: list[_Waiting] = []
 
@@ -71,6 +77,11 @@ class Outbox:
         """All up to `epoch` is out."""
         with self._lock:
             self._waiting = [waiting for waiting in self._waiting if waiting.epoch > epoch]
+
+    @property
+    def stale_notes(self) -> list[str]:
+        """What a checkpoint has to say of notes that are left of what was listed before."""
+        return [] if self._notes is None else self._notes.stale
 
     @property
     def is_owed(self) -> bool:
