@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.api.sink import OPENED
 from holdfast.checkpoint.completed import load
+from holdfast.checkpoint.fence import Fence
 from holdfast.checkpoint.files import FileSystemFiles
 from holdfast.checkpoint.staging import FileStaging
 from holdfast.checkpoint.storage import STAGED
@@ -387,6 +388,27 @@ def test_notes_of_sinks_that_the_program_lost_go(drive: Any) -> None:
     FileStaging(driver.files).note(f"{OPENED}0-1-1-0-7@gone", b"transaction")
     driver.complete(1)
     assert driver.staged == []
+
+
+def test_rows_that_another_driver_stages_while_this_one_sweeps_stay(
+    drive: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = drive()
+    given_up = rows_of(driver, "1-0")
+    staged: list[str] = []
+    check = Fence.check
+
+    def replaced_right_after(fence: Fence) -> None:
+        check(fence)
+        if not staged:
+            new = drive()
+            staged.append(rows_of(new, f"{new.fence.number}-1"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Fence, "check", replaced_right_after)
+        driver.storage.sweep_staged("1-1")
+    assert driver.staged == staged
+    assert given_up not in driver.staged
 
 
 # The end

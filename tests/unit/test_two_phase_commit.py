@@ -315,3 +315,12 @@ def test_what_cannot_be_aborted_stays_noted_and_is_tried_again(
     again.abort("1-2", 0)
     assert names("recover_and_abort") == [("recover_and_abort", "t0")] * 2
     assert again.notes() == []
+
+
+def test_one_that_cannot_be_aborted_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, Recovering("recover_and_abort t0"), "1-1")
+    desk.epoch(1)
+    desk.epoch(2)
+    desk.abort("1-2", 0)
+    aborted = [("recover_and_abort", "t0"), ("recover_and_abort", "t1")]
+    assert sorted(names("recover_and_abort")) == aborted

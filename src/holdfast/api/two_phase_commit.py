@@ -21,16 +21,19 @@ do nothing if that is committed already, and succeed in the end.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.api.functions import Function
 from holdfast.api.sink import Committer, Sink, SinkWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from holdfast.api.functions import RuntimeContext, SinkContext
     from holdfast.api.sink import CommitRequest, WriterContext
+
+T = TypeVar("T")
+"""What something is done with, one after the other."""
 
 
 class TwoPhaseCommitSinkFunction(Function, ABC):
@@ -132,21 +135,28 @@ class _TransactionCommitter(Committer):
         function.open(runtime)
 
     def commit(self, requests: Sequence[CommitRequest]) -> None:
-        failure: Exception | None = None
-        for request in requests:
-            try:
-                if request.recovered:
-                    self._function.recover_and_commit(request.committable)
-                else:
-                    self._function.commit(request.committable)
-            except Exception as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
+        _for_each(requests, self._commit)
+
+    def _commit(self, request: CommitRequest) -> None:
+        if request.recovered:
+            self._function.recover_and_commit(request.committable)
+        else:
+            self._function.commit(request.committable)
 
     def abort_opened(self, committables: Sequence[Any]) -> None:
-        for transaction in committables:
-            self._function.recover_and_abort(transaction)
+        _for_each(committables, self._function.recover_and_abort)
 
     def close(self) -> None:
         self._function.close()
+
+
+def _for_each(items: Iterable[T], call: Callable[[T], None]) -> None:
+    """Call with every item, whatever another one raises; the first error comes at the end."""
+    failure: Exception | None = None
+    for item in items:
+        try:
+            call(item)
+        except Exception as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure

@@ -24,6 +24,7 @@ from holdfast.checkpoint.files import FileSystemFiles
 from holdfast.checkpoint.open_files import open_files
 from holdfast.checkpoint.storage import TASK_OWNED
 from holdfast.checkpoint.sweep import delete_job
+from holdfast.errors import HoldfastError
 from holdfast.spark.checkpoint_draft import inline_below
 from holdfast.spark.checkpointer import Checkpointer
 from holdfast.spark.epochs import EpochOrder
@@ -316,6 +317,8 @@ class Checkpointing:
         """
         if self._checkpointer is not None:
             self._checkpointer.close()
+            if status is not None and not self._holds_fence():
+                status = None
         if self._publication is not None:
             self._publication.close(ended=status is not None)
         if self._checkpointer is None or status is None or not self.periodic:
@@ -335,6 +338,15 @@ class Checkpointing:
             delete_job(self._files, savepoint=savepoint)
         else:
             self._checkpointer.drop_staged()
+
+    def _holds_fence(self) -> bool:
+        """Whether what the job has staged and stored is certainly this driver's to delete."""
+        try:
+            self._fence.check()
+        except HoldfastError as error:
+            logger.warning("what the job has staged and stored stays as it is: %s", error)
+            return False
+        return True
 
 
 def _warn_of_repetition(plan: JobPlan) -> None:
