@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import pickle
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import pytest
@@ -13,7 +15,7 @@ from holdfast.api.two_phase_commit import TwoPhaseCommitSink
 from holdfast.checkpoint.files import FileSystemFiles
 from holdfast.checkpoint.staging import FileStaging
 from holdfast.checkpoint.storage import STAGED
-from holdfast.errors import SinkError, UserFunctionError
+from holdfast.errors import SinkError, TypeDeclarationError, UserFunctionError
 from holdfast.spark.opened_notes import OpenedNotes
 from holdfast.spark.outbox import Outbox
 from holdfast.spark.publisher import Publisher
@@ -21,7 +23,7 @@ from holdfast.state.codec import codec_for
 from tests.unit.barriers import ROWS
 from tests.unit.checkpoints import checkpoint
 from tests.unit.programs import Program
-from tests.unit.staged import LocalCalls, StagedRun
+from tests.unit.staged import LocalCalls, Notebook, StagedRun
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +43,7 @@ class Shop(TwoPhaseCommitSinkFunction):
 
     def note(self, *call: Any) -> None:
         LOG.append(call)
-        if self.fails_in == call[0] or self.fails_in == " ".join(call[:2]):
+        if self.fails_in == call[0] or self.fails_in == " ".join(map(str, call[:2])):
             raise OSError(f"no {' '.join(map(str, call))}")
 
     def open(self, ctx: Any) -> None:
@@ -70,6 +72,23 @@ class Shop(TwoPhaseCommitSinkFunction):
 
     def close(self) -> None:
         LOG.append(("close",))
+
+
+class Ticket(NamedTuple):
+    """A transaction that is more than its name."""
+
+    shop: str
+    number: int
+
+
+class _Numbers:
+    """Turns a number into bytes."""
+
+    def serialize(self, value: int) -> bytes:
+        return str(value).encode()
+
+    def deserialize(self, data: bytes) -> int:
+        return int(data)
 
 
 class Recovering(Shop):
@@ -324,3 +343,130 @@ def test_one_that_cannot_be_aborted_does_not_hold_up_the_others(tmp_path: Path) 
     desk.abort("1-2", 0)
     aborted = [("recover_and_abort", "t0"), ("recover_and_abort", "t1")]
     assert sorted(names("recover_and_abort")) == aborted
+
+
+# What transactions are in a checkpoint
+
+
+class Unnamed(Shop):
+    """A shop that does not say what its transactions are."""
+
+    transaction_type = None
+
+    def begin_transaction(self):  # type: ignore[no-untyped-def]
+        return super().begin_transaction()
+
+
+def type_of(shop: Shop) -> Any:
+    return TwoPhaseCommitSink(shop).committable_type
+
+
+def test_the_type_of_transactions_is_what_beginning_one_gives() -> None:
+    class Numbered(Unnamed):
+        def begin_transaction(self) -> Ticket:
+            return Ticket("a", 1)
+
+    assert type_of(Numbered()) is Ticket
+
+
+def test_a_type_that_is_declared_comes_before_an_annotation() -> None:
+    shop = Shop()
+    shop.transaction_type = Ticket  # type: ignore[assignment]
+    assert type_of(shop) is Ticket
+
+
+def test_transactions_without_a_type_are_refused_when_the_program_is_built() -> None:
+    stream = Program(parallelism=1).source(ROWS)
+    with pytest.raises(TypeDeclarationError, match="Unnamed does not say of what type") as caught:
+        stream.add_sink(Unnamed())
+    assert "annotate what Unnamed.begin_transaction returns" in str(caught.value)
+    assert "set it to typing.Any" in str(caught.value)
+
+
+@pytest.mark.parametrize("annotation", [Any, object, None, "Nowhere"])
+def test_an_annotation_that_says_nothing_is_none(annotation: Any) -> None:
+    class Vague(Unnamed):
+        def begin_transaction(self):  # type: ignore[no-untyped-def]
+            return "t"
+
+    Vague.begin_transaction.__annotations__["return"] = annotation
+    with pytest.raises(TypeDeclarationError, match="Vague does not say of what type"):
+        type_of(Vague())
+
+
+def test_a_type_that_cannot_be_kept_is_refused_before_the_job_runs() -> None:
+    shop = Shop()
+    shop.transaction_type = threading.Thread  # type: ignore[assignment]
+    program = Program(parallelism=1)
+    program.source(ROWS).add_sink(shop).uid("shop")
+    with pytest.raises(TypeDeclarationError, match="what sink 'Shop' puts into checkpoints"):
+        program.compile()
+
+
+@pytest.mark.parametrize(
+    ("declared", "transaction"),
+    [
+        (Ticket, Ticket("a", 7)),
+        (dict[str, int], {"number": 7}),
+        (_Numbers(), 7),
+        ("bigint", 7),
+        (Any, {7}),
+    ],
+)
+def test_transactions_come_back_as_they_were(
+    tmp_path: Path, declared: Any, transaction: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Recovering()
+    shop.transaction_type = declared
+    desk = Desk(tmp_path, shop)
+    monkeypatch.setattr(Shop, "begin_transaction", lambda self: transaction)
+    desk.epoch(1)
+    desk.publish(1)
+    desk.abort("1-2", 0)
+    assert names("commit", "recover_and_abort") == [
+        ("commit", transaction),
+        ("recover_and_abort", transaction),
+    ]
+
+
+def _spring() -> None:
+    LOG.append(("sprung",))
+
+
+class _Trap:
+    """Runs code when it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return _spring, ()
+
+
+def test_what_was_put_into_a_checkpoint_runs_no_code(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, Recovering())
+    desk.epoch(1)
+    [note] = desk.files.entries(STAGED)
+    desk.files.delete(f"{STAGED}/{note}")
+    desk.files.write_bytes(f"{STAGED}/{note}", pickle.dumps(_Trap()))
+    listed = [
+        msgspec.structs.replace(one, data=pickle.dumps(_Trap())) for one in desk.outbox.listed(1, 1)
+    ]
+    with pytest.raises(SinkError, match=r"uid 'shop'.*was written with another type"):
+        desk.publisher.publish(listed, "job", "lineage", FileStaging(desk.files))
+    desk.abort("1-2", 0)
+    assert names("sprung", "commit", "recover_and_abort") == []
+
+
+def test_what_a_sink_of_ones_own_opens_needs_a_type_too() -> None:
+    sink = Notebook(opens=True)
+    sink.committable_type = None  # type: ignore[assignment]
+    with pytest.raises(TypeDeclarationError, match="Notebook notes what its writers open"):
+        Program().source(ROWS).sink_to(sink)
+
+
+def test_a_committable_without_a_type_is_refused(tmp_path: Path) -> None:
+    sink = Notebook()
+    sink.committable_type = None  # type: ignore[assignment]
+    program = Program(parallelism=1)
+    program.source(ROWS).sink_to(sink).uid("notebook")
+    run = StagedRun(program.compile(), tmp_path, FileStaging(FileSystemFiles(str(tmp_path / "c"))))
+    with pytest.raises(SinkError, match=r"uid 'notebook'.*a committable of type list.*pickled"):
+        run.run([("a", 1)])

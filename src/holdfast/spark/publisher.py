@@ -20,11 +20,11 @@ from holdfast import faults
 from holdfast.api.graph import Kind
 from holdfast.api.sink import CommitRequest, Sink
 from holdfast.errors import HoldfastError, SinkError
+from holdfast.runtime.committable_codec import committable_codec
 from holdfast.runtime.context import SubtaskContext
 from holdfast.spark.outbox import staged_rows
 from holdfast.spark.serialization import dump_function
 from holdfast.spark.staged_frames import publish_frame
-from holdfast.state.codec import codec_for
 from holdfast.state.directories import file_name
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ class Publisher:
             by_sink[note.sink].append(note)
         for committer, operator in self._committers():
             found = by_sink.pop(file_name(operator.uid), [])
-            codec = codec_for(operator.function.committable_type)
+            codec = committable_codec(operator.function)
             data = [notes.read(note) for note in found]
             try:
                 committer.abort_opened([codec.decode(one) for one in data if one is not None])
@@ -244,7 +244,7 @@ def commit_group(group: CommitGroup) -> Exception | None:
 
 
 def _requests(group: CommitGroup, operator: OperatorPlan) -> Iterator[CommitRequest]:
-    codec = codec_for(operator.function.committable_type)
+    codec = committable_codec(operator.function)
     for one in group.committables:
         yield CommitRequest(
             codec.decode(one.data) if one.rows is None else staged_rows(one.rows),
