@@ -41,15 +41,16 @@ PER_EPOCH = 12
 class Ledger(TwoPhaseCommitSinkFunction):
     """Writes the entries of an epoch in a transaction, named by 32 hexadecimal digits."""
 
-    transaction_type = str
-
     def __init__(self, directory: str) -> None:
         """A ledger in that directory, which exists."""
         self.opened = Path(directory) / "open"
         self.committed = Path(directory) / "committed"
 
     def begin_transaction(self) -> str:
-        """Open a file under a name that no other has."""
+        """Open a file under a name that no other has.
+
+        That this gives a `str` says how checkpoints hold transactions.
+        """
         transaction = uuid.uuid4().hex
         self.file = (self.opened / transaction).open("x")
         return transaction

@@ -340,6 +340,7 @@ class Transactions(TwoPhaseCommitSinkFunction):
 class Pages(Sink):
     """Every epoch's rows as a page, numbered through on each subtask."""
 
+    committable_type = dict[str, Any]
     has_state = True
     state_type = int
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -18,10 +19,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from holdfast import Configuration, HashMapStateBackend, TwoPhaseCommitSinkFunction, faults
 from holdfast.api.checkpoint_settings import checkpoint_settings
 from holdfast.api.checkpoint_storage import FileSystemCheckpointStorage
-from holdfast.api.sink import Committer, Sink, SinkWriter
+from holdfast.api.sink import OPENED, Committer, Sink, SinkWriter
 from holdfast.checkpoint import job_storage
 from holdfast.checkpoint.completed import store_metadata
 from holdfast.checkpoint.fence import Fence
+from holdfast.checkpoint.files import FileSystemFiles
 from holdfast.checkpoint.job_storage import JobStorage
 from holdfast.errors import CheckpointStorageError, FencedError, HoldfastError
 from holdfast.spark.checkpointing import Checkpointing, RecoveryOrder
@@ -291,6 +293,18 @@ class Publishing(RuleBasedStateMachine):
 
         self.survive(refused, patched(WORLD, "refuses", subtask))
 
+    @rule(every=st.integers(1, 3), checkpoints=st.integers(1, 3), dies=st.booleans())
+    def keep_notes(self, every: int, checkpoints: int, dies: bool) -> None:
+        """Storage does not delete notes of open transactions, or not all of them."""
+        with keeping_notes(every):
+            for _ in range(checkpoints):
+                self.survive(self.driver.epoch)
+                self.survive(self.driver.checkpoint)
+            if dies:
+                self.survive(self.replace)
+                self.survive(self.driver.epoch)
+                self.survive(self.driver.checkpoint)
+
     @rule()
     def restart(self) -> None:
         self.survive(self.driver.epoch)
@@ -378,6 +392,18 @@ def failing(point: str, skipped: int, error: BaseException) -> ExitStack:
     return patched(faults, "reach", reach)
 
 
+def keeping_notes(every: int) -> ExitStack:
+    """A context in which every so manieth note is not deleted."""
+    real, asked = FileSystemFiles.delete, itertools.count(1)
+
+    def delete(files: FileSystemFiles, name: str) -> None:
+        if OPENED in name and next(asked) % every == 0:
+            raise CheckpointStorageError(f"{name}: access denied")
+        real(files, name)
+
+    return patched(FileSystemFiles, "delete", delete)
+
+
 TestPublishing = Publishing.TestCase
 TestPublishing.settings = settings(max_examples=120, stateful_step_count=7)
 
@@ -416,4 +442,13 @@ def test_output_of_a_failed_checkpoint_that_may_be_found_complete_keeps_its_id(
     job.fail_a_checkpoint("after-metadata", deleted=False)
     job.complete_too_late()
     job.replace()
+    job.teardown()
+
+
+def test_a_note_that_outlives_its_checkpoint_aborts_nothing_under_a_later_driver(
+    job: Publishing,
+) -> None:
+    job.keep_notes(1, 2, dies=True)
+    job.replace()
+    job.epoch(checkpoints=True)
     job.teardown()

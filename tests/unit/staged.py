@@ -51,6 +51,8 @@ LEAST_WORK_MS = 100
 class Notebook(Sink):
     """Notes every call; a committable is the list of its writer's elements or rows."""
 
+    committable_type = Any
+
     def __init__(
         self,
         label: str = "notebook",

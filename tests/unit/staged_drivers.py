@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
+from holdfast.checkpoint.completed import load_all
 from holdfast.checkpoint.fence import take_fence
 from holdfast.checkpoint.files import FileSystemFiles
 from holdfast.checkpoint.job_storage import JobStorage
 from holdfast.checkpoint.staging import FileStaging
 from holdfast.checkpoint.storage import STAGED
+from holdfast.errors import CorruptCheckpointError
 from holdfast.spark.epochs import EpochResult, JobIdentity
 from holdfast.spark.publication import Publication
 from holdfast.spark.publisher import Publisher
@@ -48,6 +52,8 @@ class Driver:
         self.incarnations = 0
         publisher = Publisher(None, self.plan, LocalCalls())  # type: ignore[arg-type]
         self.publication = Publication(publisher, self.files, exactly_once=exactly_once)
+        with suppress(CorruptCheckpointError):
+            self.publication.inherit(list(load_all(self.files)))
 
     def begin(self, epoch: int = 0) -> None:
         """Begin another incarnation behind `epoch`."""
@@ -78,6 +84,7 @@ class Driver:
             incarnation=self.incarnation,
             epoch=self.run.epoch,
             committables=self.publication.outbox.listed(self.run.epoch, checkpoint_id),
+            stale_notes=self.publication.outbox.stale_notes or UNSET,
         )
         self.storage.complete(metadata)
         self.storage.keep_staged(metadata)

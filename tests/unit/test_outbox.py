@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+from typing import TYPE_CHECKING
+
 import pytest
 
 from holdfast.api.sink import StagedRows
 from holdfast.checkpoint.handles import inline
 from holdfast.runtime.report import Prepared, TaskReport
 from holdfast.spark.outbox import Outbox, committables, staged_handle, staged_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def report(*texts: str, level: int = 1, subtask: int = 0, uid: str = "sink") -> TaskReport:
@@ -97,3 +104,47 @@ def test_staged_rows_are_listed_by_their_handle() -> None:
     assert one.data == b""
     assert one.rows == staged_handle(rows)
     assert staged_rows(one.rows) == rows
+
+
+# Epochs go on while a checkpoint is completed in another thread
+
+
+def test_what_is_published_while_an_epoch_hands_its_output_over_stays_published(
+    outbox: Outbox,
+) -> None:
+    def reports() -> Iterator[TaskReport]:
+        listed(outbox, 3, 7)
+        outbox.published(3)
+        yield report("e4")
+
+    outbox.add(4, reports())
+    assert listed(outbox, 9, 8) == [("e4", 4, 8)]
+
+
+def test_output_that_comes_while_other_output_is_published_is_listed_once() -> None:
+    outbox, epochs, everything_added = Outbox(), 20_000, threading.Event()
+
+    def add_all() -> None:
+        for epoch in range(1, epochs + 1):
+            outbox.add(epoch, [report(str(epoch))])
+        everything_added.set()
+
+    taken: list[int] = []
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    adding = threading.Thread(target=add_all)
+    try:
+        adding.start()
+        checkpoint_id = 0
+        while True:
+            last = everything_added.is_set()
+            checkpoint_id += 1
+            found = outbox.listed(epochs, checkpoint_id)
+            taken += [one.epoch for one in found]
+            outbox.published(max((one.epoch for one in found), default=0))
+            if last:
+                break
+    finally:
+        sys.setswitchinterval(interval)
+        adding.join()
+    assert taken == list(range(1, epochs + 1))

@@ -13,8 +13,9 @@ from holdfast.checkpoint.completed import load
 from holdfast.checkpoint.files import FileSystemFiles
 from holdfast.checkpoint.staging import FileStaging
 from holdfast.errors import FencedError, SinkError
-from holdfast.spark.checkpointing import Checkpointing, RecoveryOrder
+from holdfast.spark.checkpointing import Checkpointing, JobEnding, RecoveryOrder
 from holdfast.spark.epochs import JobIdentity
+from holdfast.spark.statistics import JobStatus
 from tests.unit.staged import CALLS, LocalCalls, calls, forget
 from tests.unit.staged_drivers import Driver, driver_maker, published
 
@@ -218,3 +219,21 @@ def test_a_driver_that_lost_its_fence_recovers_nothing(drive: Any, tmp_path: Pat
         checkpointing.restore(JobIdentity("job", "Job", str(tmp_path / "local"), "2-2"))
     assert published() == []
     checkpointing.close(None)
+
+
+@pytest.mark.parametrize("status", [one for one in JobStatus if one.is_terminal])
+def test_a_driver_that_lost_its_fence_and_does_not_know_it_leaves_all_of_the_next_one(
+    drive: Any, tmp_path: Path, status: JobStatus
+) -> None:
+    checkpointing = Checkpointing("job", HashMapStateBackend(), settings(tmp_path), RecoveryOrder())
+    probe: Any = drive(files=FileSystemFiles(str(tmp_path / "all" / "job")))
+    checkpointing.open(None, probe.plan, LocalCalls(), lambda failure: None)  # type: ignore[arg-type]
+    job = JobIdentity("job", "Job", str(tmp_path / "local"), "2-1")
+    checkpointing.begin(job, checkpointing.restore(job), tmp_path / "query", {})
+    newer = drive(files=probe.files)
+    newer.begin()
+    newer.epoch(1)
+    metadata = newer.stored(1)
+    checkpointing.close(JobEnding("job", status, lasting_id=True))
+    assert calls("clean_up") == []
+    assert load(newer.files, 1) == metadata

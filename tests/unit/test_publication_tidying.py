@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from holdfast.api.sink import OPENED
 from holdfast.checkpoint.completed import load
+from holdfast.checkpoint.fence import Fence
+from holdfast.checkpoint.files import FileSystemFiles
 from holdfast.checkpoint.staging import FileStaging
 from holdfast.checkpoint.storage import STAGED
 from holdfast.errors import CheckpointStorageError
@@ -190,39 +193,180 @@ def test_what_epochs_behind_the_checkpoint_had_open_is_aborted_later(drive: Any)
     assert opened(driver) == []
 
 
-@pytest.mark.parametrize("published_before", [False, True])
-def test_what_was_committed_is_never_aborted_though_its_driver_died_before_it_tidied_up(
-    drive: Any, published_before: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old = drive(opens=True)
-    old.begin()
-    old.epoch(1)
-    metadata = old.stored(1)
-    if published_before:
-        with monkeypatch.context() as patched:
-            patched.setattr(old.publication, "_tidy", lambda *_: None)
-            old.publish(metadata)
-    old.epoch(2)
-    lost = opened(old)[1]
-    new = drive(opens=True)
-    new.recover(metadata)
-    new.epoch(3)
-    new.complete(2)
-    assert aborted() == [lost]
+class Undeletable:
+    """Files whose notes are not deleted; those of one epoch, or all."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, part: str = OPENED) -> None:
+        self._real, self._part = FileSystemFiles.delete, part
+        monkeypatch.setattr(FileSystemFiles, "delete", lambda files, name: self(files, name))
+
+    def __call__(self, files: FileSystemFiles, name: str) -> None:
+        if OPENED in name and self._part in name:
+            raise CheckpointStorageError(f"{name}: access denied")
+        self._real(files, name)
 
 
-def test_what_was_committed_is_never_aborted_though_this_driver_could_not_tidy_up(
+def test_notes_are_gone_before_anything_is_published(
     drive: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = drive(opens=True)
     driver.begin()
     driver.epoch(1)
+    seen: list[list[str]] = []
+    committer = "tests.unit.staged.NotebookCommitter.commit"
+    monkeypatch.setattr(committer, lambda self, requests: seen.append(opened(driver)))
+    metadata = driver.complete(1)
+    forget()
+    other = drive(opens=True)
+    other.recover(metadata)
+    assert seen == [[], []]
+
+
+@pytest.mark.parametrize("undeleted", ["1-1-1-0-", "1-1-2-0-", OPENED])
+def test_what_was_committed_is_never_aborted_though_its_note_is_not_deleted(
+    drive: Any, undeleted: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = drive(opens=True)
+    driver.begin()
+    driver.epoch(1)
+    driver.epoch(2)
     with monkeypatch.context() as patched:
-        patched.setattr(driver.publication, "_tidy", lambda *_: None)
-        metadata = driver.complete(1)
-    driver.recover(metadata)
+        Undeletable(patched, undeleted)
+        driver.complete(1)
+        assert published() == [(1, [1]), (1, [2])]
+        assert opened(driver) == [name for name in opened(driver) if undeleted in OPENED + name]
+        driver.epoch(3)
+        driver.complete(2)
+        driver.recover(load(driver.files, 2))
+        driver.complete(3)
+    assert "were not deleted, which is tried again" in caplog.text
+    driver.complete(4)
+    assert aborted() == []
+    assert opened(driver) == []
+
+
+@pytest.mark.parametrize("published_before", [False, True])
+@pytest.mark.parametrize("undeleted", ["nothing", OPENED])
+def test_what_was_committed_is_never_aborted_though_its_driver_died_before_it_tidied_up(
+    drive: Any, published_before: bool, undeleted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = drive(opens=True)
+    old.begin()
+    old.epoch(1)
+    metadata = old.stored(1)
+    Undeletable(monkeypatch, undeleted)
+    if published_before:
+        old.publish(metadata)
+    old.epoch(2)
+    lost = opened(old)[-1]
+    new = drive(opens=True)
+    new.recover(metadata)
+    new.epoch(3)
+    new.complete(2)
+    assert set(aborted()) == {lost}
+
+
+def test_what_was_committed_is_never_aborted_though_no_checkpoint_is_left_that_listed_it(
+    drive: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = drive(opens=True)
+    first.begin()
+    first.epoch(1)
+    [committed] = opened(first)
+    with monkeypatch.context() as patched:
+        Undeletable(patched)
+        metadata = first.complete(1)
+        for number in (2, 3):
+            driver = drive(opens=True)
+            driver.recover(metadata)
+            driver.epoch(number)
+            metadata = driver.complete(number)
+            driver.storage.delete(number - 1)
+        assert committed in opened(driver)
+    last = drive(opens=True)
+    last.recover(metadata)
+    last.epoch(4)
+    last.complete(4)
+    assert aborted() == []
+    assert opened(last) == []
+    last.complete(5)
+    assert load(last.files, 5).stale_notes is UNSET
+
+
+@pytest.mark.parametrize("same_driver", [False, True])
+def test_what_was_committed_is_never_aborted_though_the_job_goes_back_behind_it(
+    drive: Any, same_driver: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = drive(opens=True)
+    driver.begin()
+    driver.epoch(1)
+    before = driver.complete(1)
+    driver.epoch(2)
+    with monkeypatch.context() as patched:
+        Undeletable(patched)
+        driver.complete(2)
+        driver.epoch(3)
+        lost = opened(driver)[-1]
+        if not same_driver:
+            driver = drive(opens=True)
+        driver.recover(before)
+        driver.epoch(2)
+        driver.complete(3)
+        driver.storage.delete(2)
+        driver.complete(4)
+    assert set(aborted()) == {lost}
+
+
+def test_what_a_checkpoint_in_doubt_lists_is_not_aborted_while_it_may_be_found(drive: Any) -> None:
+    driver = drive(opens=True)
+    first = in_doubt(driver)
+    [doubtful] = opened(driver)
+    driver.recover(first)
+    driver.complete(3)
+    assert aborted() == []
+    driver.storage.delete(2)
+    driver.complete(4)
+    assert aborted() == [doubtful]
+
+
+def test_nothing_is_aborted_while_a_complete_checkpoint_cannot_be_read(
+    drive: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = drive(opens=True)
+    old.begin()
+    old.epoch(1)
+    old.stored(1)
+    (old.tmp_path / "checkpoints" / "chk-1" / "_metadata").write_bytes(b"damaged")
+    driver = drive(opens=True)
+    driver.begin()
+    driver.epoch(2)
     driver.complete(2)
     assert aborted() == []
+    assert "chk-1/_metadata" in caplog.text
+    assert "nothing that writers have left open is aborted" in caplog.text
+    assert len(calls("clean_up")) == 1
+
+
+def test_a_driver_that_is_replaced_while_it_publishes_leaves_all_of_the_next_one(
+    drive: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = drive(opens=True)
+    old.begin()
+    old.epoch(1)
+    metadata = old.stored(1)
+    rows: list[str] = []
+
+    def replaced(self: Any, requests: Any) -> None:
+        new = drive(opens=True)
+        new.begin()
+        new.epoch(2)
+        rows.append(rows_of(new, new.incarnation))
+
+    monkeypatch.setattr("tests.unit.staged.NotebookCommitter.commit", replaced)
+    old.publish(metadata)
+    assert aborted() == []
+    assert calls("clean_up") == []
+    assert [name for name in old.staged if not name.startswith(OPENED)] == rows
 
 
 def test_what_could_not_be_aborted_is_tried_again_with_the_next_checkpoint(drive: Any) -> None:
@@ -244,6 +388,27 @@ def test_notes_of_sinks_that_the_program_lost_go(drive: Any) -> None:
     FileStaging(driver.files).note(f"{OPENED}0-1-1-0-7@gone", b"transaction")
     driver.complete(1)
     assert driver.staged == []
+
+
+def test_rows_that_another_driver_stages_while_this_one_sweeps_stay(
+    drive: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = drive()
+    given_up = rows_of(driver, "1-0")
+    staged: list[str] = []
+    check = Fence.check
+
+    def replaced_right_after(fence: Fence) -> None:
+        check(fence)
+        if not staged:
+            new = drive()
+            staged.append(rows_of(new, f"{new.fence.number}-1"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Fence, "check", replaced_right_after)
+        driver.storage.sweep_staged("1-1")
+    assert driver.staged == staged
+    assert given_up not in driver.staged
 
 
 # The end

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import pickle
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import pytest
@@ -13,14 +15,15 @@ from holdfast.api.two_phase_commit import TwoPhaseCommitSink
 from holdfast.checkpoint.files import FileSystemFiles
 from holdfast.checkpoint.staging import FileStaging
 from holdfast.checkpoint.storage import STAGED
-from holdfast.errors import SinkError, UserFunctionError
+from holdfast.errors import SinkError, TypeDeclarationError, UserFunctionError
+from holdfast.spark.opened_notes import OpenedNotes
 from holdfast.spark.outbox import Outbox
 from holdfast.spark.publisher import Publisher
 from holdfast.state.codec import codec_for
 from tests.unit.barriers import ROWS
 from tests.unit.checkpoints import checkpoint
 from tests.unit.programs import Program
-from tests.unit.staged import LocalCalls, StagedRun
+from tests.unit.staged import LocalCalls, Notebook, StagedRun
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,21 +36,21 @@ LOG: list[Any] = []
 class Shop(TwoPhaseCommitSinkFunction):
     """Notes every call; a transaction is a name."""
 
-    transaction_type = str
+    transaction_type: Any = str
 
     def __init__(self, fails_in: str = "") -> None:
         self.fails_in = fails_in
 
     def note(self, *call: Any) -> None:
         LOG.append(call)
-        if self.fails_in == call[0] or self.fails_in == " ".join(call[:2]):
+        if self.fails_in == call[0] or self.fails_in == " ".join(map(str, call[:2])):
             raise OSError(f"no {' '.join(map(str, call))}")
 
     def open(self, ctx: Any) -> None:
         self.subtask = ctx.get_index_of_this_subtask()
         LOG.append(("open", self.subtask))
 
-    def begin_transaction(self) -> str:
+    def begin_transaction(self) -> Any:
         begun = sum(call[0] == "begin" for call in LOG)
         self.note("begin", f"t{begun}")
         return f"t{begun}"
@@ -71,6 +74,23 @@ class Shop(TwoPhaseCommitSinkFunction):
         LOG.append(("close",))
 
 
+class Ticket(NamedTuple):
+    """A transaction that is more than its name."""
+
+    shop: str
+    number: int
+
+
+class _Numbers:
+    """Turns a number into bytes."""
+
+    def serialize(self, value: int) -> bytes:
+        return str(value).encode()
+
+    def deserialize(self, data: bytes) -> int:
+        return int(data)
+
+
 class Recovering(Shop):
     def recover_and_commit(self, transaction: Any) -> None:
         self.note("recover_and_commit", transaction)
@@ -91,6 +111,16 @@ class Desk:
         )
         self.publisher = Publisher(None, self.run.plan, LocalCalls())  # type: ignore[arg-type]
         self.outbox = Outbox()
+        self.opened = OpenedNotes(self.files)
+
+    def forget(self, metadata: CheckpointMetadata) -> None:
+        """A checkpoint is complete, and lists its transactions."""
+        self.opened.listed([metadata])
+        self.opened.drop_listed()
+
+    def abort(self, incarnation: str, epoch: int) -> None:
+        """Abort what was left open, as seen from an incarnation whose epoch is complete."""
+        self.publisher.abort_opened(self.opened, self.opened.orphans(incarnation, epoch))
 
     def epoch(self, *numbers: int) -> None:
         self.run.run([("a", n) for n in numbers])
@@ -248,7 +278,7 @@ def test_what_processes_left_open_is_aborted(tmp_path: Path) -> None:
     with pytest.raises(UserFunctionError):
         desk.epoch(1)
     LOG.clear()
-    desk.publisher.abort_opened(desk.files, "1-2", 0)
+    desk.abort("1-2", 0)
     assert LOG == [("open", 0), ("recover_and_abort", "t0"), ("close",)]
     assert desk.notes() == []
 
@@ -257,7 +287,7 @@ def test_what_the_present_incarnation_has_open_is_left_alone(tmp_path: Path) -> 
     desk = Desk(tmp_path, Recovering())
     for number in range(3):
         desk.epoch(number)
-    desk.publisher.abort_opened(desk.files, "1-1", 0)
+    desk.abort("1-1", 0)
     assert names("recover_and_abort", "abort") == []
     assert len(desk.notes()) == 3
 
@@ -266,9 +296,9 @@ def test_what_was_published_is_no_longer_taken_for_open(tmp_path: Path) -> None:
     desk = Desk(tmp_path, Recovering())
     for number in range(3):
         desk.epoch(number)
-    desk.publisher.forget_opened(desk.files, desk.metadata(2))
+    desk.forget(desk.metadata(2))
     assert [name.rsplit("-", 3)[1] for name in desk.notes()] == ["3"]
-    desk.publisher.abort_opened(desk.files, "1-1", 2)
+    desk.abort("1-1", 2)
     assert names("recover_and_abort", "abort") == []
 
 
@@ -278,9 +308,9 @@ def test_what_an_attempt_left_open_whose_place_another_one_took_is_aborted(tmp_p
     [note] = desk.notes()
     lost = f"{note}0"
     desk.files.write_bytes(f"{STAGED}/{lost}@shop", codec_for(str).encode("lost"))
-    desk.publisher.forget_opened(desk.files, desk.metadata(1))
+    desk.forget(desk.metadata(1))
     assert desk.notes() == [lost]
-    desk.publisher.abort_opened(desk.files, "1-1", 1)
+    desk.abort("1-1", 1)
     assert names("recover_and_abort", "abort") == [("recover_and_abort", "lost")]
     assert desk.notes() == []
 
@@ -288,7 +318,7 @@ def test_what_an_attempt_left_open_whose_place_another_one_took_is_aborted(tmp_p
 def test_incarnations_whose_names_begin_alike_are_told_apart(tmp_path: Path) -> None:
     Desk(tmp_path, Recovering(), "1-1-ab").epoch(1)
     desk = Desk(tmp_path, Recovering(), "1-1")
-    desk.publisher.abort_opened(desk.files, "1-1", 0)
+    desk.abort("1-1", 0)
     assert names("recover_and_abort") == [("recover_and_abort", "t0")]
 
 
@@ -297,10 +327,146 @@ def test_what_cannot_be_aborted_stays_noted_and_is_tried_again(
 ) -> None:
     Desk(tmp_path, Recovering()).epoch(1)
     failing = Desk(tmp_path, Recovering("recover_and_abort"), "1-2")
-    failing.publisher.abort_opened(failing.files, "1-2", 0)
+    failing.abort("1-2", 0)
     assert "could not abort what is open: no recover_and_abort t0" in caplog.text
     assert len(failing.notes()) == 1
     again = Desk(tmp_path, Recovering(), "1-2")
-    again.publisher.abort_opened(again.files, "1-2", 0)
+    again.abort("1-2", 0)
     assert names("recover_and_abort") == [("recover_and_abort", "t0")] * 2
     assert again.notes() == []
+
+
+def test_one_that_cannot_be_aborted_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, Recovering("recover_and_abort t0"), "1-1")
+    desk.epoch(1)
+    desk.epoch(2)
+    desk.abort("1-2", 0)
+    aborted = [("recover_and_abort", "t0"), ("recover_and_abort", "t1")]
+    assert sorted(names("recover_and_abort")) == aborted
+
+
+# What transactions are in a checkpoint
+
+
+class Unnamed(Shop):
+    """A shop that does not say what its transactions are."""
+
+    transaction_type = None
+
+    def begin_transaction(self):
+        return super().begin_transaction()
+
+
+def type_of(shop: Shop) -> Any:
+    return TwoPhaseCommitSink(shop).committable_type
+
+
+def test_the_type_of_transactions_is_what_beginning_one_gives() -> None:
+    class Numbered(Unnamed):
+        def begin_transaction(self) -> Ticket:
+            return Ticket("a", 1)
+
+    assert type_of(Numbered()) is Ticket
+
+
+def test_a_type_that_is_declared_comes_before_an_annotation() -> None:
+    shop = Shop()
+    shop.transaction_type = Ticket
+    assert type_of(shop) is Ticket
+
+
+def test_transactions_without_a_type_are_refused_when_the_program_is_built() -> None:
+    stream = Program(parallelism=1).source(ROWS)
+    with pytest.raises(TypeDeclarationError, match="Unnamed does not say of what type") as caught:
+        stream.add_sink(Unnamed())
+    assert "annotate what Unnamed.begin_transaction returns" in str(caught.value)
+    assert "set it to typing.Any" in str(caught.value)
+
+
+@pytest.mark.parametrize("annotation", [Any, object, None, "Nowhere"])
+def test_an_annotation_that_says_nothing_is_none(annotation: Any) -> None:
+    class Vague(Unnamed):
+        def begin_transaction(self):
+            return "t"
+
+    Vague.begin_transaction.__annotations__["return"] = annotation
+    with pytest.raises(TypeDeclarationError, match="Vague does not say of what type"):
+        type_of(Vague())
+
+
+def test_a_type_that_cannot_be_kept_is_refused_before_the_job_runs() -> None:
+    shop = Shop()
+    shop.transaction_type = threading.Thread
+    program = Program(parallelism=1)
+    program.source(ROWS).add_sink(shop).uid("shop")
+    with pytest.raises(TypeDeclarationError, match="what sink 'Shop' puts into checkpoints"):
+        program.compile()
+
+
+@pytest.mark.parametrize(
+    ("declared", "transaction"),
+    [
+        (Ticket, Ticket("a", 7)),
+        (dict[str, int], {"number": 7}),
+        (_Numbers(), 7),
+        ("bigint", 7),
+        (Any, {7}),
+    ],
+)
+def test_transactions_come_back_as_they_were(
+    tmp_path: Path, declared: Any, transaction: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Recovering()
+    shop.transaction_type = declared
+    desk = Desk(tmp_path, shop)
+    monkeypatch.setattr(Shop, "begin_transaction", lambda self: transaction)
+    desk.epoch(1)
+    desk.publish(1)
+    desk.abort("1-2", 0)
+    assert names("commit", "recover_and_abort") == [
+        ("commit", transaction),
+        ("recover_and_abort", transaction),
+    ]
+
+
+def _spring() -> None:
+    LOG.append(("sprung",))
+
+
+class _Trap:
+    """Runs code when it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return _spring, ()
+
+
+def test_what_was_put_into_a_checkpoint_runs_no_code(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, Recovering())
+    desk.epoch(1)
+    [note] = desk.files.entries(STAGED)
+    desk.files.delete(f"{STAGED}/{note}")
+    desk.files.write_bytes(f"{STAGED}/{note}", pickle.dumps(_Trap()))
+    listed = [
+        msgspec.structs.replace(one, data=pickle.dumps(_Trap())) for one in desk.outbox.listed(1, 1)
+    ]
+    with pytest.raises(SinkError, match=r"uid 'shop'.*was written with another type"):
+        desk.publisher.publish(listed, "job", "lineage", FileStaging(desk.files))
+    desk.abort("1-2", 0)
+    assert names("sprung", "commit", "recover_and_abort") == []
+
+
+def test_what_a_sink_of_ones_own_opens_needs_a_type_too() -> None:
+    sink = Notebook(opens=True)
+    sink.committable_type = None  # type: ignore[assignment]
+    with pytest.raises(TypeDeclarationError, match="Notebook notes what its writers open"):
+        Program().source(ROWS).sink_to(sink)
+
+
+def test_a_committable_without_a_type_is_refused(tmp_path: Path) -> None:
+    sink = Notebook()
+    sink.committable_type = None  # type: ignore[assignment]
+    program = Program(parallelism=1)
+    program.source(ROWS).sink_to(sink).uid("notebook")
+    run = StagedRun(program.compile(), tmp_path, FileStaging(FileSystemFiles(str(tmp_path / "c"))))
+    with pytest.raises(SinkError, match=r"uid 'notebook'.*a committable of type list.*pickled"):
+        run.run([("a", 1)])

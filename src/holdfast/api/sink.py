@@ -257,7 +257,11 @@ class Sink(ABC):
     """Where a stream ends: writes in the tasks, publishes in a second step."""
 
     committable_type: Any = None
-    """Type of the committables, as for a state; pickled if there is none."""
+    """Type of the committables, as for a state; staged rows need none.
+
+    `Any` has them pickled: then code runs when a checkpoint is read, and whoever can write to
+    checkpoint storage decides which.
+    """
     takes_rows = False
     """Whether its writers are handed Arrow record batches instead of elements."""
     notes_opened = False

@@ -251,6 +251,11 @@ class DataStream(StreamOperator):
                 f"sink_to takes a Sink or a SparkSink, not {type(sink).__name__}; "
                 "add_sink takes a SinkFunction, foreach_batch a function of a DataFrame"
             )
+        if sink.notes_opened and sink.committable_type is None:
+            raise TypeDeclarationError(
+                f"{sink.name} notes what its writers open, and does not say of what type that is; "
+                "set committable_type on it, as for a state, or to typing.Any to have it pickled"
+            )
         if sink.takes_rows:
             self._check_typed(f"a {sink.name}")
             sink.check(self.type.schema)

@@ -1,7 +1,7 @@
 """A sink function with transactions of its own.
 
     class Orders(TwoPhaseCommitSinkFunction):
-        def begin_transaction(self):             # on every subtask, in every epoch with elements
+        def begin_transaction(self) -> str:      # on every subtask, in every epoch with elements
             return self.client.begin()
         def invoke(self, transaction, value, context):
             self.client.put(transaction, value)
@@ -12,32 +12,44 @@
         def abort(self, transaction):
             self.client.abort(transaction)
 
-A transaction is any object that names it; it is pickled, or encoded as
-`transaction_type` says. `commit` runs on another copy of the function than `invoke`,
-perhaps in another process, perhaps twice: it must find the transaction by its name,
-do nothing if that is committed already, and succeed in the end.
+A transaction is any object that names it. It goes into checkpoints, encoded by its type:
+what `begin_transaction` is annotated with, or what `transaction_type` says. `commit` runs
+on another copy of the function than `invoke`, perhaps in another process, perhaps twice:
+it must find the transaction by its name, do nothing if that is committed already, and
+succeed in the end.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.api.functions import Function
 from holdfast.api.sink import Committer, Sink, SinkWriter
+from holdfast.api.types import return_annotation
+from holdfast.errors import TypeDeclarationError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from holdfast.api.functions import RuntimeContext, SinkContext
     from holdfast.api.sink import CommitRequest, WriterContext
+
+T = TypeVar("T")
+"""What something is done with, one after the other."""
 
 
 class TwoPhaseCommitSinkFunction(Function, ABC):
     """Writes every epoch in a transaction, which is committed with its checkpoint."""
 
     transaction_type: Any = None
-    """Type of the transactions, as for a state; pickled if there is none."""
+    """Type of the transactions, as for a state; if there is none, the annotation says it.
+
+    That is a builtin, a container, a dataclass, `NamedTuple`, `TypedDict` or `msgspec.Struct`, a
+    Spark or Arrow type, or an object with `serialize` and `deserialize`. `Any` has transactions
+    pickled: then code runs when a checkpoint is read, and whoever can write to checkpoint
+    storage decides which.
+    """
 
     @abstractmethod
     def begin_transaction(self) -> Any:
@@ -77,9 +89,13 @@ class TwoPhaseCommitSink(Sink):
     notes_opened = True
 
     def __init__(self, function: TwoPhaseCommitSinkFunction) -> None:
-        """The sink of `function`."""
+        """The sink of `function`.
+
+        Raises:
+            TypeDeclarationError: The type of its transactions is not known.
+        """
         self.function = function
-        self.committable_type = function.transaction_type
+        self.committable_type = _transaction_type(function)
 
     @property
     def name(self) -> str:
@@ -93,6 +109,22 @@ class TwoPhaseCommitSink(Sink):
     def create_committer(self, runtime: RuntimeContext) -> Committer:
         """A committer that has its own copy of the function."""
         return _TransactionCommitter(self.function, runtime)
+
+
+def _transaction_type(function: TwoPhaseCommitSinkFunction) -> Any:
+    if function.transaction_type is not None:
+        return function.transaction_type
+    annotation = return_annotation(function.begin_transaction)
+    if annotation in (None, Any, object):
+        name = type(function).__name__
+        raise TypeDeclarationError(
+            f"{name} does not say of what type its transactions are, and checkpoints hold them; "
+            f"annotate what {name}.begin_transaction returns, or set {name}.transaction_type to a "
+            "builtin, a dataclass, a NamedTuple, a TypedDict, a Spark type or an object with "
+            "serialize and deserialize. To have transactions pickled, so that code runs when a "
+            "checkpoint is read, set it to typing.Any"
+        )
+    return annotation
 
 
 class _TransactionWriter(SinkWriter):
@@ -132,21 +164,28 @@ class _TransactionCommitter(Committer):
         function.open(runtime)
 
     def commit(self, requests: Sequence[CommitRequest]) -> None:
-        failure: Exception | None = None
-        for request in requests:
-            try:
-                if request.recovered:
-                    self._function.recover_and_commit(request.committable)
-                else:
-                    self._function.commit(request.committable)
-            except Exception as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
+        _for_each(requests, self._commit)
+
+    def _commit(self, request: CommitRequest) -> None:
+        if request.recovered:
+            self._function.recover_and_commit(request.committable)
+        else:
+            self._function.commit(request.committable)
 
     def abort_opened(self, committables: Sequence[Any]) -> None:
-        for transaction in committables:
-            self._function.recover_and_abort(transaction)
+        _for_each(committables, self._function.recover_and_abort)
 
     def close(self) -> None:
         self._function.close()
+
+
+def _for_each(items: Iterable[T], call: Callable[[T], None]) -> None:
+    """Call with every item, whatever another one raises; the first error comes at the end."""
+    failure: Exception | None = None
+    for item in items:
+        try:
+            call(item)
+        except Exception as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure

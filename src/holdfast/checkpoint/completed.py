@@ -8,6 +8,7 @@ still have completed one with a high id, upon state that the job no longer stand
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +25,8 @@ from holdfast.checkpoint.storage import metadata_name
 from holdfast.errors import CheckpointStorageError, CorruptCheckpointError, RestoreError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from holdfast.checkpoint.fence import Fence
     from holdfast.checkpoint.metadata import CheckpointMetadata
     from holdfast.checkpoint.storage import JobCheckpointFiles, NamedFiles
@@ -102,6 +105,19 @@ def load(files: NamedFiles, checkpoint_id: int) -> CheckpointMetadata:
             "here; a checkpoint cannot be moved: restore it from where it was written"
         )
     return metadata
+
+
+def load_all(files: NamedFiles) -> Iterator[CheckpointMetadata]:
+    """Metadata of every complete checkpoint, in the order of ids.
+
+    Raises:
+        CorruptCheckpointError: One of them cannot be used.
+    """
+    for checkpoint_id in checkpoint_ids(files):
+        if files.exists(metadata_name(checkpoint_id)):
+            # It may be deleted meanwhile.
+            with suppress(RestoreError):
+                yield load(files, checkpoint_id)
 
 
 def load_newest(files: NamedFiles) -> tuple[CheckpointMetadata | None, list[Refusal]]:

@@ -90,14 +90,15 @@ class JobStorage:
 
     def sweep_staged(self, incarnation: str | None) -> None:
         """Remove what incarnations other than this one have staged and no checkpoint needs."""
-        self._fence.check()
         with self._lock:
             in_use = self._staged.in_use
-        # Notes go when what they speak of is published, or aborted.
+        # Notes go when what they speak of is listed by a checkpoint, or aborted.
         kept = (OPENED,) if incarnation is None else (OPENED, f"{incarnation}-")
-        for name in self.files.entries(STAGED):
-            path = f"{STAGED}/{name}"
-            if not name.startswith(kept) and path not in in_use:
+        found = [name for name in self.files.entries(STAGED) if not name.startswith(kept)]
+        # Looked at only now: what another driver stages comes after its fence.
+        self._fence.check()
+        for path in (f"{STAGED}/{name}" for name in found):
+            if path not in in_use:
                 self.files.delete(path)
 
     def complete(self, metadata: CheckpointMetadata) -> None:

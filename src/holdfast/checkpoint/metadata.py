@@ -158,6 +158,8 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
     sources: list[SourceSnapshot] = []
     committables: list[Committable] = []
     """Output to be published, in the order of epochs."""
+    stale_notes: list[str] | UnsetType = UNSET
+    """Notes of what writers had opened that earlier checkpoints list, and storage still holds."""
     channel_state: list[ChannelState] = []
     """Input to be processed before any other, in the order it came."""
     spark: dict[str, Any] = {}

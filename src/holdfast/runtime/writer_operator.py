@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.api.sink import OPENED, StagedRows, WriterContext
 from holdfast.errors import HoldfastError
+from holdfast.runtime.committable_codec import committable_codec
 from holdfast.runtime.operators import Operator, Reported
 from holdfast.runtime.report import Prepared
-from holdfast.state.codec import codec_for
 from holdfast.state.directories import file_name
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class WriterOperator(Operator):
 
     def _bind(self) -> Callable[..., Any]:
         sink: Sink = self._function
-        self._codec = codec_for(sink.committable_type)
+        self._codec = committable_codec(sink)
         epoch, plan = self._epoch, self.plan
         staging = epoch.staging if epoch.exactly_once else None
         context = WriterContext(

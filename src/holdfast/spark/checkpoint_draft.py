@@ -217,6 +217,7 @@ class CheckpointDraft:
             ],
             sources=sources,
             committables=self.outbox.listed(self._epoch, checkpoint_id),
+            stale_notes=self.outbox.stale_notes or UNSET,
             channel_state=[
                 ChannelState(
                     uid=left.uid,

@@ -233,6 +233,8 @@ class Checkpointing:
             _warn_of_repetition(plan)
         restorer = self._restorer
         self._fence = take_fence(self._files)
+        completed = [] if restorer is None else restorer.completed()
+        self._publication.inherit(completed)
         taker = Checkpointer if self.periodic else SavepointTaker
         self._checkpointer = taker(
             plan,
@@ -240,7 +242,7 @@ class Checkpointing:
             self._files,
             self._fence,
             calls,
-            [] if restorer is None else restorer.completed(),
+            completed,
             1 if restorer is None else restorer.next_id(),
             on_failure,
             self._publication,
@@ -365,6 +367,8 @@ class Checkpointing:
         """The job has ended; None if another run, or another driver, goes on with it."""
         if self._checkpointer is not None:
             self._checkpointer.close()
+            if ending is not None and not self._holds_fence():
+                ending = None
         if self._publication is not None:
             self._publication.close(ended=ending is not None)
         if self._checkpointer is None or ending is None or not self.periodic:
@@ -378,7 +382,6 @@ class Checkpointing:
                 self._files.root,
             )
         elif ending.deletes(self._settings.retention):
-            self._fence.check()
             self._note(ending)
             delete_job(self._files)
         else:
@@ -392,6 +395,15 @@ class Checkpointing:
             note_finished(self._files, ending.job_name, SystemClock().now_ms())
         else:
             forget_ending(self._files)
+
+    def _holds_fence(self) -> bool:
+        """Whether what the job has staged and stored is certainly this driver's to delete."""
+        try:
+            self._fence.check()
+        except HoldfastError as error:
+            logger.warning("what the job has staged and stored stays as it is: %s", error)
+            return False
+        return True
 
 
 def _warn_of_repetition(plan: JobPlan) -> None:

@@ -18,6 +18,7 @@ from holdfast.api.parallelism import check_parallelism, default_max_parallelism
 from holdfast.api.sink import Sink
 from holdfast.api.types import StreamType
 from holdfast.errors import JobGraphError
+from holdfast.runtime.committable_codec import committable_codec
 from holdfast.runtime.plan import (
     Channel,
     KeyPlan,
@@ -138,6 +139,9 @@ def compile_job(graph: JobGraph, settings: Settings) -> JobPlan:
             "the job has no operators, so there is nothing to run; build a stream from a source "
             "and end it with sink_to, add_sink, foreach_batch, print or execute_and_collect"
         )
+    for node in graph.nodes:
+        if node.kind is Kind.WRITER:
+            committable_codec(node.function)
     return _Compiler(graph, settings).plan()
 
 

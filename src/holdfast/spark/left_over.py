@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.handles import FileHandle
@@ -20,23 +21,28 @@ logger = logging.getLogger("holdfast")
 
 
 class LeftOver:
-    """What one incarnation has kept of its input; guarded by the checkpointer's lock."""
+    """What one incarnation has kept of its input; serves the epochs' thread and all others."""
 
     def __init__(self) -> None:
         """Nothing yet."""
+        self._lock = threading.Lock()
         self._files: set[str] = set()
         self._waiting: set[str] = set()
 
     def taken(self, channel_rows: Iterable[ChannelRows]) -> None:
         """An epoch has ended, and this is left over now."""
         handles = (left.rows.handle for left in channel_rows)
-        self._waiting = {handle.path for handle in handles if isinstance(handle, FileHandle)}
-        self._files |= self._waiting
+        waiting = {handle.path for handle in handles if isinstance(handle, FileHandle)}
+        with self._lock:
+            self._waiting = waiting
+            self._files |= waiting
 
     def done(self, metadata: CheckpointMetadata) -> set[str]:
         """Files that nobody needs any more, now that this checkpoint is complete."""
-        kept = self._files & (paths_of(metadata) | self._waiting)
-        done, self._files = self._files - kept, kept
+        listed = paths_of(metadata)
+        with self._lock:
+            kept = self._files & (listed | self._waiting)
+            done, self._files = self._files - kept, kept
         return done
 
 

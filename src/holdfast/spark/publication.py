@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 from holdfast import faults
 from holdfast.checkpoint.staging import FileStaging
+from holdfast.errors import CorruptCheckpointError
 from holdfast.spark.epochs import Delivery
+from holdfast.spark.opened_notes import OpenedNotes
 from holdfast.spark.outbox import Outbox, committables
 
 if TYPE_CHECKING:
@@ -62,7 +64,8 @@ class Publication:
         self._job: JobIdentity | None = None
         self._failed = False
         """Whether the last publication has not come to its end."""
-        self.outbox = Outbox(self._lineage)
+        self._notes = OpenedNotes(files, publisher.quiet)
+        self.outbox = Outbox(self._lineage, self._notes)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -90,7 +93,11 @@ class Publication:
     def begin(self, job: JobIdentity) -> None:
         """Another incarnation begins; what the one before has staged is its own."""
         self._job = job
-        self.outbox = Outbox(self._lineage)
+        self.outbox = Outbox(self._lineage, self._notes)
+
+    def inherit(self, completed: Iterable[CheckpointMetadata]) -> None:
+        """Drivers before have completed these checkpoints, and may have published them."""
+        self._notes.listed(completed)
 
     def taken(self, result: EpochResult) -> None:
         """An epoch has ended well: its output waits, or goes out at once."""
@@ -119,6 +126,7 @@ class Publication:
         """
         with self.lock:
             storage.check_fence()
+            self._settle_notes(metadata)
             self._publish(metadata, self._files, recovered=False)
             outbox.published(metadata.epoch)
             self._tidy(metadata, storage)
@@ -131,14 +139,16 @@ class Publication:
                 # A job that goes on from another one's checkpoint begins a row of its own: the
                 # other may still be running, and publish under the same ids.
                 self._lineage = metadata.lineage
+                self._settle_notes(metadata)
             if not (mine and metadata.checkpoint_id in self._published):
                 if metadata.committables:
                     faults.reach("before-recovered-publish", checkpoint=metadata.checkpoint_id)
                 self._publish(metadata, files, recovered=True)
-            if mine:
-                # Its driver may have died before it did so, and what is published must not be
-                # taken for something that was left open.
-                self._publisher.forget_opened(files, metadata)
+
+    def _settle_notes(self, metadata: CheckpointMetadata) -> None:
+        """What a complete checkpoint lists must never be taken for something left open."""
+        self._notes.listed([metadata])
+        self._notes.drop_listed()
 
     def _publish(
         self, metadata: CheckpointMetadata, files: JobCheckpointFiles, *, recovered: bool
@@ -165,15 +175,31 @@ class Publication:
             return
         first = self._tidied != job.incarnation
         try:
-            self._publisher.forget_opened(self._files, metadata)
             if first or self._publisher.notes_opened:
-                self._publisher.abort_opened(self._files, job.incarnation, metadata.epoch)
+                self._abort_opened(job.incarnation, metadata.epoch, storage)
             if first:
+                # Another driver may have taken over while this one published.
+                storage.check_fence()
                 self._tidied = job.incarnation
                 self._publisher.clean_up(job.job_id, job.incarnation)
                 storage.sweep_staged(job.incarnation)
         except Exception as error:
             logger.warning("output that was given up was not removed: %s", error)
+
+    def _abort_opened(self, incarnation: str, epoch: int, storage: JobStorage) -> None:
+        try:
+            orphans = self._notes.orphans(incarnation, epoch)
+        except CorruptCheckpointError as error:
+            logger.warning(
+                "nothing that writers have left open is aborted, for this checkpoint may list it: "
+                "%s",
+                error,
+            )
+            return
+        if orphans:
+            # Looked at only now: what another driver has opened is noted after its fence.
+            storage.check_fence()
+            self._publisher.abort_opened(self._notes, orphans)
 
     def close(self, *, ended: bool) -> None:
         """Remove what is staged, if the job has ended and owes nothing."""

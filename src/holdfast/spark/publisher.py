@@ -18,15 +18,13 @@ from typing import TYPE_CHECKING
 
 from holdfast import faults
 from holdfast.api.graph import Kind
-from holdfast.api.sink import OPENED, CommitRequest, Sink
-from holdfast.checkpoint.storage import STAGED
+from holdfast.api.sink import CommitRequest, Sink
 from holdfast.errors import HoldfastError, SinkError
+from holdfast.runtime.committable_codec import committable_codec
 from holdfast.runtime.context import SubtaskContext
-from holdfast.runtime.writer_operator import opened_name
 from holdfast.spark.outbox import staged_rows
 from holdfast.spark.serialization import dump_function
 from holdfast.spark.staged_frames import publish_frame
-from holdfast.state.codec import codec_for
 from holdfast.state.directories import file_name
 
 if TYPE_CHECKING:
@@ -35,10 +33,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from holdfast.api.sink import Committer, Staging
-    from holdfast.checkpoint.metadata import CheckpointMetadata, Committable
-    from holdfast.checkpoint.storage import NamedFiles
+    from holdfast.checkpoint.metadata import Committable
     from holdfast.runtime.plan import OperatorPlan
     from holdfast.spark.compiler import JobPlan
+    from holdfast.spark.opened_notes import Note, OpenedNotes
     from holdfast.spark.pinned_calls import PinnedCalls
 
 logger = logging.getLogger("holdfast")
@@ -63,17 +61,6 @@ class CommitGroup:
     recovered: bool
     staging: Staging | None
     committables: tuple[Committable, ...]
-
-
-@dataclass(frozen=True)
-class _Note:
-    """Says that a writer has something open."""
-
-    path: str
-    incarnation: str
-    epoch: int
-    sink: str
-    """File name of its uid."""
 
 
 class Publisher:
@@ -105,7 +92,14 @@ class Publisher:
     @property
     def notes_opened(self) -> bool:
         """Whether writers note what they have opened."""
-        return any(operator.function.notes_opened for operator in self._sinks.values())
+        return len(self.quiet) < len(self._sinks)
+
+    @property
+    def quiet(self) -> frozenset[str]:
+        """Uids of sinks whose writers note nothing."""
+        return frozenset(
+            uid for uid, operator in self._sinks.items() if not operator.function.notes_opened
+        )
 
     def publish(
         self,
@@ -187,48 +181,28 @@ class Publisher:
             except Exception as error:
                 logger.warning("sink %r left something behind: %s", operator.name, error)
 
-    def forget_opened(self, files: NamedFiles, metadata: CheckpointMetadata) -> None:
-        """Drop the notes of what a checkpoint lists: it is published."""
-        if self.notes_opened:
-            published = {
-                opened_name(
-                    one.uid, f"{metadata.incarnation}-{one.epoch}-{one.subtask}-{one.attempt}"
-                )
-                for one in metadata.committables
-            }
-            for name in files.entries(STAGED):
-                if name in published:
-                    files.delete(f"{STAGED}/{name}")
-
-    def abort_opened(self, files: NamedFiles, incarnation: str, epoch: int) -> None:
-        """Let sinks abort what processes that are gone have opened and not prepared.
-
-        That of other incarnations; and of this one up to an epoch that is published, for
-        there only attempts are left whose place another one has taken.
+    def abort_opened(self, notes: OpenedNotes, orphans: Iterable[Note]) -> None:
+        """Let sinks abort what writers have opened, and nobody will prepare or publish.
 
         Args:
-            files: Where it was noted.
-            incarnation: The one that runs now.
-            epoch: The last one that is published.
+            notes: All of them.
+            orphans: Those that speak of it.
         """
-        orphans: dict[str, list[_Note]] = defaultdict(list)
-        for note in _notes(files):
-            if note.incarnation != incarnation or note.epoch <= epoch:
-                orphans[note.sink].append(note)
+        by_sink: dict[str, list[Note]] = defaultdict(list)
+        for note in orphans:
+            by_sink[note.sink].append(note)
         for committer, operator in self._committers():
-            found = orphans.pop(file_name(operator.uid), [])
-            codec = codec_for(operator.function.committable_type)
-            data = [files.read(note.path) for note in found]
+            found = by_sink.pop(file_name(operator.uid), [])
+            codec = committable_codec(operator.function)
+            data = [notes.read(note) for note in found]
             try:
                 committer.abort_opened([codec.decode(one) for one in data if one is not None])
             except Exception as error:
                 logger.warning("sink %r could not abort what is open: %s", operator.name, error)
                 continue
-            for note in found:
-                files.delete(note.path)
+            notes.drop(found)
         # The program has no such sinks any more: nobody could ever abort these.
-        for note in itertools.chain.from_iterable(orphans.values()):
-            files.delete(note.path)
+        notes.drop(itertools.chain.from_iterable(by_sink.values()))
 
     def _committers(self) -> Iterator[tuple[Committer, OperatorPlan]]:
         for data in self._pickled.values():
@@ -238,14 +212,6 @@ class Publisher:
                 yield committer, operator
             finally:
                 committer.close()
-
-
-def _notes(files: NamedFiles) -> Iterator[_Note]:
-    for name in files.entries(STAGED):
-        if name.startswith(OPENED):
-            unique, _, sink = name.removeprefix(OPENED).partition("@")
-            incarnation, epoch, _, _ = unique.rsplit("-", 3)
-            yield _Note(f"{STAGED}/{name}", incarnation, int(epoch), sink)
 
 
 def commit_group(group: CommitGroup) -> Exception | None:
@@ -278,7 +244,7 @@ def commit_group(group: CommitGroup) -> Exception | None:
 
 
 def _requests(group: CommitGroup, operator: OperatorPlan) -> Iterator[CommitRequest]:
-    codec = codec_for(operator.function.committable_type)
+    codec = committable_codec(operator.function)
     for one in group.committables:
         yield CommitRequest(
             codec.decode(one.data) if one.rows is None else staged_rows(one.rows),

@@ -191,6 +191,7 @@ class Savepoints:
             fence=0,
             sources=sources,
             committables=[],
+            stale_notes=UNSET,
             channel_state=[],
             operators=[_operator(one, parts, request.form) for one in metadata.operators],
         )

@@ -28,6 +28,7 @@ class Uploads:
         self._calls = calls
         self._files = files
         self._cancelled: dict[int, threading.Event] = {}
+        """Of checkpoints that are begun, and neither uploaded nor cancelled."""
 
     def begin(self, checkpoint_id: int) -> None:
         """A checkpoint has begun, and can be cancelled from here on."""
@@ -35,19 +36,25 @@ class Uploads:
 
     def cancel(self, checkpoint_id: int) -> None:
         """Let the uploads of a checkpoint end soon, if there are any."""
-        if checkpoint_id in self._cancelled:
-            self._cancelled[checkpoint_id].set()
+        cancelled = self._cancelled.pop(checkpoint_id, None)
+        if cancelled is not None:
+            cancelled.set()
         self._calls.cancel(_group(checkpoint_id))
 
     def run(
         self, checkpoint_id: int, draft: CheckpointDraft, uploads: list[Upload]
     ) -> Iterator[tuple[tuple[int, int], list[Uploaded]]]:
         """Upload; level and subtask of every task whose part is complete, with its stores."""
+        cancelled = self._cancelled.get(checkpoint_id)
+        if cancelled is None:
+            # It was given up already. Local snapshots go all the same.
+            cancelled = threading.Event()
+            cancelled.set()
         try:
             upload = partial(upload_one, files=self._files)
             if self._calls.local:
                 # Elsewhere the tasks are cancelled, by the name of their group.
-                upload = partial(upload, cancelled=self._cancelled[checkpoint_id].is_set)
+                upload = partial(upload, cancelled=cancelled.is_set)
             for task in draft.tasks_without_state():
                 yield task, []
             items = [(one.subtask, self._tasks[one.level], one) for one in uploads]
