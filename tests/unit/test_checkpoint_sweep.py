@@ -131,3 +131,24 @@ def test_an_interrupted_deletion_leaves_no_checkpoint_that_looks_complete(tmp_pa
         sweep(files, below=2, fence=fence)
         assert set(files.entries()) == {"fence", "shared"}
         assert files.entries("shared") == {}
+
+
+class TakenOver(FileSystemFiles):
+    """Files that another driver takes over while somebody looks at them."""
+
+    def entries(self, directory: str = "") -> dict[str, int | None]:
+        found = super().entries(directory)
+        if directory == "shared":
+            other = FileSystemFiles(self.root)
+            take_fence(other)
+            other.write_bytes("chk-2/data", b"of the next driver")
+        return found
+
+
+def test_what_appears_with_the_next_driver_is_not_swept(tmp_path):
+    files = TakenOver(str(tmp_path / "job"))
+    fence = take_fence(files)
+    files.write_bytes("chk-1/data", b"unfinished")
+    with pytest.raises(FencedError):
+        sweep(files, below=5, fence=fence)
+    assert {"chk-1", "chk-2"} < set(files.entries())

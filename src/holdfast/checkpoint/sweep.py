@@ -39,16 +39,12 @@ class Swept:
     """What a sweep removed, and what kept it from removing more."""
 
     removed: tuple[str, ...] = ()
-    """Directories of unfinished checkpoints, and shared files."""
+    """Directories of unfinished checkpoints, shared files and records, by name."""
     unreadable: tuple[str, ...] = ()
     """Why checkpoints could not be read. Then all shared files stay: theirs are unknown."""
 
 
-def delete_checkpoint(
-    files: NamedFiles,
-    checkpoint_id: int,
-    unused: Iterable[str] = (),
-) -> None:
+def delete_checkpoint(files: NamedFiles, checkpoint_id: int, unused: Iterable[str] = ()) -> None:
     """Remove a checkpoint and the shared files that no other one uses.
 
     The metadata goes first: a deletion that is interrupted leaves something for the
@@ -72,16 +68,22 @@ def sweep(files: NamedFiles, *, below: int, fence: Fence, in_use: Collection[str
     Raises:
         FencedError: Another driver has taken over; nothing is removed.
     """
-    fence.check()
-    removed = _sweep_records(files)
-    lost = {one for _, one in recorded_checkpoints(files)} - _complete(files)
-    removed += _sweep_unfinished(files, below, but=lost)
-    used, unreadable = _references(files)
+    there = set(checkpoint_ids(files))
+    complete = {one for one in there if files.exists(metadata_name(one))}
+    stale = _stale_records(files)
+    lost = {one for _, one in recorded_checkpoints(files) if one not in complete} - stale.keys()
+    used, unreadable = _references(files, complete)
     # Somebody may bring its metadata back, and then all of it must be there.
     unreadable += [lost_reason(files, one) for one in sorted(lost)]
-    if not unreadable:
-        removed += _sweep_shared(files, below, used.union(in_use))
-    return Swept(tuple(removed), tuple(unreadable))
+    unfinished = [checkpoint_directory(one) for one in there - complete - lost if one < below]
+    unused = [] if unreadable else _unused_files(files, below, used.union(in_use))
+    # Now, and not before it was seen what there is: that may be the next driver's.
+    fence.check()
+    for name in [*stale.values(), *unused]:
+        files.delete(name)
+    for directory in unfinished:
+        files.delete_tree(directory)
+    return Swept(tuple(sorted([*stale.values(), *unused, *unfinished])), tuple(unreadable))
 
 
 def delete_job(files: NamedFiles) -> None:
@@ -99,36 +101,18 @@ def delete_job(files: NamedFiles) -> None:
     files.delete_empty_root()
 
 
-def _complete(files: NamedFiles) -> set[int]:
-    """Ids of all checkpoints that have metadata, readable or not."""
-    ids = checkpoint_ids(files)
-    return {one for one in ids if files.exists(metadata_name(one))}
-
-
-def _sweep_unfinished(files: NamedFiles, below: int, but: Collection[int]) -> list[str]:
-    removed = []
-    for checkpoint_id in sorted(set(checkpoint_ids(files)) - _complete(files) - set(but)):
-        if checkpoint_id < below:
-            directory = checkpoint_directory(checkpoint_id)
-            files.delete_tree(directory)
-            removed.append(directory)
-    return removed
-
-
-def _sweep_records(files: NamedFiles) -> list[str]:
-    """Remove records of checkpoints that are gone, and older than the newest one there is."""
+def _stale_records(files: NamedFiles) -> dict[int, str]:
+    """Records of checkpoints that are gone, and older than the newest one there is."""
     complete = completed_checkpoints(files)
     newest = max(complete, default=(0, 0))
-    stale = [one for one in recorded_checkpoints(files) if one < newest and one not in complete]
-    for one in stale:
-        files.delete(record_name(*one))
-    return [record_name(*one) for one in stale]
+    recorded = recorded_checkpoints(files)
+    return {one[1]: record_name(*one) for one in recorded if one < newest and one not in complete}
 
 
-def _references(files: NamedFiles) -> tuple[set[str], list[str]]:
+def _references(files: NamedFiles, complete: set[int]) -> tuple[set[str], list[str]]:
     used: set[str] = set()
     unreadable: list[str] = []
-    for checkpoint_id in sorted(_complete(files)):
+    for checkpoint_id in sorted(complete):
         try:
             used |= paths_of(load(files, checkpoint_id))
         except RestoreError:
@@ -139,12 +123,7 @@ def _references(files: NamedFiles) -> tuple[set[str], list[str]]:
     return used, unreadable
 
 
-def _sweep_shared(files: NamedFiles, below: int, used: set[str]) -> list[str]:
-    removed = []
-    for name in sorted(files.entries(SHARED)):
-        match = _SHARED_FILE.fullmatch(name)
-        path = f"{SHARED}/{name}"
-        if match and int(match[1]) < below and path not in used:
-            files.delete(path)
-            removed.append(path)
-    return removed
+def _unused_files(files: NamedFiles, below: int, used: set[str]) -> list[str]:
+    """Shared files of checkpoints under `below` that none uses."""
+    found = ((f"{SHARED}/{name}", _SHARED_FILE.fullmatch(name)) for name in files.entries(SHARED))
+    return [path for path, own in found if own and int(own[1]) < below and path not in used]
