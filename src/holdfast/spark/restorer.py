@@ -245,6 +245,15 @@ class Restorer:
         items = [(one.subtask, tasks[one.uid], one) for one in wanted]
         group = f"holdfast-restore-{ground.job.incarnation}"
         done = list(calls.map(partial(restore_one, files=files), items, group))
+        for one in done:
+            for why in one.distrusted:
+                logger.warning(
+                    "operator %r, subtask %d: a local copy is not used, and its state comes from "
+                    "storage: %s",
+                    one.uid,
+                    one.subtask,
+                    why,
+                )
         path = files.root
         if not metadata.is_savepoint:
             path = f"{path}/{checkpoint_directory(metadata.checkpoint_id)}"
@@ -279,7 +288,7 @@ class Restorer:
                 duration_ms=int((monotonic() - start) * 1000),
                 external_path=path,
                 downloaded_size=sum(one.downloaded for one in done),
-                local_stores=sum(not one.downloaded for one in done),
+                local_stores=sum(one.local for one in done),
                 stores=len(done),
             ),
         )

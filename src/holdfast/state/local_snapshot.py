@@ -52,6 +52,10 @@ class ReadOnlySnapshot(Protocol):
     def version(self) -> str:
         """Version that the store stood at when the snapshot was made."""
 
+    @property
+    def boot(self) -> str | None:
+        """Boot of the machine that it was written in; None if that is not known."""
+
     def scan(
         self, prefix: bytes, start: bytes = b"", stop: bytes | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
@@ -163,16 +167,15 @@ def is_shareable(file: Path) -> bool:
     return file.suffix == ".sst"
 
 
-def recorded_version(record: bytes | None, directory: Path) -> str:
-    """Version in the record of a snapshot, whichever machine and boot it was written on.
+def recorded_origin(record: bytes | None, directory: Path) -> tuple[str, str]:
+    """Version and boot in the record of a snapshot, which any machine may read.
 
     Raises:
         StateError: The record is missing, not one of Holdfast's, or of a later format.
     """
     if record is None:
         raise missing_snapshot(directory)
-    version, _ = decode_record(record, directory)
-    return version
+    return decode_record(record, directory)
 
 
 def missing_snapshot(directory: Path) -> StateError:
