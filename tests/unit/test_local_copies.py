@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import shutil
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,6 +22,8 @@ from holdfast.state.machine import ProcessIdentity
 from holdfast.state.open_store import open_store
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from holdfast.spark.snapshot_transfer import Restored
 
 BACKENDS = [HashMapStateBackend(), EmbeddedRocksDBStateBackend()]

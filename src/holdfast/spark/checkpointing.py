@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast import faults
@@ -27,6 +27,7 @@ from holdfast.checkpoint.sweep import delete_job
 from holdfast.spark.checkpoint_draft import inline_below
 from holdfast.spark.checkpointer import Checkpointer
 from holdfast.spark.epochs import EpochOrder
+from holdfast.spark.local_state import tidy_local_state
 from holdfast.spark.publication import Publication
 from holdfast.spark.publisher import Publisher
 from holdfast.spark.query_log import source_leaves
@@ -189,6 +190,12 @@ class Checkpointing:
             savepoints=Savepoints(self._backend, alone=not self.periodic),
         )
 
+    def owned(self, job: JobIdentity) -> JobIdentity:
+        """The job as this driver runs it, and nobody else: its local state goes by that."""
+        if self._checkpointer is None:
+            return replace(job, run=uuid.uuid4().hex)
+        return replace(job, run=self._fence.run, replaced=self._fence.replaced())
+
     def incarnation(self, number: int) -> str:
         """A name for the next incarnation that none has ever had."""
         if self._checkpointer is None:
@@ -214,6 +221,7 @@ class Checkpointing:
     def restore(self, job: JobIdentity) -> RestoredJob:
         """Build the stores of an incarnation, from the newest checkpoint if there is one."""
         if self._restorer is None:
+            tidy_local_state(self._plan, job, self._calls)
             return FRESH
         keeper = self._checkpointer
         unwanted = frozenset() if keeper is None else keeper.end_incarnation()

@@ -42,6 +42,10 @@ class JobIdentity:
     local_dir: str | None
     incarnation: str = "1"
     """Names the start or restart whose stores these are; never used twice."""
+    run: str = ""
+    """Names what this driver runs: local state of a job's other runs is not its own."""
+    replaced: tuple[str, ...] = ()
+    """Runs that have held the job before, and never will again."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +129,7 @@ class EpochRunner:
         self.channel_rows = start.channel_rows
         """Input that the epochs so far had no time for."""
         self._restored = start.checkpoint
-        self._owner = ProcessIdentity.current()
+        self._owner = ProcessIdentity.current(job.run)
         self._clock = SystemClock()
         self._expected = dict(start.expected)
         self._levels = [dump_level(level) for level in plan.levels]

@@ -27,11 +27,11 @@ from holdfast.errors import CorruptCheckpointError, HoldfastError, RestoreError
 from holdfast.runtime.plan import ChannelRows
 from holdfast.spark.epochs import StartingPoint
 from holdfast.spark.kept_rows import check_kept_rows
+from holdfast.spark.local_state import tidy_local_state
 from holdfast.spark.outbox import staged_rows
 from holdfast.spark.recovery import Ground, restores
 from holdfast.spark.snapshot_transfer import restore_one
 from holdfast.spark.source_snapshots import position_of
-from holdfast.state.directories import delete_incarnations
 from holdfast.state.machine import ProcessIdentity
 from holdfast.state.timers import KIND as TIMERS
 
@@ -142,7 +142,7 @@ class Restorer:
         Raises:
             RestoreError: The checkpoint does not fit the program, or none can be used.
         """
-        ground = Ground(job, ProcessIdentity.current(), backend, local_copies)
+        ground = Ground(job, ProcessIdentity.current(job.run), backend, local_copies)
         passed_over: list[int] = []
         for attempt, (files, metadata) in enumerate(self._candidates(passed_over, unwanted)):
             if self.publishes and passed_over:
@@ -153,7 +153,7 @@ class Restorer:
             try:
                 verify_handles(metadata, files)
                 restored = self._restore(metadata, files, plan, ground, calls)
-                _tidy(plan, ground, calls)
+                tidy_local_state(plan, ground.job, calls, local_copies.values())
                 return restored
             except CorruptCheckpointError as error:
                 if files is not self._files:
@@ -170,7 +170,7 @@ class Restorer:
                 "why. Restore them from a backup, or start the job under another job id"
             )
         check_not_stopped(self._files)
-        _tidy(plan, Ground(job, ProcessIdentity.current(), backend, local_copies), calls)
+        tidy_local_state(plan, job, calls, local_copies.values())
         return FRESH
 
     def _candidates(
@@ -339,17 +339,3 @@ def _had_timers(operator: OperatorSnapshot) -> bool:
 
 def _next_try(job: JobIdentity, attempt: int) -> JobIdentity:
     return replace(job, incarnation=f"{job.incarnation}-{attempt}")
-
-
-def _tidy(plan: JobPlan, ground: Ground, calls: PinnedCalls) -> None:
-    """Remove what the job's earlier incarnations have left on the executors."""
-    job = ground.job
-    tidy = partial(
-        delete_incarnations,
-        job.local_dir,
-        but=job.incarnation,
-        snapshots=list(ground.local_copies.values()),
-    )
-    tasks = max(plan.level_parallelism, default=0)
-    items = [(subtask, tasks, job.job_id) for subtask in range(tasks)]
-    list(calls.map(tidy, items, f"holdfast-tidy-{job.incarnation}"))

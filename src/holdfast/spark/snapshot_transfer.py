@@ -206,7 +206,12 @@ def restore_one(restore: Restore, *, files: JobCheckpointFiles) -> Restored:
     faults.reach("before-restore", **where)
     claim_job(restore.local_dir, restore.job_id, restore.owner)
     target = store_directory(
-        restore.local_dir, restore.job_id, restore.incarnation, restore.uid, restore.subtask
+        restore.local_dir,
+        restore.job_id,
+        restore.incarnation,
+        restore.uid,
+        restore.subtask,
+        restore.owner.run,
     )
     if target.exists():
         # A task that Spark tries again finds what its first attempt has finished. It is as
@@ -246,7 +251,7 @@ def _build(
         target: Its directory, which appears whole, or not at all.
         local: Directories of the copies that need not be downloaded, by their place among all.
     """
-    job = job_directory(restore.local_dir, restore.job_id)
+    job = job_directory(restore.local_dir, restore.job_id, restore.owner.run)
     scratch = job / f"{restore.incarnation}.restoring-{uuid.uuid4().hex}"
     make_private(scratch)
     try:
