@@ -20,6 +20,7 @@ from holdfast.state import store_record
 from holdfast.state.directories import store_directory
 from holdfast.state.machine import ProcessIdentity
 from holdfast.state.open_store import open_store
+from holdfast.state.restore_store import restore_store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -182,7 +183,7 @@ def test_a_copy_that_is_not_here_is_nothing_to_speak_of(backup: Backup) -> None:
 def test_a_restore_that_fails_with_a_copy_goes_to_storage(
     backup: Backup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build = snapshot_transfer.restore_store
+    build = restore_store
 
     def fails(given: Any, sources: list[Path], target: Path, **options: Any) -> Any:
         if any(source.is_relative_to(backup.copy) for source in sources):

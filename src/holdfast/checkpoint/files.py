@@ -15,7 +15,13 @@ import xxhash
 from fsspec.implementations.local import LocalFileSystem
 
 from holdfast.checkpoint.handles import FileHandle, Handle, InlineHandle
-from holdfast.checkpoint.local_disk import create_local, sync, sync_directory, write_local
+from holdfast.checkpoint.local_disk import (
+    create_local,
+    make_directory,
+    sync,
+    sync_directory,
+    write_local,
+)
 from holdfast.checkpoint.storage import (
     check_cancelled,
     checked_name,
@@ -194,7 +200,10 @@ class FileSystemFiles:
     def _make_parent(self, path: str) -> None:
         parent = path.rpartition("/")[0]
         if parent not in self._made:
-            self._fs.makedirs(parent, exist_ok=True)
+            if self._local:
+                make_directory(Path(parent), Path(self._path))
+            else:
+                self._fs.makedirs(parent, exist_ok=True)
             self._made.add(parent)
 
     def _write(self, name: str, pieces: Iterable[bytes], cancelled: Cancelled) -> FileHandle:

@@ -225,7 +225,7 @@ class Checkpointing:
             return FRESH
         keeper = self._checkpointer
         unwanted = frozenset() if keeper is None else keeper.end_incarnation()
-        local = {} if keeper is None else keeper.local_copies
+        local = {} if keeper is None else keeper.local_snapshots.copies
         restored = self._restorer.restore(
             self._plan, job, self._backend, self._calls, local, unwanted
         )

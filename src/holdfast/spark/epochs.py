@@ -92,6 +92,8 @@ class EpochOrder:
     """Whether the job has no more input, so that time comes to its end."""
     drains: bool = False
     """Whether event time alone comes to its end."""
+    kept_snapshots: tuple[int, ...] | None = None
+    """Checkpoints whose local snapshots stay, if others are to be removed."""
 
 
 @dataclass(frozen=True)
@@ -183,6 +185,7 @@ class EpochRunner:
             restored=self._restored,
             completed=order.completed,
             aborted=order.aborted,
+            kept_snapshots=order.kept_snapshots,
             exactly_once=self._delivery.exactly_once,
             staging=self._delivery.staging if self._stages(order) else None,
             channel_rows=() if order.idle else self.channel_rows,

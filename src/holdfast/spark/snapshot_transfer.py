@@ -61,8 +61,6 @@ class Upload:
     """Files that storage has from the checkpoint before, by local name."""
     keep: bool = False
     """Whether the local snapshot stays, for a quick recovery."""
-    obsolete: str | None = None
-    """A local snapshot of long ago, which goes."""
     savepoint: SavepointTarget | None = None
     """A savepoint that gets its part of it too."""
 
@@ -91,8 +89,6 @@ def upload_one(
     finally:
         if not upload.keep:
             shutil.rmtree(upload.directory, ignore_errors=True)
-        if upload.obsolete is not None:
-            shutil.rmtree(upload.obsolete, ignore_errors=True)
 
 
 def _upload(upload: Upload, files: JobCheckpointFiles, cancelled: Cancelled) -> Uploaded:

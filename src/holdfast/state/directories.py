@@ -39,7 +39,7 @@ from holdfast.errors import ConfigurationError, StateError
 from holdfast.state.machine import ProcessIdentity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
 _JOB: Final = "holdfast-"
 _NEW: Final = ".holdfast-new-"
@@ -167,6 +167,14 @@ def tidy_job(
             _delete_but(directory, kept)
     for other in replaced:
         delete_job(local_dir, job_id, other)
+
+
+def delete_snapshots(local_dir: str | None, job_id: str, *, run: str, but: Collection[int]) -> None:
+    """Remove the local snapshots of a run, but for those of the checkpoints named."""
+    kept = {f"chk-{checkpoint}" for checkpoint in but}
+    for directory in job_directory(local_dir, job_id, run).glob("*.snapshots/chk-*"):
+        if directory.name not in kept:
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def delete_job(local_dir: str | None, job_id: str, run: str) -> None:
