@@ -258,3 +258,29 @@ def test_directories_are_made_durable_once(tmp_path, synced):
     synced.clear()
     files.write_bytes("chk-1/b", b"x")
     assert synced == [str(tmp_path / "job/chk-1/b"), str(tmp_path / "job/chk-1")]
+
+
+def test_where_there_are_no_hard_links_new_names_are_durable_too(tmp_path, synced, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    files = FileSystemFiles(str(tmp_path / "job"))
+    files.create_exclusive("chk-1/a", b"x")
+    synced.clear()
+    assert files.create_exclusive("chk-1/_metadata", b"x")
+    assert synced[-1] == str(tmp_path / "job" / "chk-1")
+
+
+def test_names_that_look_like_patterns_stand_for_themselves(tmp_path):
+    root = f"memory://patterns{tmp_path}"
+    files, other = FileSystemFiles(f"{root}/job[1]"), FileSystemFiles(f"{root}/job1")
+    for each in (files, other):
+        each.write_bytes("chk-1/a", b"x")
+        each.write_bytes("chk-2/a", b"x")
+    files.delete_tree("chk-1")
+    files.delete_all(["chk-2/a"])
+    files.delete_if_empty("chk-2")
+    assert files.entries() == {}
+    assert set(other.entries()) == {"chk-1", "chk-2"}
+    delete_job(other)

@@ -10,7 +10,13 @@ from holdfast.api.sink import OPENED
 from holdfast.checkpoint.completed import store_metadata
 from holdfast.checkpoint.metadata import paths_of
 from holdfast.checkpoint.registry import SharedFiles
-from holdfast.checkpoint.storage import SHARED, STAGED, checkpoint_directory, metadata_name
+from holdfast.checkpoint.storage import (
+    SHARED,
+    STAGED,
+    checkpoint_directory,
+    is_own,
+    metadata_name,
+)
 from holdfast.checkpoint.sweep import delete_checkpoint, sweep
 from holdfast.errors import HoldfastError
 
@@ -93,7 +99,8 @@ class JobStorage:
         kept = (OPENED,) if incarnation is None else (OPENED, f"{incarnation}-")
         for name in self.files.entries(STAGED):
             path = f"{STAGED}/{name}"
-            if not name.startswith(kept) and path not in in_use:
+            unused = not name.startswith(kept) and path not in in_use
+            if unused and is_own(STAGED, name):
                 self.files.delete(path)
 
     def complete(self, metadata: CheckpointMetadata) -> None:

@@ -67,7 +67,8 @@ def create_local(path: Path, data: bytes) -> bool:
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            return _create_unlinked(path, data)
+            if not _create_unlinked(path, data):
+                return False
     finally:
         aside.unlink(missing_ok=True)
     sync_directory(path.parent)

@@ -15,6 +15,7 @@ from holdfast.checkpoint.storage import (
     STAGED,
     TASK_OWNED,
     checkpoint_directory,
+    is_own,
     metadata_name,
 )
 from holdfast.errors import CorruptCheckpointError, RestoreError
@@ -95,9 +96,17 @@ def delete_job(files: NamedFiles, *, savepoint: str | None = None) -> None:
     for checkpoint_id in checkpoint_ids(files):
         delete_checkpoint(files, checkpoint_id)
     # The fence last: until then a driver that was replaced can still tell.
-    for directory in (SHARED, STAGED, TASK_OWNED, FENCES):
-        files.delete_tree(directory)
+    files.delete_tree(TASK_OWNED)
+    for directory in (SHARED, STAGED, FENCES):
+        _delete_own(files, directory)
     files.delete_empty_root()
+
+
+def _delete_own(files: NamedFiles, directory: str) -> None:
+    """Remove what Holdfast has put into a directory; others may use one of that name too."""
+    own = [name for name in files.entries(directory) if is_own(directory, name)]
+    files.delete_all(f"{directory}/{name}" for name in own)
+    files.delete_if_empty(directory)
 
 
 def _sweep_unfinished(files: NamedFiles, below: int) -> list[str]:

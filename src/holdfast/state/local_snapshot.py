@@ -41,8 +41,11 @@ if TYPE_CHECKING:
 CANONICAL: Final = "canonical"
 """Kind of a snapshot that is made of tables, whatever the backend."""
 
+SNAPSHOT_FILE: Final = r"state-\d+\.mdb|\d+\.sst|(MANIFEST|OPTIONS)-\d+|CURRENT"
+"""Names of the files of a snapshot, as a regular expression."""
+
 # Readers of a RocksDB snapshot leave logs and locks of their own beside these.
-_FILES: Final = re.compile(r"state-\d+\.mdb|\d+\.sst|(MANIFEST|OPTIONS)-\d+|CURRENT")
+_FILES: Final = re.compile(SNAPSHOT_FILE)
 
 
 class ReadOnlySnapshot(Protocol):
