@@ -37,9 +37,8 @@ def local_state_root(spark: SparkSession, configured: str | None) -> str | None:
 
 def scratch_directory() -> Path:
     """A directory of the driver's own; what drivers that were killed have left is removed."""
-    temporary = tempfile.gettempdir()
-    sweep_dead_jobs(temporary)
-    return claim_job(temporary, f"query-{uuid.uuid4().hex}", ProcessIdentity.current())
+    job_id = f"query-{uuid.uuid4().hex}"
+    return claim_job(tempfile.gettempdir(), job_id, ProcessIdentity.current())
 
 
 def tidy_local_state(
