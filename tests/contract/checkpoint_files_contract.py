@@ -113,6 +113,26 @@ class CheckpointFilesContract:
             assert files.entries("chk-1") == {}
         assert files.entries("chk-11") == {"c": 0}
 
+    def test_many_files_are_deleted_at_once_whether_they_are_there_or_not(self, files):
+        for name in ("chk-1/a", "chk-1/b", "chk-1/c", "chk-2/a"):
+            files.create_exclusive(name, b"x")
+        for _ in range(2):
+            files.delete_all(["chk-1/a", "chk-1/b", "chk-9/gone"])
+            assert files.entries("chk-1") == {"c": 1}
+        assert files.entries("chk-2") == {"a": 1}
+        files.delete_all([])
+
+    def test_only_an_empty_directory_is_deleted_as_such(self, files):
+        files.create_exclusive("chk-1/deep/a", b"x")
+        for directory in ("chk-1", "chk-1/deep", "nowhere"):
+            files.delete_if_empty(directory)
+        assert files.entries("chk-1/deep") == {"a": 1}
+        files.delete("chk-1/deep/a")
+        files.delete_if_empty("chk-1/deep")
+        files.delete_if_empty("chk-1")
+        assert "chk-1" not in files.entries()
+        assert files.create_exclusive("chk-1/deep/a", b"x")
+
     def test_a_deleted_directory_can_be_written_again(self, files):
         files.create_exclusive("chk-1/a", b"1")
         files.delete_tree("chk-1")

@@ -142,14 +142,14 @@ def test_a_rewriting_that_is_killed_leaves_no_savepoint_and_is_run_again(
     ("call", "at", "left"),
     [
         ("dispose", "Above", ["Above", "books", "numbers", "sums"]),
-        ("dispose", "numbers", ["numbers", "sums"]),
-        ("release", "sums", ["sums"]),
+        ("dispose", "numbers", ["Above", "numbers", "sums"]),
+        ("release", "sums", ["Above", "sums"]),
     ],
 )
 def test_a_deletion_that_is_killed_leaves_no_savepoint_and_it_is_told_what_is_left(
     spark: SparkSession, tmp_path: Path, golden: Path, call: str, at: str, left: list[str]
 ) -> None:
-    # Of all names that are there, it comes first.
+    # Of all names that are there, it comes first; it is not the savepoint's, and stays.
     (golden / "Above").mkdir()
     (golden / "Above" / "part-00000.parquet").touch()
     code = run(tmp_path, call, str(golden), point="during-delete", name=at)

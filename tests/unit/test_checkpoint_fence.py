@@ -106,3 +106,23 @@ def test_the_driver_that_went_back_last_decides(tmp_path) -> None:
         (2, 8),
         (1, 5),
     ]
+
+
+def test_a_driver_knows_those_that_it_has_replaced(files):
+    before = [take_fence(files) for _ in range(3)]
+    last = take_fence(files)
+    assert last.replaced() == tuple(fence.run for fence in reversed(before))
+    assert before[0].replaced() == ()
+    assert len({fence.run for fence in (*before, last)}) == 4
+    assert all(fence.run for fence in before)
+
+
+def test_of_the_drivers_before_it_a_driver_knows_a_few(files):
+    runs = [take_fence(files).run for _ in range(30)]
+    assert take_fence(files).replaced() == tuple(runs[:-17:-1])
+
+
+def test_a_fence_that_cannot_be_read_stands_for_no_driver(files):
+    files.create_exclusive("fence/1", b"by hand")
+    first = take_fence(files)
+    assert take_fence(files).replaced() == (first.run,)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+from pathlib import Path
 
 import pytest
 
@@ -215,3 +216,71 @@ def test_a_file_of_another_storage_cannot_be_read_from_memory():
     files = open_files(JobManagerCheckpointStorage(), "other")
     with pytest.raises(CorruptCheckpointError, match="checkpoint storage that wrote it"):
         files.read_bytes(FileHandle(path="shared/1-a", size=1, checksum=""))
+
+
+# What a loss of power leaves
+
+
+@pytest.fixture
+def synced(monkeypatch):
+    """Directories and files that were forced to disk, in their order."""
+    paths = []
+    force = os.fsync
+
+    def fsync(descriptor):
+        paths.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        force(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return paths
+
+
+@pytest.mark.parametrize("name", ["chk-1/_metadata", "chk-1/a", "shared/1-ab", "op/keyed/s/part"])
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_the_name_of_a_new_file_is_durable_up_to_the_top(tmp_path, synced, name, exclusive):
+    files = FileSystemFiles(str(tmp_path / "new" / "deep" / "job"))
+    files.create_exclusive(name, b"x") if exclusive else files.write_bytes(name, b"x")
+    path = Path(files.root) / name
+    wanted = [p for p in path.parents if p.is_relative_to(tmp_path)]
+    assert set(map(str, wanted)) <= set(synced)
+
+
+def test_directories_of_a_process_that_died_before_they_were_durable_are_made_so(tmp_path, synced):
+    root = tmp_path / "job"
+    (root / "chk-1").mkdir(parents=True)
+    FileSystemFiles(str(root)).create_exclusive("chk-1/_metadata", b"x")
+    assert {str(tmp_path), str(root), str(root / "chk-1")} <= set(synced)
+
+
+def test_directories_are_made_durable_once(tmp_path, synced):
+    files = FileSystemFiles(str(tmp_path / "job"))
+    files.write_bytes("chk-1/a", b"x")
+    synced.clear()
+    files.write_bytes("chk-1/b", b"x")
+    assert synced == [str(tmp_path / "job/chk-1/b"), str(tmp_path / "job/chk-1")]
+
+
+def test_where_there_are_no_hard_links_new_names_are_durable_too(tmp_path, synced, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    files = FileSystemFiles(str(tmp_path / "job"))
+    files.create_exclusive("chk-1/a", b"x")
+    synced.clear()
+    assert files.create_exclusive("chk-1/_metadata", b"x")
+    assert synced[-1] == str(tmp_path / "job" / "chk-1")
+
+
+def test_names_that_look_like_patterns_stand_for_themselves(tmp_path):
+    root = f"memory://patterns{tmp_path}"
+    files, other = FileSystemFiles(f"{root}/job[1]"), FileSystemFiles(f"{root}/job1")
+    for each in (files, other):
+        each.write_bytes("chk-1/a", b"x")
+        each.write_bytes("chk-2/a", b"x")
+    files.delete_tree("chk-1")
+    files.delete_all(["chk-2/a"])
+    files.delete_if_empty("chk-2")
+    assert files.entries() == {}
+    assert set(other.entries()) == {"chk-1", "chk-2"}
+    delete_job(other)

@@ -56,13 +56,28 @@ def test_files_that_a_checkpoint_under_way_builds_upon_stay(files, fence):
     assert sweep(files, below=5, fence=fence).removed == ("shared/1-aa",)
 
 
+def test_what_a_killed_driver_has_half_written_goes_with_the_job(files):
+    for directory in ("completed", "fence"):
+        files.write_bytes(f"{directory}/.{'0' * 32}", b"half")
+    delete_job(files)
+    assert files.entries() == {}
+
+
 def test_files_of_others_stay(files, fence):
     files.write_bytes("shared/readme", b"")
     files.write_bytes("savepoint-1/data", b"")
     assert sweep(files, below=100, fence=fence).removed == ()
+    files.write_bytes("fence/notes.txt", b"")
+    files.write_bytes("staged/mine.parquet", b"")
+    files.write_bytes("staged/1-1-abc-4-0-3-main~0123456789ab", b"rows")
+    files.write_bytes("shared/7-ab", b"")
     delete_job(files)
-    assert set(files.entries()) == {"savepoint-1"}
-    files.delete_tree("savepoint-1")
+    assert set(files.entries()) == {"savepoint-1", "shared", "fence", "staged"}
+    assert set(files.entries("shared")) == {"readme"}
+    assert set(files.entries("fence")) == {"notes.txt"}
+    assert set(files.entries("staged")) == {"mine.parquet"}
+    for directory in list(files.entries()):
+        files.delete_tree(directory)
 
 
 def test_with_a_checkpoint_that_cannot_be_read_all_shared_files_stay(files, fence):

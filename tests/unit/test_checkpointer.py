@@ -171,7 +171,14 @@ class Bench:
         number = None if order.checkpoint is None else order.checkpoint.id
         reports = []
         for subtask in range(2):
-            reports.append(self.tasks.run(("a", 1), subtask=subtask, checkpoint=number))
+            reports.append(
+                self.tasks.run(
+                    ("a", 1),
+                    subtask=subtask,
+                    checkpoint=number,
+                    kept_snapshots=order.kept_snapshots,
+                )
+            )
             self.tasks.epoch -= 1
         self.tasks.epoch += 1
         return EpochResult(EpochStatistics(self.tasks.epoch, 2, self.epoch_ms), reports)
@@ -260,15 +267,15 @@ def test_local_snapshots_of_the_newest_checkpoint_stay_as_a_backup(
 ) -> None:
     bench = make(local_backup=True)
     bench.epoch()
-    first = dict(bench.checkpointer.local_copies)
+    first = dict(bench.checkpointer.local_snapshots.copies)
     assert set(first) == {("count", 0), ("count", 1)}
     assert all((Path(directory) / "store").is_dir() for directory in first.values())
     bench.epoch()
-    newest = dict(bench.checkpointer.local_copies)
+    newest = dict(bench.checkpointer.local_snapshots.copies)
     bench.epoch()
     assert not any(Path(directory).exists() for directory in first.values())
-    assert not newest.items() & bench.checkpointer.local_copies.items()
-    assert all(Path(path).exists() for path in bench.checkpointer.local_copies.values())
+    assert not newest.items() & bench.checkpointer.local_snapshots.copies.items()
+    assert all(Path(path).exists() for path in bench.checkpointer.local_snapshots.copies.values())
 
 
 def test_its_figures_are_kept(bench: Bench) -> None:

@@ -23,8 +23,10 @@ from holdfast.state.directories import (
     job_directory,
     local_root,
     make_private,
+    snapshot_directory,
     store_directory,
     sweep_dead_jobs,
+    tidy_job,
 )
 from holdfast.state.machine import ProcessIdentity
 
@@ -51,10 +53,17 @@ def dead() -> ProcessIdentity:
 
 def filled_job(root: Path, job_id: str, owner: ProcessIdentity) -> Path:
     job = claim_job(str(root), job_id, owner)
-    store = store_directory(str(root), job_id, "1", "counts", 0)
+    store = store_directory(str(root), job_id, "1", "counts", 0, owner.run)
     make_private(store)
     (store / "state").write_bytes(b"x")
     return job
+
+
+def filled_jobs(root: Path, owners: dict[str, ProcessIdentity]) -> list[Path]:
+    """Several, which are there together: to make one sweeps what the dead have left."""
+    for job_id in owners:
+        filled_job(root, job_id, ProcessIdentity.current())
+    return [claim_job(str(root), job_id, owner) for job_id, owner in owners.items()]
 
 
 # Where
@@ -145,22 +154,24 @@ def test_what_somebody_else_put_there_is_not_used(tmp_path, alive) -> None:
 def test_a_deleted_job_is_gone_and_can_be_deleted_again(tmp_path, alive) -> None:
     job = filled_job(tmp_path, "j", alive)
     other = filled_job(tmp_path, "k", alive)
-    delete_job(str(tmp_path), "j")
-    delete_job(str(tmp_path), "j")
-    delete_job(str(tmp_path / "nowhere"), "j")
+    delete_job(str(tmp_path), "j", "")
+    delete_job(str(tmp_path), "j", "")
+    delete_job(str(tmp_path / "nowhere"), "j", "")
     assert not job.exists()
     assert other.exists()
 
 
 def test_a_sweep_takes_the_dead_and_leaves_the_rest(tmp_path, alive, dead) -> None:
-    gone = [
-        filled_job(tmp_path, "dead", dead),
-        filled_job(tmp_path, "rebooted", replace(alive, boot="an-earlier-boot")),
-    ]
-    kept = [
-        filled_job(tmp_path, "alive", alive),
-        filled_job(tmp_path, "foreign", replace(dead, host="another")),
-    ]
+    alive_one, *gone, foreign = filled_jobs(
+        tmp_path,
+        {
+            "alive": alive,
+            "dead": dead,
+            "rebooted": replace(alive, boot="an-earlier-boot"),
+            "foreign": replace(dead, host="another"),
+        },
+    )
+    kept = [alive_one, foreign]
     unknown = tmp_path / "holdfast-unknown"
     unknown.mkdir()
     broken = tmp_path / "holdfast-broken"
@@ -173,6 +184,130 @@ def test_a_sweep_takes_the_dead_and_leaves_the_rest(tmp_path, alive, dead) -> No
     assert sorted(p for p in tmp_path.iterdir() if p.is_dir()) == sorted(
         [*kept, unknown, broken, later]
     )
+
+
+def test_a_new_job_sweeps_before_it_comes(tmp_path, alive, dead) -> None:
+    """On a cluster nobody else sweeps the disks of the executors."""
+    [left] = filled_jobs(tmp_path, {"left": dead})
+    filled_job(tmp_path, "next", alive)
+    assert not left.exists()
+    assert sweep_dead_jobs(str(tmp_path)) == []
+
+
+def elsewhere(owner: ProcessIdentity) -> ProcessIdentity:
+    """A driver that cannot be seen from here."""
+    return replace(owner, host="another")
+
+
+def used_by(monkeypatch: pytest.MonkeyPatch, executor: ProcessIdentity) -> None:
+    monkeypatch.setattr(ProcessIdentity, "parent", lambda: executor)
+
+
+def test_of_a_driver_elsewhere_what_dead_executors_left_is_swept(
+    tmp_path, alive, dead, monkeypatch
+) -> None:
+    used_by(monkeypatch, dead)
+    gone = filled_job(tmp_path, "gone", elsewhere(alive))
+    used_by(monkeypatch, alive)
+    kept = filled_job(tmp_path, "kept", elsewhere(dead))
+    assert not gone.exists(), "the next one that comes sweeps"
+    assert sweep_dead_jobs(str(tmp_path)) == []
+    assert kept.exists()
+
+
+def test_one_executor_that_lives_or_cannot_be_seen_keeps_them_all(
+    tmp_path, alive, dead, monkeypatch
+) -> None:
+    """Several hosts, or containers, may share one directory."""
+    for other in (alive, elsewhere(dead)):
+        owner = replace(elsewhere(alive), run=other.host.replace("/", "-"))
+        for executor in (dead, other):
+            used_by(monkeypatch, executor)
+            job = claim_job(str(tmp_path), "job", owner)
+        assert len(list(job.glob("used-by-*"))) == 2
+        assert sweep_dead_jobs(str(tmp_path)) == []
+    for broken in job.glob("used-by-*"):
+        broken.write_text("{")
+    assert sweep_dead_jobs(str(tmp_path)) == []
+
+
+def test_executors_of_a_driver_that_can_be_seen_do_not_matter(tmp_path, alive) -> None:
+    job = filled_job(tmp_path, "j", alive)
+    assert list(job.glob("used-by-*")) == []
+
+
+# Two drivers of one job
+
+
+@pytest.fixture
+def two_runs(tmp_path, alive) -> tuple[ProcessIdentity, ProcessIdentity]:
+    """A driver, and another that has taken the job over; the first has not noticed yet."""
+    one, other = replace(alive, run="one"), replace(alive, run="other")
+    filled_job(tmp_path, "j", one)
+    filled_job(tmp_path, "j", other)
+    return one, other
+
+
+def stores(root: Path, run: str) -> list[str]:
+    job = job_directory(str(root), "j", run)
+    return sorted(str(path.relative_to(job)) for path in job.rglob("state"))
+
+
+def test_a_run_that_ends_deletes_what_is_its_own(tmp_path, two_runs) -> None:
+    delete_job(str(tmp_path), "j", "one")
+    assert stores(tmp_path, "one") == []
+    assert stores(tmp_path, "other") == ["1/counts/0/state"]
+
+
+def test_a_new_incarnation_deletes_what_is_its_own(tmp_path, two_runs) -> None:
+    tidy_job(str(tmp_path), "j", run="one", incarnation="2")
+    assert stores(tmp_path, "one") == []
+    assert stores(tmp_path, "other") == ["1/counts/0/state"]
+
+
+def test_a_task_that_comes_late_does_not_become_the_owner_of_the_others_state(
+    tmp_path, two_runs, dead
+) -> None:
+    """Its driver dies then, and its state is swept."""
+    job = claim_job(str(tmp_path), "j", replace(dead, run="one"))
+    assert sweep_dead_jobs(str(tmp_path)) == [job]
+    assert stores(tmp_path, "other") == ["1/counts/0/state"]
+
+
+def test_a_run_deletes_what_those_that_it_has_replaced_have_left(tmp_path, two_runs, alive) -> None:
+    """On its executors nobody can tell whether the driver before it is dead."""
+    filled_job(tmp_path, "j", replace(alive, run="of another storage"))
+    tidy_job(str(tmp_path), "j", run="other", incarnation="1", replaced=["one", "never here"])
+    assert stores(tmp_path, "one") == []
+    assert stores(tmp_path, "other") == ["1/counts/0/state"]
+    assert stores(tmp_path, "of another storage") == ["1/counts/0/state"]
+
+
+def test_runs_and_jobs_never_share_a_directory() -> None:
+    names = [("a", ""), ("a", "b"), ("a.b", ""), ("a", "b.c"), ("a.b", "c"), ("ab", "")]
+    assert len({job_directory("/r", *name) for name in names}) == len(names)
+
+
+def test_snapshots_that_are_wanted_outlast_their_incarnation(tmp_path, alive) -> None:
+    filled_job(tmp_path, "j", alive)
+    made = {
+        (incarnation, checkpoint, subtask): snapshot_directory(
+            str(tmp_path), "j", incarnation, checkpoint
+        )
+        / "counts"
+        / f"{subtask}-1"
+        for incarnation in ("1", "2")
+        for checkpoint in (4, 5)
+        for subtask in (0, 1)
+    }
+    for directory in made.values():
+        make_private(directory / "store")
+    wanted = made["1", 4, 0]
+    tidy_job(str(tmp_path), "j", run="", incarnation="2", snapshots=[str(wanted)])
+    left = {name for name, directory in made.items() if directory.exists()}
+    assert left == {("1", 4, 0)} | {name for name in made if name[0] == "2"}
+    assert (wanted / "store").is_dir()
+    assert not made["1", 5, 0].parent.parent.exists(), "nor are empty directories left"
 
 
 def test_a_sweep_finishes_what_a_killed_one_began(tmp_path) -> None:
@@ -190,8 +325,7 @@ def test_a_root_that_is_not_there_needs_no_sweep(tmp_path) -> None:
 def test_many_sweeps_and_claims_at_once_neither_fail_nor_take_the_living(
     tmp_path, alive, dead
 ) -> None:
-    for number in range(20):
-        filled_job(tmp_path, f"dead-{number}", dead)
+    filled_jobs(tmp_path, {f"dead-{number}": dead for number in range(20)})
     swept: list[Path] = []
     failures: list[BaseException] = []
 
@@ -199,7 +333,7 @@ def test_many_sweeps_and_claims_at_once_neither_fail_nor_take_the_living(
         try:
             claim_job(str(tmp_path), f"alive-{number}", alive)
             swept.extend(sweep_dead_jobs(str(tmp_path)))
-            delete_job(str(tmp_path), "dead-0")
+            delete_job(str(tmp_path), "dead-0", "")
         except BaseException as error:
             failures.append(error)
 

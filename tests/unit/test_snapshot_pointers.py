@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -26,8 +27,6 @@ from holdfast.errors import CheckpointStorageError, CorruptCheckpointError, Rest
 from tests.unit.checkpoints import checkpoint
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from holdfast.checkpoint.fence import Fence
     from holdfast.checkpoint.handles import Handle
     from holdfast.checkpoint.metadata import CheckpointMetadata
@@ -163,6 +162,72 @@ def test_an_unfinished_savepoint_is_removed_with_all_that_was_written(tmp_path):
     discard_unfinished(files)
     assert list(tmp_path.iterdir()) == []
     discard_unfinished(files)
+
+
+FOREIGN = [
+    "README.md",
+    "notes/part-00000.parquet",
+    "count/keyed/count/analysis.sql",
+    "count/keyed/count/deep/er/part-00000.parquet",
+    "count/native/part-00000/backup.zip",
+    "shared/mine.txt",
+]
+
+
+def foreign(files: FileSystemFiles) -> list[str]:
+    """Files that somebody has put into the directory of a savepoint."""
+    for name in FOREIGN:
+        files.write_bytes(name, b"mine")
+    return sorted(f"{files.root}/{name}" for name in FOREIGN)
+
+
+def all_files(directory: Path) -> list[str]:
+    return sorted(str(path) for path in directory.rglob("*") if path.is_file())
+
+
+def test_disposing_of_a_savepoint_leaves_files_that_are_not_its_own(tmp_path):
+    files, _ = savepoint(tmp_path)
+    files.write_bytes("other/native/part-00012/000001.sst", b"of an attempt that failed")
+    mine = foreign(files)
+    dispose_savepoint(files.root)
+    assert all_files(tmp_path) == mine
+    assert not (Path(files.root) / "other").exists(), "directories go when they are empty"
+
+
+def test_giving_up_a_savepoint_leaves_files_that_are_not_its_own(tmp_path):
+    files = new_savepoint(str(tmp_path), "job")
+    for name in (
+        "count/keyed_states/part-00000.parquet",
+        "count/keyed/count/part-00000.parquet",
+        "count/native/part-00001/MANIFEST-000004",
+        "count/native/part-00001/CURRENT",
+        "count/native/part-00001/operator-state",
+        "shared/7-0123456789abcdef",
+        "sources/events/parts-00000",
+    ):
+        files.write_bytes(name, b"half")
+    mine = foreign(files)
+    discard_unfinished(files)
+    assert all_files(tmp_path) == mine
+
+
+def test_a_file_that_only_the_metadata_knows_is_disposed_of(tmp_path):
+    """A savepoint of another release may have other names."""
+    files = new_savepoint(str(tmp_path), "job")
+    handle = files.write_bytes("count/a/b/c/d.bin", b"rows")
+    metadata = msgspec.structs.replace(
+        checkpoint(7, {"d": handle}), format=SAVEPOINT_FORMAT, is_savepoint=True, fence=0
+    )
+    store_savepoint(files, metadata)
+    dispose_savepoint(files.root)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_claimed_savepoint_leaves_files_that_are_not_its_own(tmp_path):
+    files, metadata = savepoint(tmp_path)
+    mine = foreign(files)
+    ClaimedSnapshot(files, metadata).release()
+    assert all_files(tmp_path) == mine
 
 
 def test_a_claimed_checkpoint_goes_with_the_files_that_no_other_one_uses(files):

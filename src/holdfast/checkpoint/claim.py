@@ -44,7 +44,7 @@ class ClaimedSnapshot:
             CheckpointStorageError: Storage failed.
         """
         if self.metadata.is_savepoint:
-            delete_savepoint(self.files)
+            delete_savepoint(self.files, self.metadata)
             return
         mine = self.metadata.checkpoint_id
         used: set[str] = set()

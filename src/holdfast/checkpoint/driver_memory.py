@@ -18,6 +18,7 @@ from holdfast.checkpoint.storage import (
 from holdfast.errors import CorruptCheckpointError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from holdfast.checkpoint.storage import Cancelled, NamedFiles
@@ -82,6 +83,14 @@ class MemoryNames:
         """Remove a file, if it is there."""
         with _lock:
             _jobs.get(self._job_id, {}).pop(checked_name(name), None)
+
+    def delete_all(self, names: Iterable[str]) -> None:
+        """Remove files, those that are there."""
+        for name in names:
+            self.delete(name)
+
+    def delete_if_empty(self, directory: str) -> None:
+        """Nothing: a directory is there as long as it has files."""
 
     def delete_tree(self, directory: str) -> None:
         """Remove a directory with all that is in it, if it is there."""
@@ -169,6 +178,14 @@ class InlineFiles:
     def delete(self, name: str) -> None:
         """Remove a file, if it is there."""
         self._names.delete(name)
+
+    def delete_all(self, names: Iterable[str]) -> None:
+        """Remove files, those that are there."""
+        self._names.delete_all(names)
+
+    def delete_if_empty(self, directory: str) -> None:
+        """Remove a directory, if nothing is in it."""
+        self._names.delete_if_empty(directory)
 
     def delete_tree(self, directory: str) -> None:
         """Remove a directory with all that is in it, if it is there."""

@@ -26,7 +26,13 @@ from holdfast.errors import FencedError
 if TYPE_CHECKING:
     from holdfast.checkpoint.storage import NamedFiles
 
+_REMEMBERED: Final = 16
+"""Replaced drivers of which some local state may still be about."""
 _NOTE: Final = re.compile(r"(\d+)\.from-(\d+)-(\d+)")
+
+
+class _Holder(msgspec.Struct):
+    id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,17 @@ class Fence:
     number: int
     holder: bytes
     """Who took it, as written to its file; differs from every other."""
+
+    @property
+    def run(self) -> str:
+        """An id that nobody else has, by which others can tell that this driver is replaced."""
+        return _run(self.holder) or ""
+
+    def replaced(self) -> tuple[str, ...]:
+        """The ids of drivers that were replaced last, by this one or by one before it."""
+        below = range(self.number - 1, max(0, self.number - 1 - _REMEMBERED), -1)
+        holders = (self.files.read(_name(number)) for number in below)
+        return tuple(run for holder in holders if (run := _run(holder)))
 
     def check(self) -> None:
         """Raise FencedError if another driver has taken over, or the job was deleted.
@@ -89,6 +106,14 @@ def still_valid(files: NamedFiles, checkpoints: list[tuple[int, int]]) -> list[t
         return checkpoints
     by, chosen = max(noted)
     return [one for one in checkpoints if one[0] >= by or one <= chosen]
+
+
+def _run(holder: bytes | None) -> str | None:
+    try:
+        return msgspec.json.decode(holder or b"", type=_Holder).id
+    except msgspec.DecodeError:
+        # Of a job that was started by hand, or damaged: nobody's local state depends on it.
+        return None
 
 
 def _name(number: int) -> str:

@@ -15,7 +15,13 @@ import xxhash
 from fsspec.implementations.local import LocalFileSystem
 
 from holdfast.checkpoint.handles import FileHandle, Handle, InlineHandle
-from holdfast.checkpoint.local_disk import create_local, sync, sync_directory, write_local
+from holdfast.checkpoint.local_disk import (
+    create_local,
+    make_directory,
+    sync,
+    sync_directory,
+    write_local,
+)
 from holdfast.checkpoint.storage import (
     check_cancelled,
     checked_name,
@@ -31,6 +37,7 @@ if TYPE_CHECKING:
 
     from holdfast.checkpoint.storage import Cancelled
 
+_PATTERN: Final = re.compile(r"[*?\[]")
 CHUNK: Final = 1024 * 1024
 """Bytes handed to the file system at once, unless more are asked for."""
 
@@ -164,21 +171,54 @@ class FileSystemFiles:
         with suppress(FileNotFoundError), storage_errors("deleting", path):
             self._fs.rm_file(path)
 
+    def delete_all(self, names: Iterable[str]) -> None:
+        """Remove files, those that are there."""
+        paths = [self._at(name) for name in names]
+        with storage_errors("deleting", self._url):
+            self._delete_paths(paths)
+
+    def delete_if_empty(self, directory: str) -> None:
+        """Remove a directory, if nothing is in it."""
+        if not self.entries(directory):
+            self._remove_directory(self._at(directory))
+
     def delete_tree(self, directory: str) -> None:
         """Remove a directory with all that is in it, if it is there."""
         path = self._at(directory)
         with suppress(FileNotFoundError), storage_errors("deleting", path):
-            self._made.clear()
             self._fs.invalidate_cache()
-            self._fs.rm(path, recursive=True)
+            if self._local:
+                self._made.clear()
+                self._fs.rm(path, recursive=True)
+                return
+            found = self._fs.find(path, withdirs=True, detail=True)
+            directories = {name for name in found if found[name]["type"] == "directory"}
+            self._delete_paths([name for name in found if name not in directories])
+            for name in sorted({path, *directories}, reverse=True):
+                self._remove_directory(name)
 
     def delete_empty_root(self) -> None:
         """Remove the job's directory itself, if nothing is left in it."""
-        # Where directories are only prefixes of names there is nothing to remove, and a
-        # client may say so in any way.
         with suppress(Exception):
             if not self.entries():
-                self._fs.rmdir(self._path)
+                self._remove_directory(self._path)
+
+    def _delete_paths(self, paths: list[str]) -> None:
+        # Object stores remove many in one request. But fsspec takes some names for patterns.
+        if not self._local and not any(map(_PATTERN.search, paths)):
+            with suppress(FileNotFoundError):
+                self._fs.rm(paths)
+                return
+        for path in paths:
+            with suppress(FileNotFoundError):
+                self._fs.rm_file(path)
+
+    def _remove_directory(self, path: str) -> None:
+        self._made.clear()
+        # Where directories are only prefixes of names there is nothing to remove, and a
+        # client may say so in any way. One that is not empty after all stays.
+        with suppress(Exception):
+            self._fs.rmdir(path)
 
     def _at(self, name: str) -> str:
         return f"{self._path}/{checked_name(name)}"
@@ -194,7 +234,10 @@ class FileSystemFiles:
     def _make_parent(self, path: str) -> None:
         parent = path.rpartition("/")[0]
         if parent not in self._made:
-            self._fs.makedirs(parent, exist_ok=True)
+            if self._local:
+                make_directory(Path(parent), Path(self._path))
+            else:
+                self._fs.makedirs(parent, exist_ok=True)
             self._made.add(parent)
 
     def _write(self, name: str, pieces: Iterable[bytes], cancelled: Cancelled) -> FileHandle:

@@ -11,7 +11,13 @@ from holdfast.checkpoint.completed import store_metadata
 from holdfast.checkpoint.ledger import record_completed, record_name
 from holdfast.checkpoint.metadata import paths_of
 from holdfast.checkpoint.registry import SharedFiles
-from holdfast.checkpoint.storage import SHARED, STAGED, checkpoint_directory, metadata_name
+from holdfast.checkpoint.storage import (
+    SHARED,
+    STAGED,
+    checkpoint_directory,
+    is_own,
+    metadata_name,
+)
 from holdfast.checkpoint.sweep import delete_checkpoint, sweep
 from holdfast.errors import HoldfastError
 
@@ -94,7 +100,8 @@ class JobStorage:
             in_use = self._staged.in_use
         # Notes go when what they speak of is listed by a checkpoint, or aborted.
         kept = (OPENED,) if incarnation is None else (OPENED, f"{incarnation}-")
-        found = [name for name in self.files.entries(STAGED) if not name.startswith(kept)]
+        there = (name for name in self.files.entries(STAGED) if is_own(STAGED, name))
+        found = [name for name in there if not name.startswith(kept)]
         # Looked at only now: what another driver stages comes after its fence.
         self._fence.check()
         for path in (f"{STAGED}/{name}" for name in found):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import uuid
+from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from holdfast.checkpoint.storage import storage_error
@@ -35,6 +36,22 @@ def write_local(local: Path, pieces: Iterable[bytes]) -> None:
                 raise storage_error("writing the local copy", str(local), error) from error
 
 
+def make_directory(directory: Path, root: Path) -> None:
+    """Make a directory, and what is missing above it, so that it outlasts a loss of power.
+
+    What is in a directory is durable only if its own name in the one above is, and so on:
+    up to the name of `root`, and of all that was made above it. Those that are there already
+    are looked after as well, since whoever has made one may have died before it was durable.
+    """
+    above = (directory, *directory.parents)
+    missing = [path for path in above if not path.exists()]
+    directory.mkdir(parents=True, exist_ok=True)
+    for path in dict.fromkeys([*missing, *(path for path in above if path.is_relative_to(root))]):
+        # What lies above the root may be closed to us for reading.
+        with suppress(PermissionError):
+            sync_directory(path.parent)
+
+
 def create_local(path: Path, data: bytes) -> bool:
     """Create a whole file durably, or return False and change nothing if it exists."""
     # A link appears at once, with all its content, and never replaces what is there.
@@ -50,7 +67,8 @@ def create_local(path: Path, data: bytes) -> bool:
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            return _create_unlinked(path, data)
+            if not _create_unlinked(path, data):
+                return False
     finally:
         aside.unlink(missing_ok=True)
     sync_directory(path.parent)

@@ -14,6 +14,7 @@ without it there is no savepoint.
 
 from __future__ import annotations
 
+import re
 import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast import faults
 from holdfast.checkpoint.completed import verify_handles
 from holdfast.checkpoint.files import FileSystemFiles
-from holdfast.checkpoint.metadata import decode_metadata, encode_metadata
+from holdfast.checkpoint.metadata import decode_metadata, encode_metadata, paths_of
 from holdfast.checkpoint.storage import METADATA, SHARED, never
 from holdfast.errors import (
     CheckpointStorageError,
@@ -30,6 +31,7 @@ from holdfast.errors import (
     RestoreError,
 )
 from holdfast.state.directories import file_name
+from holdfast.state.local_snapshot import SNAPSHOT_FILE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,6 +42,17 @@ if TYPE_CHECKING:
 
 _TAKEN: Final = (METADATA, SHARED, "sources")
 """Names that are not those of operators."""
+_DEEPEST: Final = 3
+"""Directories that lie within each other in a savepoint, below its own."""
+_OWN: Final = re.compile(
+    r"[^/]+/([^/]+/){1,2}part-\d{5,}\.parquet"
+    rf"|[^/]+/native/part-\d{{5,}}/({SNAPSHOT_FILE}|operator-state)"
+    rf"|{SHARED}/\d+-[0-9a-f]+"
+    r"|sources/[^/]+/[^/]+-\d{5,}"
+    # Metadata that was being written.
+    r"|\.[0-9a-f]{32}"
+)
+"""Files that savepoints are made of."""
 _NAMED: Final = 10
 """Most names that a message lists."""
 
@@ -132,16 +145,51 @@ def discard_unfinished(files: FileSystemFiles) -> None:
         delete_savepoint(files)
 
 
-def delete_savepoint(files: FileSystemFiles) -> None:
-    """Remove a savepoint's directory; what is left after an interruption is no savepoint."""
+def delete_savepoint(files: FileSystemFiles, metadata: CheckpointMetadata | None = None) -> None:
+    """Remove a savepoint; what is left after an interruption is no savepoint.
+
+    What it is made of goes: files that its metadata names, or that have the names of such
+    files, and directories that are empty then. Files that somebody else has put into its
+    directory stay.
+
+    Args:
+        files: The savepoint's.
+        metadata: What it is made of; None if it was never completed.
+    """
+    named = set() if metadata is None else paths_of(metadata)
     files.delete(METADATA)
-    for name, size in sorted(files.entries().items()):
-        faults.reach("during-delete", name=name)
+    for top, size in sorted(files.entries().items()):
+        faults.reach("during-delete", name=top)
+        own = {name for name in named if name.partition("/")[0] == top}
+        directories: set[str] = set()
         if size is None:
-            files.delete_tree(name)
-        else:
-            files.delete(name)
+            _look_through(files, top, own, directories)
+        elif _OWN.fullmatch(top):
+            own.add(top)
+        files.delete_all(sorted(own))
+        for directory in sorted(directories | _above(own), reverse=True):
+            files.delete_if_empty(directory)
     files.delete_empty_root()
+
+
+def _look_through(
+    files: FileSystemFiles, directory: str, own: set[str], directories: set[str]
+) -> None:
+    """Add what a savepoint has in a directory, and the directories that are there."""
+    directories.add(directory)
+    for name, size in files.entries(directory).items():
+        path = f"{directory}/{name}"
+        if size is not None:
+            if _OWN.fullmatch(path):
+                own.add(path)
+        elif path.count("/") < _DEEPEST:
+            _look_through(files, path, own, directories)
+
+
+def _above(names: set[str]) -> set[str]:
+    """All directories that hold the files, directly or not."""
+    parts = [name.split("/") for name in names]
+    return {"/".join(one[:end]) for one in parts for end in range(1, len(one))}
 
 
 def dispose_savepoint(path: str) -> None:
@@ -169,5 +217,4 @@ def dispose_savepoint(path: str) -> None:
             f"deleted. There is {named}{more}: if that is left of a savepoint whose deletion or "
             "writing was broken off, and nobody is writing it now, delete the directory yourself"
         )
-    load_savepoint(files)
-    delete_savepoint(files)
+    delete_savepoint(files, load_savepoint(files))

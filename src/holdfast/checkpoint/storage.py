@@ -13,11 +13,13 @@ Names are relative to the job's directory, with `/` between their parts.
 from __future__ import annotations
 
 import errno
+import re
 import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
+from holdfast.api.sink import OPENED
 from holdfast.errors import (
     CheckpointError,
     CheckpointStorageError,
@@ -26,7 +28,7 @@ from holdfast.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from holdfast.checkpoint.handles import Handle
@@ -40,6 +42,12 @@ STAGED: Final = "staged"
 FENCES: Final = "fence"
 COMPLETED: Final = "completed"
 
+_OWN_FILES: Final = {
+    SHARED: re.compile(r"\d+-[0-9a-f]+"),
+    STAGED: re.compile(rf".+~[0-9a-f]{{12}}|{OPENED}.+"),
+    FENCES: re.compile(r"\d+(\.from-\d+-\d+)?"),
+    COMPLETED: re.compile(r"\d+-\d+"),
+}
 _MIB: Final = 1024 * 1024
 _ADVICE: Final = {
     errno.ENOSPC: "free some space, or keep fewer checkpoints",
@@ -100,6 +108,12 @@ class NamedFiles(Protocol):
 
     def delete(self, name: str) -> None:
         """Remove a file, if it is there."""
+
+    def delete_all(self, names: Iterable[str]) -> None:
+        """Remove files, those that are there."""
+
+    def delete_if_empty(self, directory: str) -> None:
+        """Remove a directory, if nothing is in it."""
 
     def delete_tree(self, directory: str) -> None:
         """Remove a directory with all that is in it, if it is there."""
@@ -162,6 +176,14 @@ def private_name(checkpoint_id: int) -> str:
 def shared_name(checkpoint_id: int) -> str:
     """A name that nobody has used, for a file that later checkpoints may use too."""
     return f"{SHARED}/{checkpoint_id}-{uuid.uuid4().hex}"
+
+
+def is_own(directory: str, name: str) -> bool:
+    """Whether a file has a name that Holdfast gives in one of the directories of a job.
+
+    Where the job has no directory of its own, others may have one of that name too.
+    """
+    return _OWN_FILES[directory].fullmatch(name) is not None
 
 
 def checked_name(name: str) -> str:

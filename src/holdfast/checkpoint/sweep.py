@@ -21,6 +21,7 @@ from holdfast.checkpoint.storage import (
     STAGED,
     TASK_OWNED,
     checkpoint_directory,
+    is_own,
     metadata_name,
 )
 from holdfast.errors import CorruptCheckpointError, RestoreError
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.storage import NamedFiles
 
 _SHARED_FILE: Final = re.compile(r"(\d+)-[0-9a-f]+")
+_HALF_WRITTEN: Final = re.compile(r"\.[0-9a-f]{32}")
+"""A file that a process which was killed has not given its name yet; see `create_local`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +95,13 @@ def delete_job(files: NamedFiles) -> None:
     The records of complete checkpoints go first, then the checkpoints, the newest last. A start
     after a deletion that broke off goes on from the newest one, or finds nothing.
     """
-    files.delete_tree(COMPLETED)
+    _delete_own(files, COMPLETED)
     for checkpoint_id in checkpoint_ids(files):
         delete_checkpoint(files, checkpoint_id)
     # The fence last: until then a driver that was replaced can still tell.
-    for directory in (SHARED, STAGED, TASK_OWNED, FENCES):
-        files.delete_tree(directory)
+    files.delete_tree(TASK_OWNED)
+    for directory in (SHARED, STAGED, FENCES):
+        _delete_own(files, directory)
     files.delete_empty_root()
 
 
@@ -107,6 +111,14 @@ def _stale_records(files: NamedFiles) -> dict[int, str]:
     newest = max(complete, default=(0, 0))
     recorded = recorded_checkpoints(files)
     return {one[1]: record_name(*one) for one in recorded if one < newest and one not in complete}
+
+
+def _delete_own(files: NamedFiles, directory: str) -> None:
+    """Remove what Holdfast has put into a directory; others may use one of that name too."""
+    there = files.entries(directory)
+    own = [name for name in there if is_own(directory, name) or _HALF_WRITTEN.fullmatch(name)]
+    files.delete_all(f"{directory}/{name}" for name in own)
+    files.delete_if_empty(directory)
 
 
 def _references(files: NamedFiles, complete: set[int]) -> tuple[set[str], list[str]]:

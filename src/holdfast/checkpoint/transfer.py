@@ -5,7 +5,9 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
-from holdfast.checkpoint.handles import FileHandle, Handle, inline
+import xxhash
+
+from holdfast.checkpoint.handles import FileHandle, Handle, InlineHandle, inline
 from holdfast.checkpoint.storage import (
     check_cancelled,
     checked_name,
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 _SHAREABLE: Final = ".sst"
 _DOWNLOADS: Final = 4
+_VERIFIED_AT_ONCE: Final = 1024 * 1024
 _NONE: Final[dict[str, FileHandle]] = {}
 
 
@@ -118,6 +121,34 @@ def download_snapshot(
         except BaseException:
             threads.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def difference(handles: Mapping[str, Handle], directory: Path) -> str | None:
+    """What is not as the handles name it in a local directory; None if all of it is.
+
+    Files that the handles do not name are not looked at.
+
+    Raises:
+        OSError: A file is not there, or cannot be read.
+    """
+    for name, handle in handles.items():
+        path = directory / checked_name(name)
+        size = path.stat().st_size
+        if size != handle.size:
+            return f"{path} has {size} bytes, and {handle.size} were written"
+        if not _holds(path, handle):
+            return f"the content of {path} is not what was written"
+    return None
+
+
+def _holds(path: Path, handle: Handle) -> bool:
+    if isinstance(handle, InlineHandle):
+        return path.read_bytes() == handle.data
+    digest = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while piece := file.read(_VERIFIED_AT_ONCE):
+            digest.update(piece)
+    return digest.hexdigest() == handle.checksum
 
 
 def _sizes(directory: Path) -> dict[str, int]:

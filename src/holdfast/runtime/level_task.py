@@ -31,6 +31,7 @@ from holdfast.runtime.seat import Seat, TaskIdentity
 from holdfast.runtime.timestamps import latest_time, with_time
 from holdfast.runtime.wire import Packer, Unpacker
 from holdfast.runtime.writer_operator import WriterOperator
+from holdfast.state.directories import delete_snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -322,7 +323,16 @@ class LevelTask:
                     self._seats[index] = seat
                 seat.open_state()
 
+    def _delete_snapshots(self) -> None:
+        """Remove the local snapshots here that nobody wants any more."""
+        epoch = self._epoch
+        if epoch is not None and epoch.kept_snapshots is not None:
+            run, kept = epoch.owner.run, epoch.kept_snapshots
+            delete_snapshots(epoch.local_dir, epoch.job_id, run=run, but=kept)
+
     def _commit(self) -> TaskReport:
+        # First, since the commit may need the room.
+        self._delete_snapshots()
         self._seat_idle_stores()
         stores: dict[str, StoreReport] = {}
         warnings: list[str] = []

@@ -298,6 +298,8 @@ class EpochPlan:
     """Checkpoints that were completed since functions were last told."""
     aborted: tuple[int, ...] = ()
     """Checkpoints that were aborted since functions were last told."""
+    kept_snapshots: tuple[int, ...] | None = None
+    """Checkpoints whose local snapshots stay, if others are to be removed."""
     exactly_once: bool = False
     """Whether the output of sinks waits for a checkpoint."""
     staging: Staging | None = None

@@ -262,7 +262,12 @@ class Seat:
             assert epoch is not None, "keyed operators never run at the sources"
             claim_job(epoch.local_dir, epoch.job_id, epoch.owner)
             directory = store_directory(
-                epoch.local_dir, epoch.job_id, epoch.incarnation, plan.uid, self._subtask
+                epoch.local_dir,
+                epoch.job_id,
+                epoch.incarnation,
+                plan.uid,
+                self._subtask,
+                epoch.owner.run,
             )
             self._store = open_store(self._level.backend, directory, self._expected)
             self.state = KeyedStateBackend(
@@ -353,7 +358,7 @@ class Seat:
     def _make_snapshot_directory(self, directory: Path) -> None:
         epoch = self._epoch
         assert epoch is not None
-        if not job_directory(epoch.local_dir, epoch.job_id).exists():
+        if not job_directory(epoch.local_dir, epoch.job_id, epoch.owner.run).exists():
             # The job has ended meanwhile; made again, its directory would belong to nobody.
             raise StateError(f"{directory}: the job's local state was removed while it was used")
         make_private(directory)
@@ -367,7 +372,9 @@ class Seat:
     def _snapshot_directory(self, checkpoint: CheckpointOrder) -> Path:
         epoch = self._epoch
         assert epoch is not None
-        root = snapshot_directory(epoch.local_dir, epoch.job_id, epoch.incarnation, checkpoint.id)
+        root = snapshot_directory(
+            epoch.local_dir, epoch.job_id, epoch.incarnation, checkpoint.id, epoch.owner.run
+        )
         # Of two attempts, only the one that reports is read.
         return root / file_name(self.plan.uid) / f"{self._subtask}-{self._attempt_id}"
 

@@ -136,14 +136,11 @@ class CheckpointDraft:
             checkpointed_size=store.uploaded_size,
         )
 
-    def uploads(
-        self, inherited: frozenset[tuple[str, int]], obsolete: dict[tuple[str, int], str]
-    ) -> Iterator[Upload]:
+    def uploads(self, inherited: frozenset[tuple[str, int]]) -> Iterator[Upload]:
         """What has to be uploaded.
 
         Args:
             inherited: Stores that build upon the files of the base.
-            obsolete: Local snapshots that are no longer wanted.
         """
         known = self._known_files()
         for (uid, subtask), directory in self.local_copies.items():
@@ -157,7 +154,6 @@ class CheckpointDraft:
                 inline_below=self.inline_below,
                 known=known.get((uid, subtask), {}) if (uid, subtask) in inherited else {},
                 keep=self._settings.local_backup,
-                obsolete=obsolete.get((uid, subtask)),
                 savepoint=self._savepoint,
             )
 

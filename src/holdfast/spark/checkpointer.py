@@ -35,6 +35,7 @@ from holdfast.runtime.plan import CheckpointOrder
 from holdfast.spark.checkpoint_draft import CheckpointDraft
 from holdfast.spark.epochs import EpochOrder
 from holdfast.spark.left_over import LeftOver, release
+from holdfast.spark.local_snapshots import LocalSnapshots
 from holdfast.spark.notices import Notices
 from holdfast.spark.query_log import capture
 from holdfast.spark.source_commits import SourceCommits
@@ -125,15 +126,13 @@ class Checkpointer:
         self._changed = False
         """Whether there is an epoch that no checkpoint contains."""
         self._uploading: Future[None] | None = None
-        self._obsolete: dict[tuple[str, int], str] = {}
+        self.local_snapshots = LocalSnapshots(keep=settings.local_backup)
         self._left_over = LeftOver()
         self._litter = False
         """Whether a checkpoint has failed that may have left files behind."""
         self.claimed: ClaimedSnapshot | None = None
         """What the job was started from, to be deleted when enough checkpoints are there."""
         self.statistics = CheckpointStatisticsKeeper()
-        self.local_copies: dict[tuple[str, int], str] = {}
-        """Local snapshots of the newest completed checkpoint, by uid and subtask."""
 
     # What an incarnation is told and tells
 
@@ -222,6 +221,7 @@ class Checkpointer:
                 if isinstance(instruction, Begin):
                     checkpoint = CheckpointOrder(instruction.id, now)
                     self._uploads.begin(instruction.id)
+                    self.local_snapshots.begun(instruction.id)
                     self.statistics.begun(instruction.id, now, len(participants))
                     if savepoint is not None:
                         self._savepoints.begin(instruction.id, savepoint)
@@ -235,6 +235,7 @@ class Checkpointer:
                 # Nothing is left over where a savepoint is taken.
                 cut_at=None if idle or savepoint is not None else self._settings.cut_at(now, due),
                 least_work_ms=max(LEAST_WORK_MS, (self._settings.interval_ms or 0) // 4),
+                kept_snapshots=self.local_snapshots.order(),
             )
 
     def expire(self) -> None:
@@ -274,7 +275,7 @@ class Checkpointer:
                 self._origin,
             )
             self._drafts[checkpoint_id] = draft
-            uploads = list(draft.uploads(self._inherited, self._obsolete))
+            uploads = list(draft.uploads(self._inherited))
             self._storage.build_upon(checkpoint_id, base)
             self.statistics.epoch_ended(
                 checkpoint_id,
@@ -433,7 +434,7 @@ class Checkpointer:
             if draft.stored.incarnation == self._job.incarnation:
                 self._base = draft.stored
                 self._inherited = frozenset(draft.local_copies)
-            self._replace_local_copies(draft)
+            self.local_snapshots.completed(checkpoint_id, draft.local_copies)
             self.statistics.completed(checkpoint_id, now, path)
         logger.info("checkpoint %d is complete: %s", checkpoint_id, path)
         try:
@@ -461,11 +462,6 @@ class Checkpointer:
             self.claimed.release()
             self.claimed = None
 
-    def _replace_local_copies(self, draft: CheckpointDraft) -> None:
-        if self._settings.local_backup:
-            # The next upload, which goes to where they are, takes the old ones away.
-            self._obsolete, self.local_copies = self.local_copies, draft.local_copies
-
     def _aborted(
         self, checkpoint_id: int, reason: FailureReason, timestamp: int, detail: str
     ) -> None:
@@ -474,6 +470,7 @@ class Checkpointer:
             self._litter = True
             self._changed = True
             self.statistics.failed(checkpoint_id, timestamp, why)
+        self.local_snapshots.aborted(checkpoint_id)
         logger.warning("checkpoint %d failed: %s", checkpoint_id, why)
         self._savepoints.fail(checkpoint_id, why)
         if not self._savepoints.alone:

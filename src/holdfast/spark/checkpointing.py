@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast import faults
@@ -37,6 +37,7 @@ from holdfast.errors import HoldfastError
 from holdfast.spark.checkpoint_draft import inline_below
 from holdfast.spark.checkpointer import Checkpointer
 from holdfast.spark.epochs import EpochOrder
+from holdfast.spark.local_state import tidy_local_state
 from holdfast.spark.publication import Publication
 from holdfast.spark.publisher import Publisher
 from holdfast.spark.query_log import source_leaves
@@ -250,6 +251,12 @@ class Checkpointing:
             savepoints=Savepoints(self._backend, alone=not self.periodic),
         )
 
+    def owned(self, job: JobIdentity) -> JobIdentity:
+        """The job as this driver runs it, and nobody else: its local state goes by that."""
+        if self._checkpointer is None:
+            return replace(job, run=uuid.uuid4().hex)
+        return replace(job, run=self._fence.run, replaced=self._fence.replaced())
+
     def incarnation(self, number: int) -> str:
         """A name for the next incarnation that none has ever had."""
         if self._checkpointer is None:
@@ -275,10 +282,11 @@ class Checkpointing:
     def restore(self, job: JobIdentity) -> RestoredJob:
         """Build the stores of an incarnation, from the newest checkpoint if there is one."""
         if self._restorer is None:
+            tidy_local_state(self._plan, job, self._calls)
             return FRESH
         keeper = self._checkpointer
         unwanted = frozenset() if keeper is None else keeper.end_incarnation()
-        local = {} if keeper is None else keeper.local_copies
+        local = {} if keeper is None else keeper.local_snapshots.copies
         restored = self._restorer.restore(
             self._plan, job, self._backend, self._calls, local, unwanted
         )

@@ -42,6 +42,10 @@ class JobIdentity:
     local_dir: str | None
     incarnation: str = "1"
     """Names the start or restart whose stores these are; never used twice."""
+    run: str = ""
+    """Names what this driver runs: local state of a job's other runs is not its own."""
+    replaced: tuple[str, ...] = ()
+    """Runs that have held the job before, and never will again."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,8 @@ class EpochOrder:
     """Whether the job has no more input, so that time comes to its end."""
     drains: bool = False
     """Whether event time alone comes to its end."""
+    kept_snapshots: tuple[int, ...] | None = None
+    """Checkpoints whose local snapshots stay, if others are to be removed."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +131,7 @@ class EpochRunner:
         self.channel_rows = start.channel_rows
         """Input that the epochs so far had no time for."""
         self._restored = start.checkpoint
-        self._owner = ProcessIdentity.current()
+        self._owner = ProcessIdentity.current(job.run)
         self._clock = SystemClock()
         self._expected = dict(start.expected)
         self._levels = [dump_level(level) for level in plan.levels]
@@ -179,6 +185,7 @@ class EpochRunner:
             restored=self._restored,
             completed=order.completed,
             aborted=order.aborted,
+            kept_snapshots=order.kept_snapshots,
             exactly_once=self._delivery.exactly_once,
             staging=self._delivery.staging if self._stages(order) else None,
             channel_rows=() if order.idle else self.channel_rows,

@@ -366,6 +366,7 @@ class JobClient:
         """Do what is done once for all incarnations."""
         self._pinning.anchor(self._plan.level_parallelism)
         self._checkpointing.open(self._spark, self._plan, self._calls, self._break_off)
+        self._job = self._checkpointing.owned(self._job)
         self._frames = [self._frame(source) for source in self._plan.sources]
         self._watch = ExecutorWatch(self._spark, self._pinning, self._break_off)
         warn_of_held_time(self._name, self._plan)
@@ -543,7 +544,7 @@ class JobClient:
 
     def _delete_local_state(self) -> None:
         tasks = max(self._plan.level_parallelism, default=1)
-        delete_local_state(self._spark, self._job.local_dir, self.job_id, tasks)
+        delete_local_state(self._spark, self._job, tasks)
 
     def _end_epoch(self, result: EpochResult) -> None:
         epoch = result.statistics

@@ -1,14 +1,15 @@
-"""Where a job's local state lives on this cluster, and its end."""
+"""Where a job's local state lives on this cluster, and how it goes away."""
 
 from __future__ import annotations
 
 import os
 import tempfile
 import uuid
+from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.spark.session import runs_locally
-from holdfast.state.directories import claim_job, delete_job, sweep_dead_jobs
+from holdfast.state.directories import claim_job, delete_job, sweep_dead_jobs, tidy_job
 from holdfast.state.machine import ProcessIdentity
 
 if TYPE_CHECKING:
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from holdfast.spark.compiler import JobPlan
+    from holdfast.spark.epochs import JobIdentity
+    from holdfast.spark.pinned_calls import PinnedCalls
 
 
 def local_state_root(spark: SparkSession, configured: str | None) -> str | None:
@@ -32,19 +37,46 @@ def local_state_root(spark: SparkSession, configured: str | None) -> str | None:
 
 def scratch_directory() -> Path:
     """A directory of the driver's own; what drivers that were killed have left is removed."""
-    temporary = tempfile.gettempdir()
-    sweep_dead_jobs(temporary)
-    return claim_job(temporary, f"query-{uuid.uuid4().hex}", ProcessIdentity.current())
+    job_id = f"query-{uuid.uuid4().hex}"
+    return claim_job(tempfile.gettempdir(), job_id, ProcessIdentity.current())
 
 
-def delete_local_state(spark: SparkSession, root: str | None, job_id: str, tasks: int) -> None:
-    """Remove all local state of a job that has ended."""
+def tidy_local_state(
+    plan: JobPlan, job: JobIdentity, calls: PinnedCalls, local_copies: Iterable[str] = ()
+) -> None:
+    """Remove what earlier incarnations of a job have left on the executors.
+
+    Args:
+        plan: The compiled job.
+        job: Names the incarnation that begins.
+        calls: Reaches the executors.
+        local_copies: Local snapshots that stay.
+    """
+    tidy = partial(
+        tidy_job,
+        job.local_dir,
+        run=job.run,
+        incarnation=job.incarnation,
+        snapshots=list(local_copies),
+        replaced=job.replaced,
+    )
+    tasks = max(plan.level_parallelism, default=0)
+    items = [(subtask, tasks, job.job_id) for subtask in range(tasks)]
+    list(calls.map(tidy, items, f"holdfast-tidy-{job.incarnation}"))
+
+
+def delete_local_state(spark: SparkSession, job: JobIdentity, tasks: int) -> None:
+    """Remove all local state of a run that has ended; that of other runs of the job stays."""
+    if not job.run:
+        # It ended before it had any.
+        return
+    root, job_id, run = job.local_dir, job.job_id, job.run
     if runs_locally(spark):
-        delete_job(root, job_id)
+        delete_job(root, job_id, run)
         return
 
     def delete(_: Iterable[int]) -> None:
-        delete_job(root, job_id)
+        delete_job(root, job_id, run)
 
     # More tasks than slots that held state, so that every executor gets one of them.
     spark.sparkContext.parallelize(range(4 * tasks), 4 * tasks).foreachPartition(delete)

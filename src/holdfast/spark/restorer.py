@@ -29,11 +29,11 @@ from holdfast.errors import CorruptCheckpointError, HoldfastError, RestoreError
 from holdfast.runtime.plan import ChannelRows
 from holdfast.spark.epochs import StartingPoint
 from holdfast.spark.kept_rows import check_kept_rows
+from holdfast.spark.local_state import tidy_local_state
 from holdfast.spark.outbox import staged_rows
 from holdfast.spark.recovery import Ground, restores
 from holdfast.spark.snapshot_transfer import restore_one
 from holdfast.spark.source_snapshots import position_of
-from holdfast.state.directories import delete_incarnations
 from holdfast.state.machine import ProcessIdentity
 from holdfast.state.timers import KIND as TIMERS
 
@@ -145,7 +145,7 @@ class Restorer:
         Raises:
             RestoreError: The checkpoint does not fit the program, or none can be used.
         """
-        ground = Ground(job, ProcessIdentity.current(), backend, local_copies)
+        ground = Ground(job, ProcessIdentity.current(job.run), backend, local_copies)
         passed_over: dict[int, str] = {}
         for attempt, (files, metadata) in enumerate(self._candidates(passed_over, unwanted)):
             if self.publishes and passed_over:
@@ -156,7 +156,7 @@ class Restorer:
             try:
                 verify_handles(metadata, files)
                 restored = self._restore(metadata, files, plan, ground, calls)
-                _tidy(plan, ground, calls)
+                tidy_local_state(plan, ground.job, calls, local_copies.values())
                 return restored
             except CorruptCheckpointError as error:
                 if files is not self._files:
@@ -175,7 +175,7 @@ class Restorer:
                 "or delete its directory"
             )
         check_not_stopped(self._files)
-        _tidy(plan, Ground(job, ProcessIdentity.current(), backend, local_copies), calls)
+        tidy_local_state(plan, job, calls, local_copies.values())
         return FRESH
 
     def _candidates(
@@ -257,6 +257,15 @@ class Restorer:
         items = [(one.subtask, tasks[one.uid], one) for one in wanted]
         group = f"holdfast-restore-{ground.job.incarnation}"
         done = list(calls.map(partial(restore_one, files=files), items, group))
+        for one in done:
+            for why in one.distrusted:
+                logger.warning(
+                    "operator %r, subtask %d: a local copy is not used, and its state comes from "
+                    "storage: %s",
+                    one.uid,
+                    one.subtask,
+                    why,
+                )
         path = files.root
         if not metadata.is_savepoint:
             path = f"{path}/{checkpoint_directory(metadata.checkpoint_id)}"
@@ -291,7 +300,7 @@ class Restorer:
                 duration_ms=int((monotonic() - start) * 1000),
                 external_path=path,
                 downloaded_size=sum(one.downloaded for one in done),
-                local_stores=sum(not one.downloaded for one in done),
+                local_stores=sum(one.local for one in done),
                 stores=len(done),
             ),
         )
@@ -342,17 +351,3 @@ def _had_timers(operator: OperatorSnapshot) -> bool:
 
 def _next_try(job: JobIdentity, attempt: int) -> JobIdentity:
     return replace(job, incarnation=f"{job.incarnation}-{attempt}")
-
-
-def _tidy(plan: JobPlan, ground: Ground, calls: PinnedCalls) -> None:
-    """Remove what the job's earlier incarnations have left on the executors."""
-    job = ground.job
-    tidy = partial(
-        delete_incarnations,
-        job.local_dir,
-        but=job.incarnation,
-        snapshots=list(ground.local_copies.values()),
-    )
-    tasks = max(plan.level_parallelism, default=0)
-    items = [(subtask, tasks, job.job_id) for subtask in range(tasks)]
-    list(calls.map(tidy, items, f"holdfast-tidy-{job.incarnation}"))

@@ -23,6 +23,7 @@ class SavepointTaker(Checkpointer):
     def _completed(self, checkpoint_id: int) -> None:
         with self._lock:
             self._drafts.pop(checkpoint_id)
+            self.local_snapshots.completed(checkpoint_id, {})
             path = self._storage.path_of(checkpoint_id)
             self.statistics.completed(checkpoint_id, self._clock.now_ms(), path)
         self._savepoints.complete(checkpoint_id)

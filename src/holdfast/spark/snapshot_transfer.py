@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast import faults
 from holdfast.checkpoint.storage import never
-from holdfast.checkpoint.transfer import download_snapshot, upload_bytes, upload_snapshot
+from holdfast.checkpoint.transfer import (
+    difference,
+    download_snapshot,
+    upload_bytes,
+    upload_snapshot,
+)
 from holdfast.clock import monotonic
 from holdfast.errors import CorruptCheckpointError, HoldfastError
 from holdfast.runtime.report import OPERATOR_STATE, STORE
@@ -25,12 +29,16 @@ from holdfast.state.local_snapshot import (
     files_with,
     is_shareable,
     open_snapshot_of,
+    snapshot_files,
 )
+from holdfast.state.machine import boot_id
 from holdfast.state.open_store import open_store
 from holdfast.state.redistribution import OperatorStateSnapshot
 from holdfast.state.restore_store import restore_store
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from holdfast.api.backends import StateBackend
     from holdfast.checkpoint.handles import FileHandle, Handle
     from holdfast.checkpoint.storage import Cancelled, JobCheckpointFiles
@@ -53,8 +61,6 @@ class Upload:
     """Files that storage has from the checkpoint before, by local name."""
     keep: bool = False
     """Whether the local snapshot stays, for a quick recovery."""
-    obsolete: str | None = None
-    """A local snapshot of long ago, which goes."""
     savepoint: SavepointTarget | None = None
     """A savepoint that gets its part of it too."""
 
@@ -83,8 +89,6 @@ def upload_one(
     finally:
         if not upload.keep:
             shutil.rmtree(upload.directory, ignore_errors=True)
-        if upload.obsolete is not None:
-            shutil.rmtree(upload.obsolete, ignore_errors=True)
 
 
 def _upload(upload: Upload, files: JobCheckpointFiles, cancelled: Cancelled) -> Uploaded:
@@ -180,36 +184,81 @@ class Restored:
     uid: str
     subtask: int
     version: str
-    downloaded: int
-    """Bytes fetched from storage; 0 if a local copy served."""
+    downloaded: int = 0
+    """Bytes fetched from storage."""
+    local: bool = False
+    """Whether local copies served for all of it."""
+    distrusted: tuple[str, ...] = ()
+    """Why local copies that were there have not served, and were removed."""
 
 
 def restore_one(restore: Restore, *, files: JobCheckpointFiles) -> Restored:
-    """Build one local store from what a checkpoint holds."""
+    """Build one local store from what a checkpoint holds.
+
+    A local copy serves if it is what the checkpoint holds, bit by bit. If the store cannot be
+    built with one, it is built from storage alone.
+    """
     where = {"uid": restore.uid, "subtask": restore.subtask}
     faults.reach("before-restore", **where)
     claim_job(restore.local_dir, restore.job_id, restore.owner)
     target = store_directory(
-        restore.local_dir, restore.job_id, restore.incarnation, restore.uid, restore.subtask
+        restore.local_dir,
+        restore.job_id,
+        restore.incarnation,
+        restore.uid,
+        restore.subtask,
+        restore.owner.run,
     )
     if target.exists():
         # A task that Spark tries again finds what its first attempt has finished. It is as
         # good: nothing but restores of this incarnation has been here yet.
         open_store(restore.backend, target, restore.version).abort()
-        return Restored(restore.uid, restore.subtask, restore.version, 0)
+        return Restored(restore.uid, restore.subtask, restore.version)
     make_private(target.parent)
-    job = job_directory(restore.local_dir, restore.job_id)
+    local, distrusted = _trusted_copies(restore)
+    try:
+        downloaded = _build(restore, files, target, local)
+    except Exception as error:
+        if not local:
+            raise
+        distrusted += [f"{directory}: {error}" for directory in local.values()]
+        _drop(restore, local)
+        local = {}
+        downloaded = _build(restore, files, target, local)
+    faults.reach("after-restore", **where)
+    return Restored(
+        restore.uid,
+        restore.subtask,
+        restore.version,
+        downloaded,
+        local=bool(local) and len(local) == len(restore.copies),
+        distrusted=tuple(distrusted),
+    )
+
+
+def _build(
+    restore: Restore, files: JobCheckpointFiles, target: Path, local: Mapping[int, Path]
+) -> int:
+    """Build the store at `target`; return the bytes that were downloaded for it.
+
+    Args:
+        restore: What it is made of.
+        files: Where its copies are.
+        target: Its directory, which appears whole, or not at all.
+        local: Directories of the copies that need not be downloaded, by their place among all.
+    """
+    job = job_directory(restore.local_dir, restore.job_id, restore.owner.run)
     scratch = job / f"{restore.incarnation}.restoring-{uuid.uuid4().hex}"
     make_private(scratch)
     try:
         sources, downloaded = [], 0
         for number, copy in enumerate(restore.copies):
-            local = _local(copy, restore.kind)
-            if local is None:
-                local = scratch / str(number)
-                downloaded += _download(copy, restore, files, local)
-            sources.append(local)
-        faults.reach("during-restore", **where)
+            directory = local.get(number)
+            if directory is None:
+                directory = scratch / str(number)
+                downloaded += _download(copy, restore, files, directory)
+            sources.append(directory)
+        faults.reach("during-restore", uid=restore.uid, subtask=restore.subtask)
         state = restore.operator_state
         restore_store(
             restore.backend,
@@ -223,8 +272,7 @@ def restore_one(restore: Restore, *, files: JobCheckpointFiles) -> Restored:
         )
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    faults.reach("after-restore", **where)
-    return Restored(restore.uid, restore.subtask, restore.version, downloaded)
+    return downloaded
 
 
 def _download(
@@ -250,12 +298,49 @@ def _download(
     return sum(handle.size for handle in wanted.values())
 
 
-def _local(copy: StoredCopy, kind: str) -> Path | None:
-    """The local snapshot, if it is here and holds the version that is wanted."""
-    if copy.local is None:
-        return None
-    directory = Path(copy.local) / STORE
-    with suppress(HoldfastError, OSError), open_snapshot_of(kind, directory) as snapshot:
-        if snapshot.version == copy.version:
-            return directory
+def _trusted_copies(restore: Restore) -> tuple[dict[int, Path], list[str]]:
+    """Copies that are here and may be used, by their place; and why others may not."""
+    local: dict[int, Path] = {}
+    distrusted: list[str] = []
+    for number, copy in enumerate(restore.copies):
+        if copy.local is None or not Path(copy.local).exists():
+            continue
+        directory = Path(copy.local) / STORE
+        why = _distrust(copy, restore.kind, directory)
+        if why is None:
+            local[number] = directory
+        else:
+            distrusted.append(f"{directory}: {why}")
+            _drop(restore, [number])
+    return local, distrusted
+
+
+def _distrust(copy: StoredCopy, kind: str, directory: Path) -> str | None:
+    """Why a local snapshot may not be used; None if it is what the checkpoint holds.
+
+    It is opened last: to open what is damaged may kill the process.
+    """
+    try:
+        names = set(map(str, snapshot_files(directory)))
+        if names != set(copy.files):
+            differing = ", ".join(sorted(names ^ set(copy.files)))
+            return f"it and the checkpoint do not have the same files: {differing}"
+        why = difference(copy.files, directory)
+        if why is not None:
+            return why
+        with open_snapshot_of(kind, directory) as snapshot:
+            if snapshot.version != copy.version:
+                return f"it holds version {snapshot.version!r}, and not {copy.version!r}"
+            if snapshot.boot != boot_id():
+                return "it was written before this machine restarted"
+    except (HoldfastError, OSError) as error:
+        return str(error)
     return None
+
+
+def _drop(restore: Restore, numbers: Iterable[int]) -> None:
+    """Remove local copies, so that no later restore meets them."""
+    for number in numbers:
+        local = restore.copies[number].local
+        assert local is not None
+        shutil.rmtree(local, ignore_errors=True)

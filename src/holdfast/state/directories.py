@@ -1,12 +1,18 @@
 """Where the local stores of a job lie, who owns them, and how they go away.
 
-    <root>/holdfast-<job id>/owner.json             who may still need the job's stores
-    <root>/holdfast-<job id>/<incarnation>/<operator>/<subtask>/    one store
-    <root>/holdfast-<job id>/<incarnation>.snapshots/chk-<id>/<operator>/<subtask>-<attempt>/
+    <root>/holdfast-<job id>.<run>/                 all of one run of a job, here
+      owner.json                                    the driver
+      used-by-<hash>.json                           an executor, if the driver is elsewhere
+      <incarnation>/<operator>/<subtask>/           one store
+      <incarnation>.snapshots/chk-<id>/<operator>/<subtask>-<attempt>/
                                                     copy of a store for a checkpoint
     <root>/.holdfast-<user id>.lock                 held while a job comes or goes
     <root>/.holdfast-new-<user id>-<random>/        on its way in
     <root>/.holdfast-gone-<user id>-<random>/       on its way out
+
+A run is one start of a job on one driver. Two drivers of one job, of which one has taken
+over and the other has not noticed yet, share nothing here; so whatever one of them removes
+is its own. Local state is of no use to another run: that restores from storage.
 
 A job directory appears complete with its owner, and disappears by one rename, both
 under the lock: so a sweep never sees half a job, and never takes a living one.
@@ -34,12 +40,13 @@ from holdfast.errors import ConfigurationError, HoldfastError, StateError, Store
 from holdfast.state.machine import ProcessIdentity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
 _JOB: Final = "holdfast-"
 _NEW: Final = ".holdfast-new-"
 _GONE: Final = ".holdfast-gone-"
 _OWNER: Final = "owner.json"
+_USER: Final = "used-by-"
 _LONGEST_PLAIN_NAME: Final = 80
 _REFUSALS: Final[dict[int, tuple[type[HoldfastError], str]]] = {
     errno.ENOSPC: (StoreFullError, "free some space"),
@@ -63,25 +70,26 @@ def local_root(local_dir: str | None, environ: Mapping[str, str] = os.environ) -
     return Path(next(path.strip() for path in candidates if path.strip())).absolute()
 
 
-def job_directory(local_dir: str | None, job_id: str) -> Path:
-    """Directory of all local stores of one job; nothing is created."""
-    return local_root(local_dir) / f"{_JOB}{file_name(job_id)}"
+def job_directory(local_dir: str | None, job_id: str, run: str = "") -> Path:
+    """Directory of all local stores of one run of a job; nothing is created."""
+    # A file name has no dot, so no job's name ends where another's run begins.
+    return local_root(local_dir) / f"{_JOB}{file_name(job_id)}{f'.{file_name(run)}' if run else ''}"
 
 
 def store_directory(
-    local_dir: str | None, job_id: str, incarnation: str, uid: str, subtask: int
+    local_dir: str | None, job_id: str, incarnation: str, uid: str, subtask: int, run: str = ""
 ) -> Path:
     """Directory of one store; nothing is created."""
-    job = job_directory(local_dir, job_id)
+    job = job_directory(local_dir, job_id, run)
     return job / file_name(incarnation) / file_name(uid) / str(subtask)
 
 
 def snapshot_directory(
-    local_dir: str | None, job_id: str, incarnation: str, checkpoint: int
+    local_dir: str | None, job_id: str, incarnation: str, checkpoint: int, run: str = ""
 ) -> Path:
     """Directory of all local snapshots for one checkpoint; nothing is created."""
     # No store can be there: an incarnation's own directory has no dot in its name.
-    job = job_directory(local_dir, job_id)
+    job = job_directory(local_dir, job_id, run)
     return job / f"{file_name(incarnation)}.snapshots" / f"chk-{checkpoint}"
 
 
@@ -120,44 +128,71 @@ def make_private(directory: Path) -> None:
 
 
 def claim_job(local_dir: str | None, job_id: str, owner: ProcessIdentity) -> Path:
-    """Make the directory of a job, owned by `owner`, or take over the one there is.
+    """Make the directory of a run of a job, owned by `owner`, or take over the one there is.
 
     Claim it on every host before the first store is opened there. Claiming again is
-    cheap, and names the new owner.
+    cheap, and names the new owner. Before a new one is made, what dead ones left is removed.
 
     Raises:
         StateError: The directory exists and belongs to another user.
     """
-    job = job_directory(local_dir, job_id)
-    if _is_there(job) and _owner_of(job) == owner:
+    job = job_directory(local_dir, job_id, owner.run)
+    user = None if owner.can_be_seen else ProcessIdentity.parent()
+    if _is_there(job) and _owner_of(job) == owner and _is_known(user, job):
         return job
     make_private(job.parent)
+    if not _is_there(job):
+        sweep_dead_jobs(local_dir)
     with _lock(job.parent):
         if _is_there(job):
-            _write_owner(job, owner)
+            _write_identity(job / _OWNER, owner)
         else:
             _make_job(job, owner)
+        if user is not None:
+            _write_identity(job / _user_name(user), user)
     return job
 
 
-def delete_incarnations(
-    local_dir: str | None, job_id: str, *, but: str, snapshots: Iterable[str] = ()
+def tidy_job(
+    local_dir: str | None,
+    job_id: str,
+    *,
+    run: str,
+    incarnation: str,
+    snapshots: Iterable[str] = (),
+    replaced: Iterable[str] = (),
 ) -> None:
-    """Remove the stores of a job's other incarnations, and all snapshots but those named."""
-    job = job_directory(local_dir, job_id)
+    """Remove what is of no use to an incarnation that begins.
+
+    Args:
+        local_dir: As set.
+        job_id: The job.
+        run: The run that it belongs to; other runs are left alone.
+        incarnation: The one that begins: the stores and snapshots of earlier ones go.
+        snapshots: Snapshots that stay, whichever incarnation made them.
+        replaced: Runs that this one has taken the job over from: all of theirs goes.
+    """
+    job = job_directory(local_dir, job_id, run)
     kept = {Path(snapshot) for snapshot in snapshots}
+    own = file_name(incarnation)
     for directory in job.glob("*/"):
-        name = directory.name
-        if name == file_name(but) or name.startswith(f"{file_name(but)}."):
-            continue
-        if any(snapshot.is_relative_to(directory) for snapshot in kept):
-            continue
-        shutil.rmtree(directory, ignore_errors=True)
+        if directory.name != own and not directory.name.startswith(f"{own}."):
+            _delete_but(directory, kept)
+    for other in replaced:
+        delete_job(local_dir, job_id, other)
 
 
-def delete_job(local_dir: str | None, job_id: str) -> None:
-    """Remove the directory of a job with all its stores, if it is there."""
-    job = job_directory(local_dir, job_id)
+def delete_snapshots(local_dir: str | None, job_id: str, *, run: str, but: Collection[int]) -> None:
+    """Remove the local snapshots of a run, but for those of the checkpoints named."""
+    kept = {f"chk-{checkpoint}" for checkpoint in but}
+    for directory in job_directory(local_dir, job_id, run).glob("*.snapshots/chk-*"):
+        if directory.name not in kept:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def delete_job(local_dir: str | None, job_id: str, run: str) -> None:
+    """Remove the directory of a run of a job with all its stores, if it is there."""
+    job = job_directory(local_dir, job_id, run)
     if not job.exists():
         return
     with _lock(job.parent):
@@ -167,11 +202,13 @@ def delete_job(local_dir: str | None, job_id: str) -> None:
 
 
 def sweep_dead_jobs(local_dir: str | None) -> list[Path]:
-    """Remove the directories of jobs whose driver is certainly dead; return them.
+    """Remove the directories of runs that are certainly dead; return them.
 
-    Certain is what can be seen from here: a driver of this host that no longer runs,
-    or that ran before the host restarted. Drivers of other hosts are left alone, and
-    so is everything while another sweep is at work.
+    Certain is what can be seen from here. If the driver can be seen, it decides: it no
+    longer runs, or ran before the host restarted. If it cannot, since it runs on another host
+    or in another container, the executors decide that used the directory here: when all of
+    them are gone, so is the state of their subtasks, whatever becomes of the job. Where those
+    cannot be seen either, nothing is removed; neither while another sweep is at work.
     """
     root = local_root(local_dir)
     if not root.is_dir():
@@ -194,8 +231,22 @@ def sweep_dead_jobs(local_dir: str | None) -> list[Path]:
 def _dead_jobs(root: Path) -> Iterator[Path]:
     for job in sorted(root.glob(f"{_JOB}*")):
         owner = _owner_of(job)
-        if owner is not None and owner.is_certainly_dead():
+        if owner is None:
+            continue
+        deciding = [owner] if owner.can_be_seen else _users_of(job)
+        if deciding and all(one is not None and one.is_certainly_dead() for one in deciding):
             yield job
+
+
+def _delete_but(directory: Path, kept: set[Path]) -> None:
+    """Remove a directory, but for what is kept within it."""
+    if directory in kept:
+        return
+    if not any(path.is_relative_to(directory) for path in kept):
+        shutil.rmtree(directory, ignore_errors=True)
+        return
+    for entry in directory.glob("*"):
+        _delete_but(entry, kept)
 
 
 @contextmanager
@@ -218,7 +269,7 @@ def _make_job(job: Path, owner: ProcessIdentity) -> None:
     # Built aside and renamed, so that a job directory never exists without its owner.
     aside = job.parent / f"{_NEW}{os.getuid()}-{uuid.uuid4().hex}"
     aside.mkdir(mode=0o700)
-    _write_owner(aside, owner)
+    _write_identity(aside / _OWNER, owner)
     aside.rename(job)
 
 
@@ -244,17 +295,33 @@ def _is_there(job: Path) -> bool:
     return True
 
 
-def _write_owner(job: Path, owner: ProcessIdentity) -> None:
-    fresh = job / f".{_OWNER}-{uuid.uuid4().hex}"
-    fresh.write_text(json.dumps({"format": 1, **asdict(owner)}))
-    fresh.rename(job / _OWNER)
+def _write_identity(path: Path, identity: ProcessIdentity) -> None:
+    fresh = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
+    fresh.write_text(json.dumps({"format": 1, **asdict(identity)}))
+    fresh.rename(path)
 
 
 def _owner_of(job: Path) -> ProcessIdentity | None:
-    # Not found, half written by no one, or of a later format: in doubt, it has an owner
-    # that nobody here knows.
+    return _identity(job / _OWNER)
+
+
+def _identity(path: Path) -> ProcessIdentity | None:
+    # Not found, half written by no one, or of a later format: in doubt, it is somebody
+    # whom nobody here knows.
     with suppress(OSError, ValueError, TypeError, AttributeError):
-        found = json.loads((job / _OWNER).read_text())
+        found = json.loads(path.read_text())
         if found.pop("format") == 1:
             return ProcessIdentity(**found)
     return None
+
+
+def _users_of(job: Path) -> list[ProcessIdentity | None]:
+    return [_identity(path) for path in job.glob(f"{_USER}*")]
+
+
+def _user_name(user: ProcessIdentity) -> str:
+    return f"{_USER}{xxhash.xxh3_64_hexdigest(repr(user).encode())}.json"
+
+
+def _is_known(user: ProcessIdentity | None, job: Path) -> bool:
+    return user is None or (job / _user_name(user)).exists()

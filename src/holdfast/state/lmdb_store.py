@@ -28,7 +28,7 @@ from holdfast.state.lmdb_file import (
     translated_errors,
 )
 from holdfast.state.lmdb_long_keys import LONGEST_KEY, LongKeys
-from holdfast.state.local_snapshot import missing_snapshot, new_snapshot, recorded_version
+from holdfast.state.local_snapshot import missing_snapshot, new_snapshot, recorded_origin
 from holdfast.state.staged import StagedEntries
 from holdfast.state.store import StoreStatistics
 from holdfast.state.store_lock import PATIENCE, StoreLock, enter_directory
@@ -121,7 +121,7 @@ class LmdbStore:
         with environment.begin() as transaction:
             record = transaction.get(_RECORD)
         self._version = (
-            recorded_version(record, directory)
+            recorded_origin(record, directory)[0]
             if adopted
             else checked_version(record, expected, directory)
         )
@@ -318,7 +318,7 @@ class LmdbSnapshot:
                 self._transaction = self._environment.begin()
                 self._has_long_keys = self._transaction.stat(long_table)["entries"] > 0
                 record = self._transaction.get(_RECORD)
-            self._version = recorded_version(record, directory)
+            self._version, self._boot = recorded_origin(record, directory)
         except BaseException:
             self._environment.close()
             raise
@@ -327,6 +327,11 @@ class LmdbSnapshot:
     def version(self) -> str:
         """Version that the store stood at when the snapshot was made."""
         return self._version
+
+    @property
+    def boot(self) -> str:
+        """Boot of the machine that it was written in."""
+        return self._boot
 
     def scan(
         self, prefix: bytes, start: bytes = b"", stop: bytes | None = None

@@ -41,8 +41,11 @@ if TYPE_CHECKING:
 CANONICAL: Final = "canonical"
 """Kind of a snapshot that is made of tables, whatever the backend."""
 
+SNAPSHOT_FILE: Final = r"state-\d+\.mdb|\d+\.sst|(MANIFEST|OPTIONS)-\d+|CURRENT"
+"""Names of the files of a snapshot, as a regular expression."""
+
 # Readers of a RocksDB snapshot leave logs and locks of their own beside these.
-_FILES: Final = re.compile(r"state-\d+\.mdb|\d+\.sst|(MANIFEST|OPTIONS)-\d+|CURRENT")
+_FILES: Final = re.compile(SNAPSHOT_FILE)
 
 
 class ReadOnlySnapshot(Protocol):
@@ -51,6 +54,10 @@ class ReadOnlySnapshot(Protocol):
     @property
     def version(self) -> str:
         """Version that the store stood at when the snapshot was made."""
+
+    @property
+    def boot(self) -> str | None:
+        """Boot of the machine that it was written in; None if that is not known."""
 
     def scan(
         self, prefix: bytes, start: bytes = b"", stop: bytes | None = None
@@ -163,16 +170,15 @@ def is_shareable(file: Path) -> bool:
     return file.suffix == ".sst"
 
 
-def recorded_version(record: bytes | None, directory: Path) -> str:
-    """Version in the record of a snapshot, whichever machine and boot it was written on.
+def recorded_origin(record: bytes | None, directory: Path) -> tuple[str, str]:
+    """Version and boot in the record of a snapshot, which any machine may read.
 
     Raises:
         StateError: The record is missing, not one of Holdfast's, or of a later format.
     """
     if record is None:
         raise missing_snapshot(directory)
-    version, _ = decode_record(record, directory)
-    return version
+    return decode_record(record, directory)
 
 
 def missing_snapshot(directory: Path) -> StateError:

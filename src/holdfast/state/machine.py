@@ -37,22 +37,36 @@ class ProcessIdentity:
     pid: int
     started: str
     """When the process started, in the kernel's own units."""
+    run: str = ""
+    """Which of the jobs that it runs this is about: one that is started twice is two."""
 
     @classmethod
-    def current(cls) -> ProcessIdentity:
+    def current(cls, run: str = "") -> ProcessIdentity:
         """Identity of the calling process."""
-        pid = os.getpid()
-        return cls(host_name(), boot_id(), _pid_namespace(), pid, _start_time(pid) or _UNKNOWN)
+        return cls._of(os.getpid(), run)
+
+    @classmethod
+    def parent(cls) -> ProcessIdentity:
+        """Identity of the process that started the calling one."""
+        return cls._of(os.getppid(), "")
+
+    @classmethod
+    def _of(cls, pid: int, run: str) -> ProcessIdentity:
+        started = _start_time(pid) or _UNKNOWN
+        return cls(host_name(), boot_id(), _pid_namespace(), pid, started, run)
+
+    @property
+    def can_be_seen(self) -> bool:
+        """Whether it can be told from here if the process is running."""
+        if self.host != host_name() or _UNKNOWN in (self.boot, boot_id()):
+            return False
+        return self.boot != boot_id() or self.namespace == _pid_namespace()
 
     def is_certainly_dead(self) -> bool:
         """True only if the process cannot be running any more; doubt means False."""
-        if self.host != host_name() or _UNKNOWN in (self.boot, boot_id()):
+        if not self.can_be_seen:
             return False
-        if self.boot != boot_id():
-            return True
-        if self.namespace != _pid_namespace():
-            return False
-        return not _is_running(self.pid, self.started)
+        return self.boot != boot_id() or not _is_running(self.pid, self.started)
 
 
 def _is_running(pid: int, started: str) -> bool:

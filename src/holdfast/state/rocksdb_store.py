@@ -27,7 +27,7 @@ from holdfast.state.local_snapshot import (
     is_shareable,
     missing_snapshot,
     new_snapshot,
-    recorded_version,
+    recorded_origin,
     snapshot_files,
 )
 from holdfast.state.rocksdb_files import open_read_only
@@ -87,7 +87,7 @@ class RocksDBStore:
         try:
             record = self._committed(_RECORD)
             self._version = (
-                recorded_version(record, directory)
+                recorded_origin(record, directory)[0]
                 if adopted
                 else checked_version(record, expected, directory)
             )
@@ -353,7 +353,7 @@ class RocksDBSnapshot:
         try:
             with self._translated_errors():
                 record = cast("bytes | None", self._database.get(_RECORD))
-            self._version = recorded_version(record, directory)
+            self._version, self._boot = recorded_origin(record, directory)
         except BaseException:
             self._database.close()
             raise
@@ -362,6 +362,11 @@ class RocksDBSnapshot:
     def version(self) -> str:
         """Version that the store stood at when the snapshot was made."""
         return self._version
+
+    @property
+    def boot(self) -> str:
+        """Boot of the machine that it was written in."""
+        return self._boot
 
     def scan(
         self, prefix: bytes, start: bytes = b"", stop: bytes | None = None

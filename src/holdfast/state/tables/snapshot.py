@@ -52,6 +52,10 @@ class TablesSnapshot:
         """Version that the store stood at when its snapshot was made."""
         return str(self._about["version"])
 
+    @property
+    def boot(self) -> None:
+        """Not known: tables are made to be carried elsewhere."""
+
     def scan(self, prefix: bytes, start: bytes = b"", stop: bytes | None = None) -> Iterator[Entry]:
         """Entries whose key starts with `prefix`, in key order, from `start` to `stop`."""
         for entry in chain(self._metadata(), self._entries(prefix, start, stop)):

@@ -1,0 +1,68 @@
+"""Which local snapshots of a job's checkpoints are still wanted."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class LocalSnapshots:
+    """Knows, for the tasks that remove the others, whose local snapshots stay.
+
+    Tasks leave a snapshot behind in every epoch that carries a checkpoint. An upload takes
+    its own away. All others, those of checkpoints that failed before they were uploaded, and
+    backups that are no longer the newest, go with the next epoch: every executor that has
+    some takes part in it. Serves any thread.
+
+    Args:
+        keep: Whether those of the newest complete checkpoint stay as a backup.
+    """
+
+    def __init__(self, *, keep: bool) -> None:
+        self._keep = keep
+        self._lock = threading.Lock()
+        self._under_way: set[int] = set()
+        self._newest: tuple[int, ...] = ()
+        self._copies: dict[tuple[str, int], str] = {}
+        self._some_go = False
+
+    @property
+    def copies(self) -> dict[tuple[str, int], str]:
+        """Those of the newest complete checkpoint, by uid and subtask; none if none are kept."""
+        with self._lock:
+            return dict(self._copies)
+
+    def begun(self, checkpoint_id: int) -> None:
+        """A checkpoint is under way; its snapshots are wanted until it has ended."""
+        with self._lock:
+            self._under_way.add(checkpoint_id)
+
+    def completed(self, checkpoint_id: int, copies: Mapping[tuple[str, int], str]) -> None:
+        """A checkpoint is complete; if it can be restored from, it has these snapshots."""
+        with self._lock:
+            self._end(checkpoint_id)
+            if self._keep and copies:
+                self._newest, self._copies = (checkpoint_id,), dict(copies)
+
+    def aborted(self, checkpoint_id: int) -> None:
+        """A checkpoint has failed."""
+        with self._lock:
+            self._end(checkpoint_id)
+
+    def order(self) -> tuple[int, ...] | None:
+        """Checkpoints whose snapshots stay, for the next epoch; None if none have to go.
+
+        If that epoch fails, another incarnation begins, which clears all that there is.
+        """
+        with self._lock:
+            if not self._some_go:
+                return None
+            self._some_go = False
+            return tuple(sorted(self._under_way.union(self._newest)))
+
+    def _end(self, checkpoint_id: int) -> None:
+        self._under_way.discard(checkpoint_id)
+        self._some_go = True

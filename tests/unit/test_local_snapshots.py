@@ -1,0 +1,209 @@
+"""Local snapshots of checkpoints that fail, or are no longer wanted, leave the disks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast import EmbeddedRocksDBStateBackend, HashMapStateBackend, SavepointFormatType
+from holdfast.errors import CheckpointStorageError
+from holdfast.spark.publication import Publication
+from holdfast.spark.publisher import Publisher
+from holdfast.spark.savepoint_taker import SavepointTaker
+from holdfast.spark.savepoints import SavepointRequest, Savepoints
+from holdfast.state.directories import tidy_job
+from tests.integration.recovery_tools import wait_for
+from tests.unit.test_checkpointer import INTERVAL, TIMEOUT, Bench
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from holdfast.spark.checkpointer import Checkpointer
+    from holdfast.spark.epochs import EpochOrder
+
+BACKENDS = [HashMapStateBackend(), EmbeddedRocksDBStateBackend()]
+
+
+class SavepointBench(Bench):
+    """A job that takes savepoints alone."""
+
+    def make(self, **_: Any) -> Checkpointer:
+        plan = self.program.compile()
+        publisher = Publisher(None, plan, self.calls)  # type: ignore[arg-type]
+        self.publication = Publication(publisher, self.files, exactly_once=False)
+        return SavepointTaker(
+            plan,
+            self.settings,  # type: ignore[arg-type]
+            self.files,
+            self.fence,
+            self.calls,  # type: ignore[arg-type]
+            [],
+            1,
+            self.failures.append,
+            self.publication,
+            [self.listener],
+            savepoints=Savepoints(self.program.settings.backend, alone=True),
+            clock=self.clock,
+        )
+
+
+@pytest.fixture(params=BACKENDS, ids=lambda backend: backend.name)
+def make(request: Any, tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+    benches: list[Bench] = []
+
+    def made(kind: type[Bench] = Bench, **settings: Any) -> Bench:
+        benches.append(kind(tmp_path, backend=request.param, tolerable_failures=9, **settings))
+        return benches[-1]
+
+    yield made
+    for bench in benches:
+        for gate in bench.calls.gates.values():
+            gate.set()
+        bench.checkpointer.close()
+
+
+def left(bench: Bench) -> list[str]:
+    """Checkpoints of which there is anything on the disk, be it an empty directory."""
+    return sorted(path.name for path in bench.tasks.directory.glob("*/*.snapshots/*"))
+
+
+def plain_epoch(bench: Bench) -> None:
+    """An epoch that carries no checkpoint."""
+    order = bench.checkpointer.order(idle=False, plain=True)
+    assert order is not None
+    bench.taken(order)
+
+
+def savepoint_epoch(bench: Bench, tmp_path: Path) -> SavepointRequest:
+    request = SavepointRequest.at(str(tmp_path / "to"), "job-id", SavepointFormatType.NATIVE)
+    order = bench.checkpointer.order(idle=False, savepoint=request)
+    assert order is not None
+    bench.taken(order)
+    return request
+
+
+def test_one_that_is_given_up_while_its_epoch_runs_is_removed_by_the_next_epoch(
+    make: Callable[..., Bench],
+) -> None:
+    bench = make()
+    order = bench.order()
+    result = bench.run(order)
+    bench.clock.advance(TIMEOUT)
+    bench.checkpointer.expire()
+    bench.checkpointer.taken(order, result, bench.batch)
+    assert left(bench) == ["chk-1"]
+    plain_epoch(bench)
+    assert left(bench) == []
+
+
+def test_what_a_failed_upload_did_not_come_to_is_removed(make: Callable[..., Bench]) -> None:
+    bench = make()
+    bench.calls.fail(1, CheckpointStorageError("bucket is full"))
+    bench.epoch()
+    plain_epoch(bench)
+    assert left(bench) == []
+
+
+def test_a_backup_whose_checkpoint_never_completed_is_removed(make: Callable[..., Bench]) -> None:
+    """All of it was uploaded; its metadata could not be written."""
+    bench = make(local_backup=True)
+    bench.epoch()
+    bench.files.create_exclusive("chk-2/_metadata", b"another's")
+    bench.epoch()
+    assert bench.complete != [2]
+    plain_epoch(bench)
+    assert left(bench) == ["chk-1"]
+    assert {path for path in bench.checkpointer.local_snapshots.copies.values() if "chk-1" in path}
+
+
+def test_what_an_epoch_that_failed_has_left_goes_when_the_next_incarnation_begins(
+    make: Callable[..., Bench],
+) -> None:
+    """With a backup of the checkpoint before it, which stays."""
+    bench = make(local_backup=True)
+    bench.epoch()
+    order = bench.order()
+    bench.run(order)
+    bench.checkpointer.missed(order)
+    copies = bench.checkpointer.local_snapshots.copies.values()
+    tidy_job(str(bench.tasks.directory), "job", run="", incarnation="2", snapshots=copies)
+    assert left(bench) == ["chk-1"]
+    bench.checkpointer.end_incarnation()
+    bench.begin()
+    following = bench.checkpointer.order(idle=False, plain=True)
+    assert following is not None
+    assert following.kept_snapshots == (1,), "a backup that may still be needed stays"
+
+
+def test_of_a_savepoint_that_fails_nothing_stays(
+    make: Callable[..., Bench], tmp_path: Path
+) -> None:
+    bench = make(SavepointBench, local_backup=True)
+    bench.calls.fail(1, CheckpointStorageError("bucket is full"))
+    assert not savepoint_epoch(bench, tmp_path).is_complete
+    plain_epoch(bench)
+    assert left(bench) == []
+
+
+def test_of_a_savepoint_that_is_complete_nothing_stays(
+    make: Callable[..., Bench], tmp_path: Path
+) -> None:
+    bench = make(SavepointBench, local_backup=True)
+    assert savepoint_epoch(bench, tmp_path).is_complete
+    plain_epoch(bench)
+    assert left(bench) == []
+
+
+@pytest.mark.parametrize("backup", [True, False])
+def test_neither_snapshots_nor_empty_directories_pile_up(
+    make: Callable[..., Bench], backup: bool
+) -> None:
+    bench = make(local_backup=backup)
+    for number in range(1, 12):
+        if number % 3 == 0:
+            bench.calls.fail(number, CheckpointStorageError("bucket is full"))
+        bench.epoch()
+        assert len(left(bench)) <= 2
+    plain_epoch(bench)
+    assert left(bench) == (["chk-11"] if backup else [])
+
+
+def test_those_that_are_being_uploaded_stay(make: Callable[..., Bench]) -> None:
+    bench = make(asynchronous=True, max_concurrent=3, local_backup=True)
+    bench.epoch()
+    wait_for(lambda: ("complete", 1) in bench.listener.heard, "the first", 30)
+    gates = [bench.calls.hold(number) for number in (2, 3)]
+    bench.epoch()
+    bench.epoch()
+    plain_epoch(bench)
+    assert left(bench) == ["chk-1", "chk-2", "chk-3"]
+    for gate in gates:
+        gate.set()
+    wait_for(lambda: ("complete", 3) in bench.listener.heard, "the last", 30)
+    bench.settle()
+    order = bench.checkpointer.order(idle=False, plain=True)
+    assert order is not None
+    bench.run(order)
+    assert left(bench) == ["chk-3"]
+    assert all("chk-3" in path for path in bench.checkpointer.local_snapshots.copies.values())
+
+
+def test_epochs_look_for_what_is_to_be_removed_only_if_there_may_be_something(
+    make: Callable[..., Bench],
+) -> None:
+    bench = make()
+
+    def told(*, due: bool = False) -> Any:
+        if due:
+            bench.clock.advance(INTERVAL)
+        order: EpochOrder | None = bench.checkpointer.order(idle=False)
+        assert order is not None
+        bench.taken(order)
+        return order.kept_snapshots
+
+    assert told() is None
+    assert told(due=True) is None
+    assert told() == ()
+    assert told() is None
