@@ -356,6 +356,82 @@ def test_an_epoch_without_input_runs_only_for_a_checkpoint_of_something_new(benc
     assert bench.checkpointer.order(idle=True) is None
 
 
+# When somebody sets the wall clock
+
+HOUR = 3_600_000
+
+
+@pytest.mark.parametrize("step", [-HOUR, HOUR])
+def test_checkpoints_keep_their_interval_whatever_the_wall_clock_does(
+    bench: Bench, step: int
+) -> None:
+    bench.epoch()
+    bench.clock.set(bench.clock.now_ms() + step)
+    assert bench.order(due=False).checkpoint is None
+    bench.clock.advance(INTERVAL - 1)
+    assert bench.order(due=False).checkpoint is None
+    bench.clock.advance(1)
+    assert bench.order(due=False).checkpoint is not None
+
+
+@pytest.mark.parametrize("step", [-HOUR, HOUR])
+def test_a_checkpoint_expires_by_the_time_it_took_whatever_the_wall_clock_does(
+    make: Callable[..., Bench], step: int
+) -> None:
+    bench = make(asynchronous=True, tolerable_failures=5)
+    bench.calls.hold(1)
+    bench.epoch()
+    bench.clock.set(bench.clock.now_ms() + step)
+    bench.checkpointer.expire()
+    assert bench.listener.heard == []
+    bench.clock.advance(TIMEOUT)
+    bench.checkpointer.expire()
+    assert bench.listener.heard == [("aborted", 1)]
+
+
+def test_the_minimum_pause_passes_whatever_the_wall_clock_does(make: Callable[..., Bench]) -> None:
+    bench = make(min_pause_ms=3 * INTERVAL)
+    bench.epoch()
+    bench.clock.set(bench.clock.now_ms() + HOUR)
+    bench.clock.advance(3 * INTERVAL - 1)
+    assert bench.order(due=False).checkpoint is None
+    bench.clock.set(0)
+    bench.clock.advance(1)
+    assert bench.order(due=False).checkpoint is not None
+
+
+def test_what_people_read_is_the_wall_clock(bench: Bench) -> None:
+    bench.clock.set(HOUR)
+    order = bench.order()
+    assert order.checkpoint is not None
+    bench.clock.set(2 * HOUR)
+    bench.taken(order)
+    assert order.checkpoint.timestamp == HOUR + INTERVAL
+    metadata = load(bench.files, 1)
+    assert (metadata.triggered_ms, metadata.completed_ms) == (HOUR + INTERVAL, 2 * HOUR)
+
+
+def test_the_fence_is_looked_at_whatever_the_wall_clock_does(bench: Bench) -> None:
+    bench.epoch()
+    take_fence(bench.files)
+    bench.clock.set(0)
+    bench.clock.advance(FENCE_EVERY_MS)
+    with pytest.raises(FencedError):
+        bench.order(due=False)
+
+
+def test_tasks_are_told_when_to_stop_by_the_wall_clock_and_how_long_that_may_take(
+    make: Callable[..., Bench],
+) -> None:
+    bench = make(unaligned=True, aligned_timeout_ms=200)
+    bench.clock.set(HOUR)
+    order = bench.order(due=False)
+    assert (order.cut_at, order.cut_within_ms) == (HOUR + INTERVAL + 200, INTERVAL + 200)
+    bench.clock.advance(INTERVAL - 100)
+    order = bench.order(due=False)
+    assert (order.cut_at, order.cut_within_ms) == (HOUR + INTERVAL + 200, 300)
+
+
 # Failure
 
 

@@ -114,7 +114,7 @@ class Checkpointer:
         self._lock = threading.RLock()
         self._coordinator = Coordinator(
             CoordinatorPolicy.of(settings),
-            now=self._clock.now_ms(),
+            now=self._clock.monotonic_ms(),
             next_id=next_id,
             completed=[metadata.checkpoint_id for metadata in completed],
         )
@@ -144,7 +144,9 @@ class Checkpointer:
         """
         with self._lock:
             self._carry_out(
-                self._coordinator.abort_all(self._clock.now_ms(), FailureReason.JOB_RESTARTING)
+                self._coordinator.abort_all(
+                    self._clock.monotonic_ms(), FailureReason.JOB_RESTARTING
+                )
             )
             return frozenset(self._coordinator.in_doubt)
 
@@ -198,7 +200,7 @@ class Checkpointer:
         """
         with self._lock:
             self.expire()
-            now = self._clock.now_ms()
+            now = self._clock.monotonic_ms()
             self._storage.check_fence_sometimes(now)
             if self._failure is not None:
                 raise self._failure
@@ -220,11 +222,14 @@ class Checkpointer:
             begun = [] if plain else self._coordinator.trigger(start, participants, kind=kind)
             for instruction in begun:
                 if isinstance(instruction, Begin):
-                    checkpoint = CheckpointOrder(instruction.id, now)
+                    timestamp = self._clock.now_ms()
+                    checkpoint = CheckpointOrder(instruction.id, timestamp)
                     self._uploads.begin(instruction.id)
-                    self.statistics.begun(instruction.id, now, len(participants))
+                    self.statistics.begun(instruction.id, timestamp, len(participants))
                     if savepoint is not None:
                         self._savepoints.begin(instruction.id, savepoint)
+            # Nothing is left over where a savepoint is taken.
+            cut = None if idle or savepoint is not None else self._settings.cut_after(now, due)
             completed, aborted = self._notices.take()
             return EpochOrder(
                 checkpoint,
@@ -232,15 +237,15 @@ class Checkpointer:
                 completed,
                 aborted,
                 idle=idle,
-                # Nothing is left over where a savepoint is taken.
-                cut_at=None if idle or savepoint is not None else self._settings.cut_at(now, due),
+                cut_at=None if cut is None else self._clock.now_ms() + cut,
+                cut_within_ms=cut or 0,
                 least_work_ms=max(LEAST_WORK_MS, (self._settings.interval_ms or 0) // 4),
             )
 
     def expire(self) -> None:
         """Give up checkpoints that have taken too long."""
         with self._lock:
-            self._carry_out(self._coordinator.expire(self._clock.now_ms()))
+            self._carry_out(self._coordinator.expire(self._clock.monotonic_ms()))
 
     def taken(self, order: EpochOrder, result: EpochResult, batch_id: int) -> None:
         """An epoch has ended well; if it carried a checkpoint, upload that."""
@@ -303,7 +308,7 @@ class Checkpointer:
     def close(self, reason: FailureReason = FailureReason.JOB_STOPPED) -> None:
         """Abort what is pending, wait for what is at work, and sweep up."""
         with self._lock:
-            self._carry_out(self._coordinator.abort_all(self._clock.now_ms(), reason))
+            self._carry_out(self._coordinator.abort_all(self._clock.monotonic_ms(), reason))
         self._pool.shutdown(wait=True)
         self._sweep()
 
@@ -355,13 +360,15 @@ class Checkpointer:
                 self.statistics.acknowledged(
                     checkpoint_id, now, [draft.figures(store, now) for store in stores]
                 )
-            instructions = self._coordinator.acknowledge(checkpoint_id, task, now, stores)
+            instructions = self._coordinator.acknowledge(
+                checkpoint_id, task, self._clock.monotonic_ms(), stores
+            )
         self._carry_out(instructions)
 
     def _fail(self, checkpoint_id: int, reason: FailureReason, detail: str) -> None:
         with self._lock:
             instructions = self._coordinator.fail(
-                checkpoint_id, reason, self._clock.now_ms(), detail
+                checkpoint_id, reason, self._clock.monotonic_ms(), detail
             )
         self._carry_out(instructions)
 
@@ -372,8 +379,8 @@ class Checkpointer:
                     self._finalize(instruction)
                 case Completed(checkpoint_id):
                     self._completed(checkpoint_id)
-                case Aborted(checkpoint_id, reason, timestamp, detail):
-                    self._aborted(checkpoint_id, reason, timestamp, detail)
+                case Aborted(checkpoint_id, reason, _, detail):
+                    self._aborted(checkpoint_id, reason, detail)
                 case CancelUpload(checkpoint_id):
                     self._uploads.cancel(checkpoint_id)
                 case DiscardCheckpoint(checkpoint_id, _) | Retire(checkpoint_id):
@@ -407,7 +414,7 @@ class Checkpointer:
             return self._coordinator_store_failed(checkpoint_id, f"{type(error).__name__}: {error}")
         with self._lock:
             draft.stored = metadata
-            return self._coordinator.stored(checkpoint_id, self._clock.now_ms())
+            return self._coordinator.stored(checkpoint_id, self._clock.monotonic_ms())
 
     def _write_metadata(
         self, checkpoint_id: int, draft: CheckpointDraft, now: int
@@ -422,7 +429,7 @@ class Checkpointer:
 
     def _coordinator_store_failed(self, checkpoint_id: int, why: str) -> list[Instruction]:
         with self._lock:
-            return self._coordinator.store_failed(checkpoint_id, self._clock.now_ms(), why)
+            return self._coordinator.store_failed(checkpoint_id, self._clock.monotonic_ms(), why)
 
     def _completed(self, checkpoint_id: int) -> None:
         now = self._clock.now_ms()
@@ -436,10 +443,11 @@ class Checkpointer:
             self._replace_local_copies(draft)
             self.statistics.completed(checkpoint_id, now, path)
         logger.info("checkpoint %d is complete: %s", checkpoint_id, path)
+        begun = self._clock.monotonic_ms()
         try:
             self._storage.keep_staged(draft.stored)
             self._publication.publish(draft.stored, draft.outbox, self._storage)
-            self.statistics.published(checkpoint_id, self._clock.now_ms() - now)
+            self.statistics.published(checkpoint_id, self._clock.monotonic_ms() - begun)
             self._source_commits.completed(draft.stored)
         except Exception as error:
             what = f"publishing the output of checkpoint {checkpoint_id} failed"
@@ -466,14 +474,12 @@ class Checkpointer:
             # The next upload, which goes to where they are, takes the old ones away.
             self._obsolete, self.local_copies = self.local_copies, draft.local_copies
 
-    def _aborted(
-        self, checkpoint_id: int, reason: FailureReason, timestamp: int, detail: str
-    ) -> None:
+    def _aborted(self, checkpoint_id: int, reason: FailureReason, detail: str) -> None:
         why = reason.value + (f" ({detail})" if detail else "")
         with self._lock:
             self._litter = True
             self._changed = True
-            self.statistics.failed(checkpoint_id, timestamp, why)
+            self.statistics.failed(checkpoint_id, self._clock.now_ms(), why)
         logger.warning("checkpoint %d failed: %s", checkpoint_id, why)
         self._savepoints.fail(checkpoint_id, why)
         if not self._savepoints.alone:

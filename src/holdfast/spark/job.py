@@ -399,7 +399,7 @@ class JobClient:
         while failure is not None and not self._cancelled.is_set():
             decision = None
             if not isinstance(failure, HOPELESS) and is_alive(self._spark):
-                decision = self._restarts.failed(SystemClock().now_ms())
+                decision = self._restarts.failed(SystemClock().monotonic_ms())
             if decision is None:
                 return failure
             logger.warning(
