@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
-
-import pytest
+from typing import TYPE_CHECKING
 
 import holdfast
 from holdfast.clock import Moment, SystemClock
 from holdfast.testing import ManualClock
+
+if TYPE_CHECKING:
+    import pytest
 
 SOURCES = Path(holdfast.__file__).parent
 BY_THE_WALL_CLOCK = {

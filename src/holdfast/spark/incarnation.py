@@ -7,7 +7,7 @@ another directory, and other local stores. Nothing of an older one is written ag
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -22,7 +22,7 @@ from holdfast.spark.session import QUERY_SETTINGS, one_pass_settings, settings
 from holdfast.spark.threads import guarded, start_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -171,6 +171,7 @@ class Incarnation:
 
         One that hangs is left alone: when it comes back, nothing is taken of it.
         """
+        self._cancel_idle_jobs()
         if self._lock.acquire(timeout=self._patience.end):
             self._lock.release()
         elif self._failure is None:
@@ -183,15 +184,29 @@ class Incarnation:
         """End it early; returns when the query has stopped."""
         self._stopping.set()
         if self.query is not None:
-            with suppress(Exception):
-                # A session that was stopped has no jobs left to cancel.
-                self._spark.sparkContext.cancelJobGroup(self._idle_group)
+            self._cancel_idle_jobs()
             self.query.stop()
             return
         # Between two Spark jobs there is nothing to cancel: try until the end has come.
         while not self._ended.wait(CANCEL_AGAIN):
             with suppress(Exception):
                 self._spark.sparkContext.cancelJobGroup(self._name)
+
+    def _cancel_idle_jobs(self) -> None:
+        with suppress(Exception):
+            # A session that was stopped has no jobs left to cancel.
+            self._spark.sparkContext.cancelJobGroup(self._idle_group)
+
+    @contextmanager
+    def _between_two_epochs(self) -> Iterator[None]:
+        """Hold the lock, for which an epoch that runs is waited for; unless patience is lost."""
+        while not self._lock.acquire(timeout=LOOK_AROUND):
+            if self._patience.is_lost:
+                raise JobExecutionError(f"job {self._name!r}: an epoch does not come to its end")
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def take_savepoint(self, request: SavepointRequest) -> None:
         """Run an epoch that carries a savepoint; returns at the end of the epoch."""
@@ -235,7 +250,7 @@ class Incarnation:
     def _between_epochs(self, request: SavepointRequest, work: Callable[[], None]) -> None:
         """Do some work for a savepoint when no epoch runs, and let none begin meanwhile."""
         self._join_idle_group()
-        with self._lock:
+        with self._between_two_epochs():
             if self._is_ending():
                 request.fail("the job has ended, or is about to")
                 return
@@ -398,7 +413,7 @@ class Incarnation:
     def _finish(self) -> None:
         """Take the last checkpoint: with it, all that was processed is safe."""
         self._join_idle_group()
-        with self._lock:
+        with self._between_two_epochs():
             self._drain()
             self._run_timers(event_time=True)
             self._end_time()

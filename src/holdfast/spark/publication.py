@@ -237,17 +237,21 @@ class Publication:
             raise failures[0]
 
     def _unanswered(self, uid: str, mine: Sequence[Committable], error: NoAnswerError) -> SinkError:
-        ids = ", ".join(map(str, dict.fromkeys(one.checkpoint_id for one in mine)))
-        text = (
-            f"{self._publisher.describe(uid)} has not published the output of checkpoint {ids}: "
-            f"{error}. "
-        )
+        what = "an epoch"
+        follows = "The epoch is repeated when the job has recovered"
+        if self.exactly_once:
+            ids = dict.fromkeys(one.checkpoint_id for one in mine)
+            what = f"checkpoint {', '.join(map(str, ids))}"
+            follows = (
+                "The output stays owed: it is published when the job has recovered, or is started "
+                "again under the same job id"
+            )
+        text = f"{self._publisher.describe(uid)} has not published the output of {what}: {error}. "
         if self._patience.is_lost:
             text += "The job was told to end, and waits for it no longer. "
         text += (
-            "The output stays owed: it is published when the job has recovered, or is started "
-            "again under the same job id. Find out what the sink waits for; give its connections "
-            f"timeouts; if it needs more time, set {COMMITTER_TIMEOUT.key} higher"
+            f"{follows}. Find out what the sink waits for; give its connections timeouts; if it "
+            f"needs more time, set {COMMITTER_TIMEOUT.key} higher"
         )
         logger.error("%s", text)
         return SinkError(text)

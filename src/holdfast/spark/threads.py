@@ -59,6 +59,7 @@ def in_threads(
             try:
                 results.put((function(item), None))
             except BaseException as error:
+                todo.clear()
                 results.put((None, error))
 
     started = [
