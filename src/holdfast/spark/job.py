@@ -156,14 +156,7 @@ class JobClient:
         return replace(figures, checkpoints=self._checkpointing.statistics())
 
     def cancel(self) -> None:
-        """Stop the job; returns when it has ended, or at once in a thread of the job itself.
-
-        A sink or a listener that does not answer is waited for as long as
-        `task.cancellation.timeout` says. What it has not published stays owed.
-
-        Raises:
-            JobExecutionError: The job has not ended long after that.
-        """
+        """Stop the job; returns when it has ended, or at once in a thread of the job itself."""
         self._cancelled.set()
         patience = self._checkpointing.patience
         start_thread(f"stopping {self._name}", self._stop)
