@@ -46,6 +46,8 @@ def calls(*names: str) -> list[tuple[Any, ...]]:
 
 LEAST_WORK_MS = 100
 """Time that a task gets for what was left over, though it starts after the cut."""
+CUT_WITHIN_MS = 1_000_000
+"""Longest that a task goes on before the cut."""
 
 
 class Notebook(Sink):
@@ -226,6 +228,7 @@ class StagedRun(Run):
             "staging": self.staging,
             "channel_rows": self.channel_rows,
             "least_work_ms": LEAST_WORK_MS,
+            "cut_within_ms": CUT_WITHIN_MS,
             **self.told,
         }
         if told.get("checkpoint") is not None:

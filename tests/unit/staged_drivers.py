@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.checkpoint.metadata import CheckpointMetadata
+    from holdfast.spark.patience import Patience
 
 
 class Driver:
@@ -41,6 +42,7 @@ class Driver:
         *,
         exactly_once: bool = True,
         files: FileSystemFiles | None = None,
+        patience: Patience | None = None,
     ) -> None:
         program = Program(parallelism=1)
         program.source(ROWS).sink_to(sink).uid("sink")
@@ -51,7 +53,9 @@ class Driver:
         self.storage = JobStorage(self.files, self.fence)
         self.incarnations = 0
         publisher = Publisher(None, self.plan, LocalCalls())  # type: ignore[arg-type]
-        self.publication = Publication(publisher, self.files, exactly_once=exactly_once)
+        self.publication = Publication(
+            publisher, self.files, exactly_once=exactly_once, patience=patience
+        )
         with suppress(CorruptCheckpointError):
             self.publication.inherit(list(load_all(self.files)))
 

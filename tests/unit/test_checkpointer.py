@@ -19,8 +19,11 @@ from holdfast.checkpoint.fence import take_fence
 from holdfast.checkpoint.files import FileSystemFiles
 from holdfast.checkpoint.job_storage import FENCE_EVERY_MS
 from holdfast.errors import CheckpointError, CheckpointStorageError, FencedError
-from holdfast.spark.checkpointer import Checkpointer
+from holdfast.spark import checkpointer as module
+from holdfast.spark.checkpointer import MOST_HANGING, Checkpointer
 from holdfast.spark.epochs import EpochResult, JobIdentity
+from holdfast.spark.notices import Notices
+from holdfast.spark.patience import Patience
 from holdfast.spark.publication import Publication
 from holdfast.spark.publisher import Publisher
 from holdfast.spark.savepoints import Savepoints
@@ -51,7 +54,8 @@ class Calls:
         self.homes: dict[int, str] = {}
         self.cancelled: list[str] = []
         self.gates: dict[str, threading.Event] = {}
-        self.fails: dict[str, Exception] = {}
+        self.fails: dict[str, BaseException] = {}
+        self.held_up: list[str] = []
 
     def cancel(self, group: str) -> None:
         self.cancelled.append(group)
@@ -64,6 +68,7 @@ class Calls:
     ) -> Iterator[Any]:
         for number, (_, _, item) in enumerate(items):
             if number and group in self.gates:
+                self.held_up.append(group)
                 assert self.gates[group].wait(WAIT)
             if number and group in self.fails:
                 raise self.fails[group]
@@ -74,7 +79,7 @@ class Calls:
         gate = self.gates[f"holdfast-upload-{checkpoint_id}"] = threading.Event()
         return gate
 
-    def fail(self, checkpoint_id: int, error: Exception) -> None:
+    def fail(self, checkpoint_id: int, error: BaseException) -> None:
         """Let a checkpoint fail after its first upload."""
         self.fails[f"holdfast-upload-{checkpoint_id}"] = error
 
@@ -127,6 +132,7 @@ class Bench:
         self.fence = take_fence(self.files)
         self.batch = -1
         self.epoch_ms = 0
+        self.patience = Patience()
         self.checkpointer = self.make()
         self.begin()
 
@@ -147,6 +153,7 @@ class Bench:
             [self.listener],
             savepoints=Savepoints(self.program.settings.backend, alone=False),
             clock=self.clock,
+            patience=self.patience,
         )
 
     def begin(self, base: Any = None, inherited: frozenset[Any] = frozenset()) -> None:
@@ -361,6 +368,82 @@ def test_an_epoch_without_input_runs_only_for_a_checkpoint_of_something_new(benc
     bench.taken(order)
     bench.clock.advance(INTERVAL)
     assert bench.checkpointer.order(idle=True) is None
+
+
+# When somebody sets the wall clock
+
+HOUR = 3_600_000
+
+
+@pytest.mark.parametrize("step", [-HOUR, HOUR])
+def test_checkpoints_keep_their_interval_whatever_the_wall_clock_does(
+    bench: Bench, step: int
+) -> None:
+    bench.epoch()
+    bench.clock.set(bench.clock.now_ms() + step)
+    assert bench.order(due=False).checkpoint is None
+    bench.clock.advance(INTERVAL - 1)
+    assert bench.order(due=False).checkpoint is None
+    bench.clock.advance(1)
+    assert bench.order(due=False).checkpoint is not None
+
+
+@pytest.mark.parametrize("step", [-HOUR, HOUR])
+def test_a_checkpoint_expires_by_the_time_it_took_whatever_the_wall_clock_does(
+    make: Callable[..., Bench], step: int
+) -> None:
+    bench = make(asynchronous=True, tolerable_failures=5)
+    bench.calls.hold(1)
+    bench.epoch()
+    bench.clock.set(bench.clock.now_ms() + step)
+    bench.checkpointer.expire()
+    assert bench.listener.heard == []
+    bench.clock.advance(TIMEOUT)
+    bench.checkpointer.expire()
+    assert bench.listener.heard == [("aborted", 1)]
+
+
+def test_the_minimum_pause_passes_whatever_the_wall_clock_does(make: Callable[..., Bench]) -> None:
+    bench = make(min_pause_ms=3 * INTERVAL)
+    bench.epoch()
+    bench.clock.set(bench.clock.now_ms() + HOUR)
+    bench.clock.advance(3 * INTERVAL - 1)
+    assert bench.order(due=False).checkpoint is None
+    bench.clock.set(0)
+    bench.clock.advance(1)
+    assert bench.order(due=False).checkpoint is not None
+
+
+def test_what_people_read_is_the_wall_clock(bench: Bench) -> None:
+    bench.clock.set(HOUR)
+    order = bench.order()
+    assert order.checkpoint is not None
+    bench.clock.set(2 * HOUR)
+    bench.taken(order)
+    assert order.checkpoint.timestamp == HOUR + INTERVAL
+    metadata = load(bench.files, 1)
+    assert (metadata.triggered_ms, metadata.completed_ms) == (HOUR + INTERVAL, 2 * HOUR)
+
+
+def test_the_fence_is_looked_at_whatever_the_wall_clock_does(bench: Bench) -> None:
+    bench.epoch()
+    take_fence(bench.files)
+    bench.clock.set(0)
+    bench.clock.advance(FENCE_EVERY_MS)
+    with pytest.raises(FencedError):
+        bench.order(due=False)
+
+
+def test_tasks_are_told_when_to_stop_by_the_wall_clock_and_how_long_that_may_take(
+    make: Callable[..., Bench],
+) -> None:
+    bench = make(unaligned=True, aligned_timeout_ms=200)
+    bench.clock.set(HOUR)
+    order = bench.order(due=False)
+    assert (order.cut_at, order.cut_within_ms) == (HOUR + INTERVAL + 200, INTERVAL + 200)
+    bench.clock.advance(INTERVAL - 100)
+    order = bench.order(due=False)
+    assert (order.cut_at, order.cut_within_ms) == (HOUR + INTERVAL + 200, 300)
 
 
 # Failure
@@ -578,6 +661,112 @@ def test_a_job_whose_checkpoints_were_deleted_is_fenced(bench: Bench) -> None:
     bench.clock.advance(FENCE_EVERY_MS)
     with pytest.raises(FencedError, match="deleted while it ran"):
         bench.order(due=False)
+
+
+# Locks and waits
+
+
+class OwnedLock:
+    """A lock that knows who holds it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.owner: int | None = None
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self.owner = threading.get_ident()
+
+    def __exit__(self, *_: object) -> None:
+        self.owner = None
+        self._lock.release()
+
+
+@pytest.fixture
+def watched(make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """A bench that notes which calls are made with the checkpointer's lock held."""
+    bench = make(tolerable_failures=9, num_retained=1)
+    lock: Any = OwnedLock()
+    bench.checkpointer._standing.lock = lock
+    bench.held = []  # type: ignore[attr-defined]
+
+    def watch(owner: Any, name: str) -> None:
+        real = getattr(owner, name)
+
+        def call(*given: Any, **options: Any) -> Any:
+            if lock.owner == threading.get_ident():
+                bench.held.append(name)  # type: ignore[attr-defined]
+            return real(*given, **options)
+
+        monkeypatch.setattr(owner, name, call)
+
+    for name in ("read", "exists", "entries", "delete", "delete_tree", "create_exclusive"):
+        watch(FileSystemFiles, name)
+    watch(module, "capture")
+    watch(Publication, "publish")
+    watch(Notices, "completed")
+    watch(Notices, "aborted")
+    return bench
+
+
+def test_nothing_is_called_with_the_lock_held(watched: Bench) -> None:
+    checkpointer = watched.checkpointer
+    watched.epoch()
+    watched.epoch()
+    checkpointer.missed(watched.order())
+    watched.order()
+    watched.clock.advance(TIMEOUT)
+    checkpointer.expire()
+    watched.order()
+    checkpointer.end_incarnation()
+    watched.begin(load(watched.files, 2))
+    watched.clock.advance(FENCE_EVERY_MS)
+    watched.order()
+    checkpointer.close()
+    assert [what for what, _ in watched.listener.heard] == ["complete"] * 2 + ["aborted"] * 4
+    assert watched.held == []  # type: ignore[attr-defined]
+
+
+def test_the_end_of_the_job_does_not_wait_for_an_upload_without_end(
+    make: Callable[..., Bench], caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = make(asynchronous=True)
+    bench.patience.end = 0.1
+    gate = bench.calls.hold(1)
+    bench.epoch()
+    wait_for(lambda: bool(bench.calls.held_up))
+    bench.checkpointer.close()
+    assert "does not come to its end; the job's checkpoints stay" in caplog.text
+    assert bench.publication.owes, "nothing may be deleted"
+    gate.set()
+
+
+def test_uploads_that_hang_do_not_pile_up(make: Callable[..., Bench]) -> None:
+    bench = make(asynchronous=True, tolerable_failures=99)
+    gates = [bench.calls.hold(number) for number in range(1, MOST_HANGING + 2)]
+    for number, _ in enumerate(gates, 1):
+        bench.epoch()
+        wait_for(lambda number=number: len(bench.calls.held_up) == number)  # type: ignore[misc]
+        bench.clock.advance(TIMEOUT)
+        bench.checkpointer.expire()
+    bench.epoch()
+    figures = bench.checkpointer.statistics.snapshot().latest_failed
+    assert figures is not None
+    said = "uploads of earlier checkpoints have not come to an end"
+    assert said in (figures.failure_message or "")
+    for gate in gates:
+        gate.set()
+    wait_for(lambda: not bench.checkpointer._uploading)
+    bench.epoch()
+    wait_for(lambda: ("complete", len(gates) + 2) in bench.listener.heard)
+
+
+def test_the_end_of_an_upload_that_fails_unexpectedly_is_heard(make: Callable[..., Bench]) -> None:
+    bench = make(asynchronous=True)
+    bench.calls.fail(1, KeyboardInterrupt("from nowhere"))
+    bench.epoch()
+    wait_for(lambda: bool(bench.failures))
+    assert "KeyboardInterrupt: from nowhere" in str(bench.failures[0])
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

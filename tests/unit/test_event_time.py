@@ -15,6 +15,7 @@ from holdfast import (
     WatermarkStrategy,
 )
 from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK
+from holdfast.clock import Moment
 from holdfast.runtime.report import StoreReport, TaskReport
 from holdfast.spark.epochs import EpochOrder
 from holdfast.spark.event_time import UNTIMED, TimeLine, TimeSource, Watermarks, time_line
@@ -266,6 +267,11 @@ def report(
     return TaskReport(1, 1, subtask, 0, "", "", {}, {"op": store}, latest=times)
 
 
+def at(milliseconds: int) -> Moment:
+    """A moment at which both clocks show the same."""
+    return Moment(milliseconds, milliseconds)
+
+
 ORDER = EpochOrder()
 HELD = EpochOrder(cut_at=1000)
 LAST = EpochOrder(last=True)
@@ -279,7 +285,7 @@ def run(
     left_over: bool = False,
 ) -> EpochTime:
     """An epoch from its beginning to its end; how time passed in it."""
-    found = time.of_epoch(order, now)
+    found = time.of_epoch(order, at(now))
     time.ended(reports, now, left_over=left_over)
     return found
 
@@ -295,8 +301,8 @@ def test_what_an_epoch_saw_takes_effect_at_the_end_of_the_next() -> None:
 def test_an_epoch_that_has_not_ended_well_moves_nothing() -> None:
     time, _ = keeper()
     run(time, report(latest=100))
-    time.of_epoch(ORDER, 0)
-    assert time.of_epoch(ORDER, 0).watermarks["op"] == (MIN_WATERMARK, 99)
+    time.of_epoch(ORDER, at(0))
+    assert time.of_epoch(ORDER, at(0)).watermarks["op"] == (MIN_WATERMARK, 99)
 
 
 def test_the_statistics_know_operators_and_time_sources() -> None:
@@ -308,17 +314,17 @@ def test_the_statistics_know_operators_and_time_sources() -> None:
 def test_subtasks_are_due_whose_timers_the_watermark_will_reach() -> None:
     time, _ = keeper()
     run(time, report(0, latest=100, event=50), report(1, event=99), report(2, event=100))
-    assert time.is_due(0)
+    assert time.is_due(at(0))
     assert run(time, report(0), report(1), report(2, event=100)).due == {("op", 0), ("op", 1)}
-    assert not time.is_due(0)
+    assert not time.is_due(at(0))
     assert time.has_pending_timers
 
 
 def test_subtasks_are_due_whose_timers_the_clock_has_reached() -> None:
     time, _ = keeper()
     run(time, report(0, processing=50), report(1, processing=51))
-    assert not time.is_due(49)
-    assert time.is_due(50)
+    assert not time.is_due(at(49))
+    assert time.is_due(at(50))
     assert run(time, report(0), report(1, processing=51), now=50).due == {("op", 0)}
     assert run(time, report(1), now=60).due == {("op", 1)}
     assert not time.has_pending_timers
@@ -336,17 +342,35 @@ def test_what_a_store_reported_last_counts() -> None:
 def test_restored_stores_of_operators_with_timers_are_looked_into_at_once() -> None:
     time, _ = keeper(("op", 0), ("op", 1), ("map", 0), ("gone", 0))
     assert time.has_pending_timers
-    assert time.is_due(0)
+    assert time.is_due(at(0))
     assert run(time, report(0)).due == {("op", 0), ("op", 1)}
     assert run(time, report(1)).due == {("op", 1)}
-    assert not time.is_due(0)
+    assert not time.is_due(at(0))
     assert not time.has_pending_timers
+
+
+def test_no_source_is_idle_because_somebody_sets_the_clock() -> None:
+    program = Program()
+    busy, quiet = (
+        program.source(ROWS)
+        .assign_timestamps_and_watermarks(WatermarkStrategy(0, "t", idle))
+        .uid(uid)
+        for uid, idle in (("busy", None), ("quiet", 50))
+    )
+    busy.union(quiet).key_by("k").process(Keep(), ROWS).uid("op").print()
+    time = TimeKeeper(program.compile(), (), 0)
+    store = StoreReport("1-1", 0, 0, None, 80, None)
+    met = {"busy": 100, "quiet": 50}
+    time.of_epoch(ORDER, at(0))
+    time.ended([TaskReport(1, 1, 0, 0, "", "", {}, {"op": store}, latest=met)], 0, read_at=0)
+    assert not time.is_due(Moment(3_600_000, 49)), "the clock was set forward"
+    assert time.is_due(Moment(-3_600_000, 50)), "the clock was set back"
 
 
 def test_watermarks_start_anew_and_so_do_idle_sources() -> None:
     time, _ = keeper(("op", 0), now=1000, idle=50)
     run(time, report(event=5), now=1001)
-    assert not time.is_due(1_000_000), "nothing was seen yet that idleness could let pass"
+    assert not time.is_due(at(1_000_000)), "nothing was seen yet that idleness could let pass"
     assert time.watermarks() == dict.fromkeys(("time", "op", "map"), MIN_WATERMARK)
 
 
@@ -378,7 +402,7 @@ def test_once_nothing_is_left_over_a_tick_fires_what_waited() -> None:
     time, _ = keeper()
     run(time, report(latest=100, event=50), order=HELD)
     assert time.watermarks()["op"] == MIN_WATERMARK, "a timer waits, so a tick has to move it"
-    assert time.is_due(0)
+    assert time.is_due(at(0))
     tick = run(time, report())
     assert tick.watermarks["op"] == (MIN_WATERMARK, 99)
     assert tick.due == {("op", 0)}
@@ -388,4 +412,4 @@ def test_where_no_timer_waits_no_tick_is_needed_after_an_epoch_that_may_be_cut()
     time, _ = keeper()
     run(time, report(latest=100, event=100), order=HELD)
     assert time.watermarks()["op"] == 99
-    assert not time.is_due(0)
+    assert not time.is_due(at(0))

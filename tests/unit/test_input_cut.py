@@ -169,6 +169,42 @@ def test_a_task_that_starts_after_the_cut_keeps_all(files: FileSystemFiles, tmp_
     assert all(report.stores == {} for report in run.reports)
 
 
+@pytest.mark.parametrize("step", [-3_600_000, 3_600_000])
+def test_a_cut_stays_where_it_is_when_somebody_sets_the_clock(
+    files: FileSystemFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    def advance(milliseconds: int) -> None:
+        ManualClock.advance(CLOCK, milliseconds)
+        if len(SEEN) == 3:
+            CLOCK.set(CLOCK.now_ms() + step)
+
+    monkeypatch.setattr(CLOCK, "advance", advance)
+    run = slow(files, tmp_path, 1)
+    run.run(rows(20), cut_at=1_007)
+    assert [n for *_, n in SEEN] == list(range(7))
+
+
+def test_a_machine_whose_clock_is_behind_cuts_within_the_time_of_the_epoch(
+    files: FileSystemFiles, tmp_path: Path
+) -> None:
+    run = slow(files, tmp_path, 1)
+    run.run(rows(20), cut_at=3_600_000, cut_within_ms=7)
+    assert [n for *_, n in SEEN] == list(range(7))
+    assert left_in(run) == list(range(7, 20))
+
+
+def test_a_machine_whose_clock_is_ahead_does_some_work_all_the_same(
+    files: FileSystemFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staged, "LEAST_WORK_MS", 4)
+    run = slow(files, tmp_path, 1)
+    run.run(rows(10), cut_at=7, cut_within_ms=7)
+    assert SEEN == []
+    while run.channel_rows:
+        run.run([], cut_at=7, cut_within_ms=7)
+    assert [n for *_, n in SEEN] == list(range(10))
+
+
 def test_what_was_left_over_comes_first_in_the_next_epoch(
     files: FileSystemFiles, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from holdfast import (
     ProcessFunction,
     WatermarkStrategy,
 )
+from holdfast.clock import Moment
 from holdfast.runtime.level_task import LevelTask
 from holdfast.runtime.plan import ORDER, TIME
 from holdfast.runtime.seat import TaskIdentity
@@ -92,13 +93,13 @@ class TimedRun(Run):
 
     def restart(self) -> None:
         """Go on as after a recovery: with the same state, and with new watermarks."""
-        self.keeper = TimeKeeper(self.plan, set(self.expected), self.clock.now_ms())
+        self.keeper = TimeKeeper(self.plan, set(self.expected), self.clock.monotonic_ms())
 
     def push(self, *feeds: list[Any], order: EpochOrder | None = None) -> None:
         """Run one epoch over the given elements, a list for every source."""
-        self._time = self.keeper.of_epoch(order or EpochOrder(), self.clock.now_ms())
+        self._time = self.keeper.of_epoch(order or EpochOrder(), Moment.of(self.clock))
         super().push(*feeds)
-        self.keeper.ended(self.reports, self.clock.now_ms(), left_over=False)
+        self.keeper.ended(self.reports, self.clock.monotonic_ms(), left_over=False)
 
     def tick(self) -> None:
         """Run an epoch without input."""
@@ -112,11 +113,11 @@ class TimedRun(Run):
         """Run an epoch that processes nothing."""
         self._time = None
         super().push(*([] for _ in self.plan.sources))
-        self.keeper.ended(self.reports, self.clock.now_ms(), left_over=False)
+        self.keeper.ended(self.reports, self.clock.monotonic_ms(), left_over=False)
 
     def is_due(self) -> bool:
         """Whether the driver would run a tick."""
-        return self.keeper.is_due(self.clock.now_ms())
+        return self.keeper.is_due(Moment.of(self.clock))
 
     def epoch_plan(self) -> EpochPlan:
         return replace(super().epoch_plan(), time=self._time)

@@ -240,6 +240,14 @@ ACCEPT_DUPLICATES: ConfigOption[bool] = ConfigOption(
     "Whether a recovery may go back beyond a checkpoint whose output is published already, "
     "which repeats that output; refused otherwise.",
 )
+COMMITTER_TIMEOUT: ConfigOption[int] = ConfigOption(
+    "sink.committer.timeout",
+    lasting(LEAST_CHECKPOINT_MS),
+    600_000,
+    "Time that a sink gets to publish the output of a checkpoint, and a checkpoint listener to "
+    "answer, at least 10 ms. After that the job fails; the output stays owed, and is published "
+    "when the job has recovered.",
+)
 RECOVERY_PATH: ConfigOption[str | None] = ConfigOption(
     "execution.state-recovery.path",
     optional(path),
@@ -289,6 +297,7 @@ CHECKPOINT_OPTIONS: Final[tuple[ConfigOption[Any], ...]] = (
     LOCAL_BACKUP,
     ASYNCHRONOUS,
     ACCEPT_DUPLICATES,
+    COMMITTER_TIMEOUT,
     RECOVERY_PATH,
     IGNORE_UNCLAIMED_STATE,
     CLAIM_MODE,

@@ -57,18 +57,18 @@ class CheckpointSettings:
     """Whether a recovery may go back beyond published output."""
     storage: CheckpointStorage
 
-    def cut_at(self, now: int, due: int | None) -> int | None:
-        """When an epoch that begins now has held a checkpoint up for long enough; None if never.
+    def cut_after(self, now: int, due: int | None) -> int | None:
+        """After how long an epoch has held a checkpoint up for long enough; None if never.
 
         Args:
-            now: When the epoch begins.
-            due: When a checkpoint is due; None if one is under way.
+            now: When the epoch begins, in milliseconds on a clock that never goes back.
+            due: When a checkpoint is due, on the same; None if one is under way.
         """
         if not self.unaligned or self.interval_ms is None:
             return None
         # Where one is under way, the next is due an interval later at the earliest.
         due = now + self.interval_ms if due is None else due
-        return due + self.aligned_timeout_ms
+        return due - now + self.aligned_timeout_ms
 
 
 def checkpoint_settings(

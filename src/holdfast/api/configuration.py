@@ -27,6 +27,7 @@ from holdfast.api.options import (
     boolean,
     choice,
     duration_ms,
+    lasting,
     member,
     optional,
     path,
@@ -114,6 +115,13 @@ AVAILABLE_NOW: ConfigOption[bool] = ConfigOption(
     False,
     "Process all there is when the job starts, then finish, though a source be unbounded.",
 )
+CANCELLATION_TIMEOUT: ConfigOption[int] = ConfigOption(
+    "task.cancellation.timeout",
+    lasting(10),
+    180_000,
+    "Time that a job which ends waits for sinks and listeners that do not answer, at least 10 ms. "
+    "After that it ends without them; what they have not published stays owed.",
+)
 PROGRESS: ConfigOption[str] = ConfigOption(
     "execution.progress",
     choice("auto", "on", "off"),
@@ -140,6 +148,7 @@ _GENERAL_OPTIONS: Final[tuple[ConfigOption[Any], ...]] = (
     EPOCH_INTERVAL,
     MAX_EVENTS_PER_EPOCH,
     AVAILABLE_NOW,
+    CANCELLATION_TIMEOUT,
     PROGRESS,
 )
 

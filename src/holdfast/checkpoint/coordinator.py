@@ -1,7 +1,7 @@
 """When checkpoints begin, complete, fail and go: a state machine without I/O.
 
-Events come in as method calls that carry the time in milliseconds; what is to be
-done comes out as a list of instructions. A checkpoint's life:
+Events come in as method calls that carry the time, in milliseconds on a clock that
+never goes back; what is to be done comes out as a list of instructions. A checkpoint's life:
 
     trigger ──► collecting ──all acknowledged──► finalizing ──stored──► completed
                     │                                │                      │

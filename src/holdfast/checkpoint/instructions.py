@@ -2,7 +2,8 @@
 
 Instructions are to be carried out in the order given. Those that delete
 (`DiscardPayload`, `DiscardCheckpoint`, `Retire`) are safe to repeat or to lose:
-nothing that a later restore needs depends on them.
+nothing that a later restore needs depends on them. Their timestamps are of the coordinator's
+clock, which means nothing to people.
 """
 
 from __future__ import annotations

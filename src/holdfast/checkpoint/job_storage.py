@@ -46,7 +46,7 @@ class JobStorage:
     ) -> None:
         self.files = files
         self._fence = fence
-        self._fence_checked = 0
+        self._fence_checked: int | None = None
         self._lock = threading.Lock()
         self._shared = SharedFiles()
         self._staged = SharedFiles()
@@ -70,10 +70,15 @@ class JobStorage:
         """Raise FencedError if another driver has taken over."""
         self._fence.check()
 
-    def check_fence_sometimes(self, now_ms: int) -> None:
-        """Do so, if it is some time since that was done last."""
-        if now_ms - self._fence_checked >= FENCE_EVERY_MS:
-            self._fence_checked = now_ms
+    def check_fence_sometimes(self, now: int) -> None:
+        """Do so, if it is some time since that was done last.
+
+        Args:
+            now: Milliseconds on a clock that never goes back.
+        """
+        last = self._fence_checked
+        if last is None or now - last >= FENCE_EVERY_MS:
+            self._fence_checked = now
             self._fence.check()
 
     def build_upon(self, checkpoint_id: int, base: CheckpointMetadata | None) -> None:

@@ -1,4 +1,7 @@
-"""Whether and when a failed job starts again: state machines without a clock."""
+"""Whether and when a failed job starts again: state machines without a clock.
+
+Times are in milliseconds on a clock that never goes back.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,11 @@ checkpoint storage, and the same subtask starts its next epoch with it. So an ep
 soon after that time, however slow functions are, and what it has done can be
 checkpointed. A task that starts after that time keeps all of its input, but always does
 some work on what was left over before: otherwise nothing might ever come to an end.
+
+The driver's own clock means nothing on other machines, so the time is one of the wall clock.
+A task looks at that once, when it starts, and trusts it no further than it must: the cut comes
+no later than the whole of the epoch's time after the task has started. From there on it goes by
+a clock that cannot be set.
 """
 
 from __future__ import annotations
@@ -47,7 +52,8 @@ class InputCut:
         self._subtask = subtask
         self._unique = unique
         self._clock = clock
-        self._started = clock.now_ms()
+        self._started = clock.monotonic_ms()
+        self._stop = self._started + _time_left(epoch, clock)
         self._kept: dict[int, RowsInStaging] = {}
         self._size = FIRST_SLICE
         self._entries: dict[tuple[str, int], tuple[Channel, OperatorPlan]] = {}
@@ -95,12 +101,12 @@ class InputCut:
         """Whether to stop; for good, since rows must not overtake those that are kept."""
         if self._kept:
             return True
-        limit = self._epoch.cut_at
-        if limit is None:
+        if self._epoch.cut_at is None:
             return False
+        limit = self._stop
         if left_before:
             limit = max(limit, self._started + self._epoch.least_work_ms)
-        return self._clock.now_ms() >= limit
+        return self._clock.monotonic_ms() >= limit
 
     def slices(
         self, channel: Channel, rows: pa.RecordBatch, *, left_before: bool = False
@@ -152,6 +158,13 @@ class InputCut:
         """Drop what is kept: the epoch has failed."""
         for kept in self._kept.values():
             kept.abort()
+
+
+def _time_left(epoch: EpochPlan, clock: Clock) -> int:
+    """Milliseconds until the cut, for a task that starts now; within bounds, whatever the clock."""
+    if epoch.cut_at is None:
+        return 0
+    return min(max(epoch.cut_at - clock.now_ms(), 0), epoch.cut_within_ms)
 
 
 def _check_columns(rows: pa.RecordBatch, channel: Channel, operator: OperatorPlan) -> None:

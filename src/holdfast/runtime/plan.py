@@ -308,6 +308,8 @@ class EpochPlan:
     """What earlier epochs have left over; of all subtasks, in the order it was left."""
     cut_at: int | None = None
     """When to stop, in milliseconds since 1970, and to leave the rest for the next epoch."""
+    cut_within_ms: int = 0
+    """Time from the start of the epoch until then: no task has more, whatever its clock says."""
     least_work_ms: int = 100
     """Time that a task gets for what was left over before, though it starts after the cut."""
     time: EpochTime | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
@@ -84,6 +85,10 @@ class CheckpointDraft:
         self.base = base
         self.stored: CheckpointMetadata | None = None
         """The metadata, once it is written."""
+        self.over = threading.Event()
+        """Set when it was given up; or is complete, its output is published, and all are told."""
+        self.broken: BaseException | None = None
+        """What has kept it from being completed, other than a reason to give it up."""
         self._reports: dict[tuple[str, int], StoreReport] = {}
         self._levels: dict[tuple[str, int], int] = {}
         self._missing: dict[tuple[int, int], int] = defaultdict(int)

@@ -1,45 +1,34 @@
-"""Taking a job's checkpoints: carries out what the coordinator decides.
+"""Taking a job's checkpoints, from the order of an epoch to the last upload.
 
 An epoch carries the barrier; its tasks leave local snapshots behind. From there on the
-epochs go on, and a thread uploads the snapshots, writes the metadata and tells those
-who wait for it. One lock guards the coordinator and all that hangs on it.
+epochs go on, and a thread uploads the snapshots. When all parts are there, the checkpoint is
+[completed](completion.py).
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from holdfast import faults
-from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.failures import FailureReason
-from holdfast.checkpoint.instructions import (
-    Aborted,
-    Begin,
-    CancelUpload,
-    CheckpointKind,
-    Completed,
-    DiscardCheckpoint,
-    FailJob,
-    Finalize,
-    Retire,
-)
+from holdfast.checkpoint.instructions import Begin, CheckpointKind, Finalize
 from holdfast.checkpoint.job_storage import JobStorage
-from holdfast.checkpoint.policy import CoordinatorPolicy
 from holdfast.checkpoint.statistics import CheckpointStatisticsKeeper
-from holdfast.clock import SystemClock
-from holdfast.errors import CheckpointError, FencedError, HoldfastError
+from holdfast.clock import SystemClock, monotonic
+from holdfast.errors import CheckpointError
 from holdfast.runtime.plan import CheckpointOrder
 from holdfast.spark.checkpoint_draft import CheckpointDraft
+from holdfast.spark.completion import Completion
 from holdfast.spark.epochs import EpochOrder
-from holdfast.spark.left_over import LeftOver, release
-from holdfast.spark.local_snapshots import LocalSnapshots
 from holdfast.spark.notices import Notices
+from holdfast.spark.patience import LOOK, Patience
 from holdfast.spark.query_log import capture
 from holdfast.spark.source_commits import SourceCommits
-from holdfast.spark.source_snapshots import end_of, source_snapshots
+from holdfast.spark.source_snapshots import end_of
+from holdfast.spark.standing import Footing, Standing
+from holdfast.spark.threads import start_thread
 from holdfast.spark.uploads import Uploads
 
 if TYPE_CHECKING:
@@ -53,8 +42,10 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.metadata import CheckpointMetadata
     from holdfast.checkpoint.storage import JobCheckpointFiles
     from holdfast.clock import Clock
+    from holdfast.errors import HoldfastError
     from holdfast.spark.compiler import JobPlan
     from holdfast.spark.epochs import EpochResult, JobIdentity
+    from holdfast.spark.local_snapshots import LocalSnapshots
     from holdfast.spark.pinned_calls import PinnedCalls
     from holdfast.spark.publication import Publication
     from holdfast.spark.savepoints import SavepointRequest, Savepoints
@@ -64,10 +55,15 @@ logger = logging.getLogger("holdfast")
 
 LEAST_WORK_MS = 100
 """Time that a task gets at least for input left over before, be checkpoints due or not."""
+MOST_HANGING = 4
+"""Uploads of checkpoints that were given up, and hang; with more of them, no other begins."""
 
 
 class Checkpointer:
     """Takes the checkpoints of one job, over all its incarnations."""
+
+    completion: ClassVar[type[Completion]] = Completion
+    """How they are completed."""
 
     def __init__(
         self,
@@ -84,6 +80,7 @@ class Checkpointer:
         *,
         savepoints: Savepoints,
         clock: Clock | None = None,
+        patience: Patience | None = None,
     ) -> None:
         """No checkpoint is under way.
 
@@ -100,6 +97,7 @@ class Checkpointer:
             listeners: Objects that are told on the driver how checkpoints end.
             savepoints: Those under way.
             clock: Tells when they are due and when they expire; the system's if not given.
+            patience: How long listeners, sources, and all that hangs are waited for.
         """
         self._plan = plan
         self._settings = settings
@@ -108,31 +106,30 @@ class Checkpointer:
         self._uploads = Uploads(plan, calls, files)
         self._on_failure = on_failure
         self._publication = publication
-        self._notices = Notices(listeners, self._fail_job)
-        self._source_commits = SourceCommits(plan)
+        self._patience = patience or Patience()
+        self._notices = Notices(listeners, self._fail_job, self._patience)
         self._savepoints = savepoints
         self._clock = clock or SystemClock()
-        self._lock = threading.RLock()
-        self._coordinator = Coordinator(
-            CoordinatorPolicy.of(settings),
-            now=self._clock.now_ms(),
-            next_id=next_id,
-            completed=[metadata.checkpoint_id for metadata in completed],
+        self._standing = Standing(
+            settings, self._clock, [metadata.checkpoint_id for metadata in completed], next_id
         )
-        self._pool = ThreadPoolExecutor(settings.max_concurrent + 1, "holdfast-checkpoint")
-        self._drafts: dict[int, CheckpointDraft] = {}
-        self._failure: HoldfastError | None = None
-        self._epoch_ms = 0
-        self._changed = False
-        """Whether there is an epoch that no checkpoint contains."""
-        self._uploading: Future[None] | None = None
-        self.local_snapshots = LocalSnapshots(keep=settings.local_backup)
-        self._left_over = LeftOver()
-        self._litter = False
-        """Whether a checkpoint has failed that may have left files behind."""
-        self.claimed: ClaimedSnapshot | None = None
-        """What the job was started from, to be deleted when enough checkpoints are there."""
         self.statistics = CheckpointStatisticsKeeper()
+        self._completion = self.completion(
+            self._standing,
+            self._storage,
+            self._uploads,
+            publication,
+            SourceCommits(plan, self._patience),
+            savepoints,
+            self._notices,
+            self.statistics,
+            self._clock,
+            self._patience,
+            self._fail_job,
+        )
+        self._epoch_ms = 0
+        self._uploading: dict[int, threading.Event] = {}
+        """Uploads under way, given up or not: what is set when they have ended."""
 
     # What an incarnation is told and tells
 
@@ -141,11 +138,22 @@ class Checkpointer:
 
         Returns the checkpoints that may still turn up in storage, and are no longer wanted.
         """
-        with self._lock:
-            self._carry_out(
-                self._coordinator.abort_all(self._clock.now_ms(), FailureReason.JOB_RESTARTING)
+        self._carry_out(self._standing.abort_all(FailureReason.JOB_RESTARTING))
+        return self._standing.in_doubt
+
+    def wait_for_completion(self) -> None:
+        """Wait until nothing is published of the incarnation before, and nothing will be.
+
+        Raises:
+            CheckpointError: Something has been for too long.
+        """
+        seconds = self._publication.longest
+        if not self._completion.wait(seconds):
+            raise CheckpointError(
+                f"{self._storage.files.root}: a checkpoint that the job was completing when it "
+                f"failed has not come to its end within {seconds:.0f} s, so the job cannot go "
+                "back to one yet; look whether checkpoint storage answers"
             )
-            return frozenset(self._coordinator.in_doubt)
 
     def begin_incarnation(
         self,
@@ -166,18 +174,11 @@ class Checkpointer:
             leaves: Which of Spark's sources are whose.
             origin: Names the snapshot that the job's first checkpoint began from.
         """
-        with self._lock:
-            if base is not None:
-                self._coordinator.resume_after(base.checkpoint_id)
-            self._job = job
-            self._base = base
-            self._inherited = inherited
-            self._query_dir = query_dir
-            self._leaves = leaves
-            self._origin = origin
-            self._failure = None
-            self._changed = False
-            self._left_over = LeftOver()
+        self._standing.begin(Footing(job, base, inherited, query_dir, leaves, origin))
+
+    def claim(self, snapshot: ClaimedSnapshot) -> None:
+        """Delete a snapshot that the job was started from, when enough checkpoints are there."""
+        self._standing.claim(snapshot)
 
     def order(
         self,
@@ -195,106 +196,97 @@ class Checkpointer:
             plain: Whether it carries no checkpoint, be it due or not.
             savepoint: A savepoint that the epoch is to carry.
         """
-        with self._lock:
-            self.expire()
-            now = self._clock.now_ms()
-            self._storage.check_fence_sometimes(now)
-            if self._failure is not None:
-                raise self._failure
-            wanted = self._changed and (last or self._coordinator.due(now))
+        self.expire()
+        self._storage.check_fence_sometimes(self._clock.monotonic_ms())
+        standing = self._standing
+        with standing.lock:
+            now = self._clock.monotonic_ms()
+            standing.raise_failure()
+            coordinator = standing.coordinator
+            wanted = standing.changed and (last or coordinator.due(now))
             if idle and savepoint is None and not wanted:
                 return None
             # An epoch carries the checkpoint that becomes due while it runs, so that one starts at
             # the first end of an epoch after it is due; how long it takes, the last one tells.
             due_by = now if idle else now + self._epoch_ms
-            due = self._coordinator.next_due(now)
+            due = coordinator.next_due(now)
             # No later than it is due: the next interval begins there, however long epochs take.
             start = due if due is not None and due <= due_by else now
-            participants = self._plan.tasks
-            checkpoint = None
-            next_id = self._coordinator.next_id
+            next_id = coordinator.next_id
             kind = CheckpointKind.FORCED if last else CheckpointKind.PERIODIC
             if savepoint is not None:
                 kind = self._savepoints.kind
-            begun = [] if plain else self._coordinator.trigger(start, participants, kind=kind)
-            for instruction in begun:
-                if isinstance(instruction, Begin):
-                    checkpoint = CheckpointOrder(instruction.id, now)
-                    self._uploads.begin(instruction.id)
-                    self.local_snapshots.begun(instruction.id)
-                    self.statistics.begun(instruction.id, now, len(participants))
-                    if savepoint is not None:
-                        self._savepoints.begin(instruction.id, savepoint)
-            completed, aborted = self._notices.take()
-            return EpochOrder(
-                checkpoint,
-                next_id,
-                completed,
-                aborted,
-                idle=idle,
-                # Nothing is left over where a savepoint is taken.
-                cut_at=None if idle or savepoint is not None else self._settings.cut_at(now, due),
-                least_work_ms=max(LEAST_WORK_MS, (self._settings.interval_ms or 0) // 4),
-                kept_snapshots=self.local_snapshots.order(),
-            )
+            begun = [] if plain else coordinator.trigger(start, self._plan.tasks, kind=kind)
+            checkpoint = self._begun(begun, savepoint)
+        # Nothing is left over where a savepoint is taken.
+        cut = None if idle or savepoint is not None else self._settings.cut_after(now, due)
+        completed, aborted = self._notices.take()
+        return EpochOrder(
+            checkpoint,
+            next_id,
+            completed,
+            aborted,
+            idle=idle,
+            cut_at=None if cut is None else self._clock.now_ms() + cut,
+            cut_within_ms=cut or 0,
+            least_work_ms=max(LEAST_WORK_MS, (self._settings.interval_ms or 0) // 4),
+            kept_snapshots=standing.local_snapshots.order(),
+        )
+
+    def _begun(
+        self, instructions: list[Instruction], savepoint: SavepointRequest | None
+    ) -> CheckpointOrder | None:
+        """Note the checkpoint that was begun, if one was; what its epoch is told of it."""
+        for instruction in instructions:
+            if isinstance(instruction, Begin):
+                timestamp = self._clock.now_ms()
+                self._uploads.begin(instruction.id)
+                self._standing.local_snapshots.begun(instruction.id)
+                self.statistics.begun(instruction.id, timestamp, len(self._plan.tasks))
+                if savepoint is not None:
+                    self._savepoints.begin(instruction.id, savepoint)
+                return CheckpointOrder(instruction.id, timestamp)
+        return None
 
     def expire(self) -> None:
         """Give up checkpoints that have taken too long."""
-        with self._lock:
-            self._carry_out(self._coordinator.expire(self._clock.now_ms()))
+        self._carry_out(self._standing.expire())
 
     def taken(self, order: EpochOrder, result: EpochResult, batch_id: int) -> None:
         """An epoch has ended well; if it carried a checkpoint, upload that."""
-        if order.checkpoint is not None and order.checkpoint.id not in self._coordinator.pending:
+        checkpoint = order.checkpoint
+        if checkpoint is not None and not self._standing.is_pending(checkpoint.id):
             # It was given up while the epoch ran, with the incarnation that the epoch belongs to.
             return
-        self._changed = True
         self._epoch_ms = result.statistics.duration_ms
         for report in result.reports:
             self._calls.learn(report.subtask, report.executor)
-        self._left_over.taken(result.channel_rows)
-        if order.checkpoint is None:
+        self._standing.epoch_taken(result.channel_rows, contained=checkpoint is not None)
+        if checkpoint is None:
             return
-        checkpoint_id = order.checkpoint.id
-        self._changed = False
-        with self._lock:
-            base = self._base
-            position = capture(
-                self._query_dir, batch_id, self._leaves, None if base is None else end_of(base)
-            )
-            draft = CheckpointDraft(
-                self._plan,
-                self._job,
-                self._settings,
-                order.checkpoint,
-                result,
-                position,
-                base,
-                self._publication.outbox,
-                self._savepoints.target(checkpoint_id),
-                self._origin,
-            )
-            self._drafts[checkpoint_id] = draft
-            uploads = list(draft.uploads(self._inherited))
-            self._storage.build_upon(checkpoint_id, base)
-            self.statistics.epoch_ended(
-                checkpoint_id,
-                self._clock.now_ms(),
-                result.statistics.epoch,
-                draft.persisted_size,
-            )
-        if self._settings.asynchronous:
-            self._uploading = self._pool.submit(self._upload, checkpoint_id, uploads)
-        else:
-            self._upload(checkpoint_id, uploads)
-            if self._failure is not None:
-                raise self._failure
+        draft, inherited = self._draft(checkpoint, result, batch_id)
+        if not self._standing.add(checkpoint.id, draft):
+            return
+        uploads = list(draft.uploads(inherited))
+        self.statistics.epoch_ended(
+            checkpoint.id,
+            self._clock.now_ms(),
+            result.statistics.epoch,
+            draft.persisted_size,
+        )
+        self._start_upload(checkpoint.id, draft, uploads)
+        if not self._settings.asynchronous:
+            self._wait_for(draft)
+            if draft.broken is not None:
+                raise draft.broken
+            self._standing.raise_failure()
 
     def settle(self) -> bool:
         """Wait for the end of the checkpoint taken last; whether it contains everything."""
-        if self._uploading is not None:
-            self._uploading.result()
-        return not self._changed
+        draft = self._standing.newest
+        if draft is not None:
+            self._wait_for(draft)
+        return not self._standing.changed
 
     def missed(self, order: EpochOrder) -> None:
         """An epoch has failed, and with it the checkpoint it carried."""
@@ -302,195 +294,137 @@ class Checkpointer:
             self._fail(order.checkpoint.id, FailureReason.EPOCH_FAILED, "")
 
     def close(self, reason: FailureReason = FailureReason.JOB_STOPPED) -> None:
-        """Abort what is pending, wait for what is at work, and sweep up."""
-        with self._lock:
-            self._carry_out(self._coordinator.abort_all(self._clock.now_ms(), reason))
-        self._pool.shutdown(wait=True)
-        self._sweep()
+        """Abort what is pending, wait for what is at work, and sweep up.
+
+        What does not come to its end is left alone. It can do no harm any more: it publishes
+        nothing, and what it has begun was given up.
+        """
+        self._carry_out(self._standing.abort_all(reason))
+        ended = self._wait_for_all(self._patience.end)
+        if not ended:
+            self._patience.lose()
+            ended = self._wait_for_all(self._patience.end)
+        self._standing.close()
+        if ended:
+            self._completion.sweep()
+            return
+        self._publication.abandon()
+        logger.error(
+            "%s: a checkpoint that was given up is still being written, and does not come to its "
+            "end; the job's checkpoints stay. Look whether checkpoint storage answers",
+            self._storage.files.root,
+        )
 
     def drop_staged(self) -> None:
         """Remove rows that wait for a checkpoint which does not come: the job has ended."""
         # What is in doubt may still be found complete, and lists rows that were staged.
-        if not self._coordinator.in_doubt:
+        if not self._standing.in_doubt:
             self._storage.sweep_staged(None)
-
-    def _sweep(self) -> None:
-        """Remove what failed checkpoints have left in storage."""
-        with self._lock:
-            self._litter = False
-            below = min([*self._coordinator.pending, self._coordinator.next_id])
-        try:
-            self._storage.sweep(below)
-        except HoldfastError as error:
-            logger.warning("checkpoint storage was not swept: %s", error)
 
     @property
     def retained(self) -> tuple[int, ...]:
         """Ids of the complete checkpoints that are kept, oldest first."""
-        with self._lock:
-            return self._coordinator.retained
+        return self._standing.retained
+
+    @property
+    def local_snapshots(self) -> LocalSnapshots:
+        """Which local snapshots are still wanted."""
+        return self._standing.local_snapshots
+
+    def _wait_for(self, draft: CheckpointDraft) -> None:
+        """Wait until a checkpoint has ended; unless the job has lost its patience."""
+        while not self._patience.wait(draft.over, LOOK) and not self._patience.is_lost:
+            self.expire()
+
+    def _wait_for_all(self, seconds: float) -> bool:
+        """Wait until nothing is at work for any checkpoint, at most so long; whether nothing is."""
+        until = monotonic() + seconds
+        for ended in tuple(self._uploading.values()):
+            self._patience.wait(ended, until - monotonic())
+        return self._completion.wait(until - monotonic()) and not self._uploading
+
+    def _draft(
+        self, checkpoint: CheckpointOrder, result: EpochResult, batch_id: int
+    ) -> tuple[CheckpointDraft, frozenset[tuple[str, int]]]:
+        """A draft of what the epoch has left, and the stores that build upon its base."""
+        with self._standing.lock:
+            footing = self._standing.footing
+            assert footing is not None
+            base, inherited = footing.base, footing.inherited
+            # With the lock: the files of the base must not be given free in between.
+            self._storage.build_upon(checkpoint.id, base)
+        position = capture(
+            footing.query_dir, batch_id, footing.leaves, None if base is None else end_of(base)
+        )
+        draft = CheckpointDraft(
+            self._plan,
+            footing.job,
+            self._settings,
+            checkpoint,
+            result,
+            position,
+            base,
+            self._publication.outbox,
+            self._savepoints.target(checkpoint.id),
+            footing.origin,
+        )
+        return draft, inherited
 
     # The asynchronous phase
 
-    def _upload(self, checkpoint_id: int, uploads: list[Upload]) -> None:
+    def _start_upload(
+        self, checkpoint_id: int, draft: CheckpointDraft, uploads: list[Upload]
+    ) -> None:
+        # Of one checkpoint that is given up after another, an upload may hang each time.
+        if len(self._uploading) >= self._settings.max_concurrent + MOST_HANGING:
+            why = (
+                f"{len(self._uploading)} uploads of earlier checkpoints have not come to an end; "
+                "look whether checkpoint storage answers"
+            )
+            self._fail(checkpoint_id, FailureReason.CHECKPOINT_ASYNC_EXCEPTION, why)
+            return
+        self._uploading[checkpoint_id] = threading.Event()
+        work = partial(self._upload, checkpoint_id, draft, uploads)
+        start_thread(f"upload of checkpoint {checkpoint_id}", work)
+
+    def _upload(self, checkpoint_id: int, draft: CheckpointDraft, uploads: list[Upload]) -> None:
+        handed_over = False
         try:
-            draft = self._drafts[checkpoint_id]
             for task, stores in self._uploads.run(checkpoint_id, draft, uploads):
-                self._acknowledge(checkpoint_id, task, stores)
-        except Exception as error:
+                handed_over |= self._acknowledge(checkpoint_id, draft, task, stores)
+        except BaseException as error:
             self._fail(
                 checkpoint_id,
                 FailureReason.CHECKPOINT_ASYNC_EXCEPTION,
                 f"{type(error).__name__}: {error}",
             )
         finally:
-            self._savepoints.tidy(checkpoint_id)
+            if not handed_over:
+                self._savepoints.tidy(checkpoint_id)
+            self._uploading.pop(checkpoint_id).set()
 
     def _acknowledge(
-        self, checkpoint_id: int, task: tuple[int, int], stores: list[Uploaded]
-    ) -> None:
+        self,
+        checkpoint_id: int,
+        draft: CheckpointDraft,
+        task: tuple[int, int],
+        stores: list[Uploaded],
+    ) -> bool:
+        """Hand in a task's part; whether that was the last, so that others go on from here."""
         now = self._clock.now_ms()
-        with self._lock:
-            draft = self._drafts.get(checkpoint_id)
-            if draft is not None:
-                self.statistics.acknowledged(
-                    checkpoint_id, now, [draft.figures(store, now) for store in stores]
-                )
-            instructions = self._coordinator.acknowledge(checkpoint_id, task, now, stores)
+        self.statistics.acknowledged(
+            checkpoint_id, now, [draft.figures(store, now) for store in stores]
+        )
+        instructions = self._standing.acknowledge(checkpoint_id, task, stores)
         self._carry_out(instructions)
+        return any(isinstance(one, Finalize) for one in instructions)
 
     def _fail(self, checkpoint_id: int, reason: FailureReason, detail: str) -> None:
-        with self._lock:
-            instructions = self._coordinator.fail(
-                checkpoint_id, reason, self._clock.now_ms(), detail
-            )
-        self._carry_out(instructions)
+        self._carry_out(self._standing.fail(checkpoint_id, reason, detail))
 
     def _carry_out(self, instructions: list[Instruction]) -> None:
-        for instruction in instructions:
-            match instruction:
-                case Finalize():
-                    self._finalize(instruction)
-                case Completed(checkpoint_id):
-                    self._completed(checkpoint_id)
-                case Aborted(checkpoint_id, reason, timestamp, detail):
-                    self._aborted(checkpoint_id, reason, timestamp, detail)
-                case CancelUpload(checkpoint_id):
-                    self._uploads.cancel(checkpoint_id)
-                case DiscardCheckpoint(checkpoint_id, _) | Retire(checkpoint_id):
-                    self._delete(checkpoint_id)
-                case FailJob(reason):
-                    self._fail_job(CheckpointError(reason))
-
-    def _finalize(self, order: Finalize) -> None:
-        checkpoint_id = order.id
-        with self._lock:
-            draft = self._drafts[checkpoint_id]
-        with self._publication.held():
-            instructions = self._store(checkpoint_id, draft)
-            self._carry_out(instructions)
-            completed = any(isinstance(one, Completed) for one in instructions)
-            # Another driver may go on from one that is still there, and publish under its id.
-            if not completed and self._storage.is_gone(checkpoint_id):
-                draft.outbox.unlist(checkpoint_id)
-
-    def _store(self, checkpoint_id: int, draft: CheckpointDraft) -> list[Instruction]:
-        """Write the metadata; what the coordinator says to that."""
-        now = self._clock.now_ms()
-        try:
-            faults.reach("before-metadata", checkpoint=checkpoint_id)
-            metadata = self._write_metadata(checkpoint_id, draft, now)
-            faults.reach("after-metadata", checkpoint=checkpoint_id)
-        except FencedError as error:
-            self._fail_job(error)
-            return self._coordinator_store_failed(checkpoint_id, str(error))
-        except Exception as error:
-            return self._coordinator_store_failed(checkpoint_id, f"{type(error).__name__}: {error}")
-        with self._lock:
-            draft.stored = metadata
-            return self._coordinator.stored(checkpoint_id, self._clock.now_ms())
-
-    def _write_metadata(
-        self, checkpoint_id: int, draft: CheckpointDraft, now: int
-    ) -> CheckpointMetadata:
-        storage = self._storage
-        sources = source_snapshots(
-            draft.position, draft.base, storage.files, checkpoint_id, draft.inline_below
-        )
-        metadata = draft.metadata(sources, storage.fence_number, now)
-        storage.complete(metadata)
-        return metadata
-
-    def _coordinator_store_failed(self, checkpoint_id: int, why: str) -> list[Instruction]:
-        with self._lock:
-            return self._coordinator.store_failed(checkpoint_id, self._clock.now_ms(), why)
-
-    def _completed(self, checkpoint_id: int) -> None:
-        now = self._clock.now_ms()
-        path = self._storage.path_of(checkpoint_id)
-        with self._lock:
-            draft = self._drafts.pop(checkpoint_id)
-            assert draft.stored is not None
-            if draft.stored.incarnation == self._job.incarnation:
-                self._base = draft.stored
-                self._inherited = frozenset(draft.local_copies)
-            self.local_snapshots.completed(checkpoint_id, draft.local_copies)
-            self.statistics.completed(checkpoint_id, now, path)
-        logger.info("checkpoint %d is complete: %s", checkpoint_id, path)
-        try:
-            self._storage.keep_staged(draft.stored)
-            self._publication.publish(draft.stored, draft.outbox, self._storage)
-            self.statistics.published(checkpoint_id, self._clock.now_ms() - now)
-            self._source_commits.completed(draft.stored)
-        except Exception as error:
-            what = f"publishing the output of checkpoint {checkpoint_id} failed"
-            why = f"{what}: {type(error).__name__}: {error}"
-            self._savepoints.fail(checkpoint_id, why)
-            self._fail_job(error if isinstance(error, HoldfastError) else CheckpointError(why))
-        self._savepoints.add(checkpoint_id, draft, self._storage.files)
-        self._release_claimed()
-        if self._litter:
-            self._sweep()
-        if draft.stored.incarnation == self._job.incarnation:
-            with self._lock:
-                done = self._left_over.done(draft.stored)
-            release(done, self._storage)
-        self._notices.completed(checkpoint_id)
-
-    def _release_claimed(self) -> None:
-        if self.claimed is not None and len(self.retained) >= self._settings.num_retained:
-            self.claimed.release()
-            self.claimed = None
-
-    def _aborted(
-        self, checkpoint_id: int, reason: FailureReason, timestamp: int, detail: str
-    ) -> None:
-        why = reason.value + (f" ({detail})" if detail else "")
-        with self._lock:
-            self._litter = True
-            self._changed = True
-            self.statistics.failed(checkpoint_id, timestamp, why)
-        self.local_snapshots.aborted(checkpoint_id)
-        logger.warning("checkpoint %d failed: %s", checkpoint_id, why)
-        self._savepoints.fail(checkpoint_id, why)
-        if not self._savepoints.alone:
-            self._notices.aborted(checkpoint_id)
-
-    def _delete(self, checkpoint_id: int) -> None:
-        with self._lock:
-            self._drafts.pop(checkpoint_id, None)
-        try:
-            self._storage.delete(checkpoint_id)
-            self.statistics.discarded(checkpoint_id)
-        except FencedError as error:
-            self._fail_job(error)
-        except HoldfastError as error:
-            # It is left for a sweep; nothing depends on its being gone.
-            logger.warning("checkpoint %d was not deleted: %s", checkpoint_id, error)
+        self._completion.carry_out(instructions)
 
     def _fail_job(self, error: HoldfastError) -> None:
-        with self._lock:
-            if self._failure is not None:
-                return
-            self._failure = error
-        self._on_failure(error)
+        if self._standing.failed(error):
+            self._on_failure(error)

@@ -38,6 +38,7 @@ from holdfast.spark.checkpoint_draft import inline_below
 from holdfast.spark.checkpointer import Checkpointer
 from holdfast.spark.epochs import EpochOrder
 from holdfast.spark.local_state import tidy_local_state
+from holdfast.spark.patience import Patience
 from holdfast.spark.publication import Publication
 from holdfast.spark.publisher import Publisher
 from holdfast.spark.query_log import source_leaves
@@ -133,6 +134,7 @@ class Checkpointing:
         settings: CheckpointSettings | None,
         recovery: RecoveryOrder,
         listeners: tuple[Any, ...] = (),
+        patience: Patience | None = None,
     ) -> None:
         """Checkpoints of the job under `job_id`.
 
@@ -143,7 +145,9 @@ class Checkpointing:
                 there can be none, nor savepoints.
             recovery: Where the job begins.
             listeners: Objects that are told on the driver how checkpoints end.
+            patience: How long sinks and listeners are waited for.
         """
+        self.patience = patience or Patience()
         self._backend = backend
         self._settings = settings
         self._claims = recovery.claims
@@ -224,6 +228,7 @@ class Checkpointing:
             self._files,
             exactly_once=self.exactly_once,
             inline_below=0 if settings is None else inline_below(settings),
+            patience=self.patience,
         )
         if self._restorer is not None:
             self._restorer.publishes = self.exactly_once and publisher.has_sinks
@@ -249,6 +254,7 @@ class Checkpointing:
             self._publication,
             self._listeners,
             savepoints=Savepoints(self._backend, alone=not self.periodic),
+            patience=self.patience,
         )
 
     def owned(self, job: JobIdentity) -> JobIdentity:
@@ -296,6 +302,7 @@ class Checkpointing:
             assert restored.files is not None
             assert self._publication is not None
             if keeper is not None:
+                keeper.wait_for_completion()
                 # The checkpoint may be that of a driver which has taken over, and publishes.
                 self._fence.check()
                 if restored.files is self._files:
@@ -304,7 +311,7 @@ class Checkpointing:
             self._publication.recover(restored.metadata, restored.files)
             if keeper is not None and self._claims and restored.files is not self._files:
                 assert isinstance(restored.files, FileSystemFiles)
-                keeper.claimed = ClaimedSnapshot(restored.files, restored.metadata)
+                keeper.claim(ClaimedSnapshot(restored.files, restored.metadata))
         return restored
 
     def begin(
@@ -337,11 +344,6 @@ class Checkpointing:
         if last and not (self.periodic and self._settings.after_tasks_finish):
             return None
         return self._checkpointer.order(idle=idle, last=last, plain=plain, savepoint=savepoint)
-
-    @property
-    def publishing_thread(self) -> int | None:
-        """The thread in which a checkpoint is completed and its output published now."""
-        return None if self._publication is None else self._publication.thread
 
     def expire(self) -> None:
         """See `Barriers.expire`."""

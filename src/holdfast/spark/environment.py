@@ -31,6 +31,7 @@ from holdfast.spark.collecting import CollectedResults
 from holdfast.spark.compiler import JobPlan, Settings, compile_job
 from holdfast.spark.job import JobClient, JobExecutionResult, JobOrder, new_job_id
 from holdfast.spark.pace import pace_of, runs_as_batch
+from holdfast.spark.patience import Patience
 from holdfast.spark.progress import wait_watched
 from holdfast.spark.session import check_session, local_session
 from holdfast.spark.source_methods import SourceMethods
@@ -296,7 +297,8 @@ class StreamExecutionEnvironment(SourceMethods):
             if getattr(backend, "enable_incremental_checkpointing", False):
                 settings = dataclasses.replace(settings, incremental=True)
         listeners = tuple(self._checkpoint_listeners)
-        return Checkpointing(job_id, backend, settings, recovery, listeners)
+        patience = Patience.of(self._configuration)
+        return Checkpointing(job_id, backend, settings, recovery, listeners, patience)
 
     def execute_and_collect(
         self, stream: DataStream, job_name: str | None = None, limit: int | None = None

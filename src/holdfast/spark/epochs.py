@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 
-from holdfast.clock import SystemClock, monotonic
+from holdfast.clock import Moment, SystemClock
 from holdfast.errors import JobExecutionError, StoreVersionError
 from holdfast.runtime.plan import EpochPlan
 from holdfast.runtime.wire import wire_schema
@@ -86,6 +86,8 @@ class EpochOrder:
     """Whether nothing is processed: the epoch runs for its checkpoint alone."""
     cut_at: int | None = None
     """When tasks stop before the end of their input, in milliseconds since 1970."""
+    cut_within_ms: int = 0
+    """Time from the start of the epoch until then."""
     least_work_ms: int = 0
     """Time that each of them gets for what was left over before, all the same."""
     last: bool = False
@@ -139,7 +141,7 @@ class EpochRunner:
         self._schemas = [spark_schema(wire_schema(level.writes)) for level in plan.levels]
         self._reports = spark.sparkContext.accumulator([], ReportsParam())
         restored = {store for store in start.expected if store[0] in start.with_timers}
-        self._time = TimeKeeper(plan, restored, self._clock.now_ms(), interval_ms)
+        self._time = TimeKeeper(plan, restored, self._clock.monotonic_ms(), interval_ms)
         self._tables = LookupTables(spark, plan.lookups)
         self._pinning = pinning
         last_wire = plan.levels[-1].writes if plan.levels else plan.first_wire
@@ -190,9 +192,10 @@ class EpochRunner:
             staging=self._delivery.staging if self._stages(order) else None,
             channel_rows=() if order.idle else self.channel_rows,
             cut_at=order.cut_at,
+            cut_within_ms=order.cut_within_ms,
             least_work_ms=order.least_work_ms,
-            time=None if order.idle else self._time.of_epoch(order, self._clock.now_ms()),
-            tables={} if order.idle else self._tables.copies(self._clock.now_ms()),
+            time=None if order.idle else self._time.of_epoch(order, Moment.of(self._clock)),
+            tables={} if order.idle else self._tables.copies(self._clock.monotonic_ms()),
         )
         rows = batch
         for number, level in enumerate(self._levels):
@@ -209,7 +212,7 @@ class EpochRunner:
         Args:
             event_time: Whether timers count that the watermark reaches, beside the clock's.
         """
-        now = self._clock.now_ms()
+        now = Moment.of(self._clock)
         return not self.channel_rows and self._time.is_due(now, event_time=event_time)
 
     def watermarks(self) -> dict[str, int]:
@@ -230,7 +233,7 @@ class EpochRunner:
 
         An epoch without a batch has no input but what earlier ones have left over.
         """
-        start, started = monotonic(), self._clock.now_ms()
+        started = self._clock.monotonic_ms()
         order = order or EpochOrder()
         rows = self.rows(self._no_rows() if batch is None else batch, order)
         self.epoch += 1
@@ -245,10 +248,9 @@ class EpochRunner:
         if not order.idle:
             self.channel_rows = tuple(left for report in reports for left in report.left_over)
         read_at = None if batch is None else started
-        now = self._clock.now_ms()
+        now = self._clock.monotonic_ms()
         self._time.ended(reports, now, read_at=read_at, left_over=bool(self.channel_rows))
-        duration = int((monotonic() - start) * 1000)
-        statistics = self._statistics.add(self.epoch, duration, reports, self.watermarks())
+        statistics = self._statistics.add(self.epoch, now - started, reports, self.watermarks())
         return EpochResult(statistics, reports, self.channel_rows)
 
     def close(self) -> None:

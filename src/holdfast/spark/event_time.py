@@ -114,7 +114,8 @@ class Watermarks:
 
         Args:
             line: What gives rows their event time, and which operators depend on it.
-            now: When sources begin to be idle.
+            now: When sources begin to be idle; here as everywhere in milliseconds on a clock
+                that never goes back, or a source would be idle whenever somebody sets the clock.
             interval_ms: How long rows may wait for the next epoch, while none runs.
         """
         self._sources = {source.uid: source for source in line.sources}

@@ -7,7 +7,7 @@ another directory, and other local stores. Nothing of an older one is written ag
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -17,10 +17,12 @@ from pyspark import InheritableThread
 from holdfast.clock import monotonic
 from holdfast.errors import JobExecutionError
 from holdfast.spark.failures import original_error
+from holdfast.spark.patience import Patience
 from holdfast.spark.session import QUERY_SETTINGS, one_pass_settings, settings
+from holdfast.spark.threads import guarded, start_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -97,6 +99,7 @@ class Incarnation:
         query_dir: Path,
         on_epoch: Callable[[EpochResult], None],
         restored_batch: int | None = None,
+        patience: Patience | None = None,
     ) -> None:
         """An incarnation that is not started yet.
 
@@ -110,7 +113,9 @@ class Incarnation:
             query_dir: Directory of the query's own log; laid out if it continues another.
             on_epoch: Called after every epoch.
             restored_batch: Last micro-batch that the job's state contains already.
+            patience: How long an epoch is waited for when all else has ended.
         """
+        self._patience = patience or Patience()
         self._spark = spark
         self._name = name
         self._pace = pace
@@ -139,7 +144,8 @@ class Incarnation:
         if not self._pace.one_pass:
             with settings(self._spark, QUERY_SETTINGS):
                 self.query = self._start_query()
-            InheritableThread(target=self._look_around, daemon=True).start()
+            look_around = guarded(f"looking around for {self._name}", self._look_around)
+            InheritableThread(target=look_around, daemon=True).start()
 
     def wait(self) -> BaseException | None:
         """Wait for the end; what broke it, or None if it ended well or was stopped."""
@@ -154,26 +160,53 @@ class Incarnation:
                 self._failure = failure
         finally:
             self._ended.set()
-            # An epoch without input may still run; it must not reach into what comes next.
-            with self._lock:
-                pass
+            self._wait_for_epoch()
         if self._failure is None or self._is_finished:
             # What fails behind a complete savepoint takes nothing back, and restarts nothing.
             return None
         return original_error(self._failure)
 
+    def _wait_for_epoch(self) -> None:
+        """Wait for an epoch without input that may still run; no other begins.
+
+        One that hangs is left alone: when it comes back, nothing is taken of it.
+        """
+        self._cancel_idle_jobs()
+        if self._lock.acquire(timeout=self._patience.end):
+            self._lock.release()
+        elif self._failure is None:
+            self._failure = JobExecutionError(
+                f"job {self._name!r}: an epoch has not ended within {self._patience.end:.0f} s "
+                "after the query had; look whether Spark and checkpoint storage answer"
+            )
+
     def stop(self) -> None:
         """End it early; returns when the query has stopped."""
         self._stopping.set()
         if self.query is not None:
-            with suppress(Exception):
-                # A session that was stopped has no jobs left to cancel.
-                self._spark.sparkContext.cancelJobGroup(self._idle_group)
+            self._cancel_idle_jobs()
             self.query.stop()
             return
         # Between two Spark jobs there is nothing to cancel: try until the end has come.
         while not self._ended.wait(CANCEL_AGAIN):
-            self._spark.sparkContext.cancelJobGroup(self._name)
+            with suppress(Exception):
+                self._spark.sparkContext.cancelJobGroup(self._name)
+
+    def _cancel_idle_jobs(self) -> None:
+        with suppress(Exception):
+            # A session that was stopped has no jobs left to cancel.
+            self._spark.sparkContext.cancelJobGroup(self._idle_group)
+
+    @contextmanager
+    def _between_two_epochs(self) -> Iterator[None]:
+        """Hold the lock, for which an epoch that runs is waited for; unless patience is lost."""
+        while not self._lock.acquire(timeout=LOOK_AROUND):
+            if self._patience.is_lost:
+                raise JobExecutionError(f"job {self._name!r}: an epoch does not come to its end")
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def take_savepoint(self, request: SavepointRequest) -> None:
         """Run an epoch that carries a savepoint; returns at the end of the epoch."""
@@ -217,8 +250,8 @@ class Incarnation:
     def _between_epochs(self, request: SavepointRequest, work: Callable[[], None]) -> None:
         """Do some work for a savepoint when no epoch runs, and let none begin meanwhile."""
         self._join_idle_group()
-        with self._lock:
-            if self._is_ending() or self._ended.is_set():
+        with self._between_two_epochs():
+            if self._is_ending():
                 request.fail("the job has ended, or is about to")
                 return
             try:
@@ -249,7 +282,7 @@ class Incarnation:
         if self._failure is None:
             self._failure = failure
         # Not here: this may be a thread that the query waits for before it stops.
-        InheritableThread(target=self.stop, daemon=True).start()
+        start_thread(f"stopping {self._name}", self.stop)
 
     def _start_query(self) -> StreamingQuery:
         rows = self._runner.first_rows(self._frames)
@@ -289,9 +322,12 @@ class Incarnation:
     def _run_epoch(self, batch: DataFrame | None, order: EpochOrder, batch_id: int) -> None:
         self.epoch_thread = threading.get_ident()
         try:
-            if self._stopping.is_set():
-                raise JobExecutionError(f"job {self._name!r} was stopped")
+            # Also after a failure: what it has left undone would be contained in a checkpoint.
+            self._refuse_to_go_on()
             result = self._runner.run(batch, order)
+            if self._ended.is_set():
+                # It took so long that nobody waits: another incarnation may have begun.
+                self._refuse_to_go_on()
             self._barriers.taken(order, result, batch_id)
             self._on_epoch(result)
         except BaseException as failure:
@@ -305,22 +341,29 @@ class Incarnation:
 
     def _look_around(self) -> None:
         """Take checkpoints and fire timers that are due while no data comes."""
-        self._join_idle_group()
-        while not self._ended.wait(LOOK_AROUND):
-            if self._last_batch is None:
-                self._barriers.expire()
-                continue
-            if not self._lock.acquire(blocking=False):
-                continue
-            try:
-                self._run_idle_epoch()
-                self._drain()
-                self._run_timers(event_time=monotonic() - self._last_end >= QUIET)
-            except BaseException as failure:
-                self.break_off(failure)
-                return
-            finally:
-                self._lock.release()
+        try:
+            self._join_idle_group()
+            while not self._ended.wait(LOOK_AROUND):
+                if self._last_batch is None:
+                    self._barriers.expire()
+                elif self._lock.acquire(blocking=False):
+                    try:
+                        self._run_what_is_due()
+                    finally:
+                        self._lock.release()
+        except BaseException as failure:
+            # Nobody else takes checkpoints then: the job must not go on without them.
+            self.break_off(failure)
+
+    def _run_what_is_due(self) -> None:
+        try:
+            self._run_idle_epoch()
+            self._drain()
+            self._run_timers(event_time=monotonic() - self._last_end >= QUIET)
+        except BaseException as failure:
+            # Still with the lock: no epoch may follow.
+            self.break_off(failure)
+            raise
 
     def _drain(self) -> None:
         """Run epochs without new input until nothing is left over of what there was."""
@@ -344,7 +387,11 @@ class Incarnation:
             self._run_epoch(None, replace(order, cut_at=None), self._last_batch)
 
     def _is_ending(self) -> bool:
-        return self._stopping.is_set() or self._failure is not None
+        return self._stopping.is_set() or self._ended.is_set() or self._failure is not None
+
+    def _refuse_to_go_on(self) -> None:
+        if self._is_ending():
+            raise JobExecutionError(f"job {self._name!r} was stopped")
 
     def _run_idle_epoch(self, *, last: bool = False) -> bool:
         """Run an epoch for a checkpoint alone, if there is a reason to; whether it ran."""
@@ -366,7 +413,7 @@ class Incarnation:
     def _finish(self) -> None:
         """Take the last checkpoint: with it, all that was processed is safe."""
         self._join_idle_group()
-        with self._lock:
+        with self._between_two_epochs():
             self._drain()
             self._run_timers(event_time=True)
             self._end_time()

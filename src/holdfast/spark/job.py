@@ -39,10 +39,11 @@ from holdfast.spark.local_state import delete_local_state, local_state_root, scr
 from holdfast.spark.pinned_calls import PinnedCalls
 from holdfast.spark.pinning import Pinning
 from holdfast.spark.query_log import lay_out
-from holdfast.spark.savepoints import SavepointRequest
+from holdfast.spark.savepoints import SavepointRequest, decide
 from holdfast.spark.session import QUERY_SETTINGS, is_alive, settings
 from holdfast.spark.source import in_one_pass
 from holdfast.spark.statistics import EpochStatistics, JobStatistics, JobStatus, StatisticsKeeper
+from holdfast.spark.threads import start_thread
 from holdfast.spark.time_keeper import warn_of_held_time
 
 if TYPE_CHECKING:
@@ -183,19 +184,16 @@ class JobClient:
     def cancel(self) -> None:
         """Stop the job; returns when it has ended, or at once in a thread of the job itself."""
         self._cancelled.set()
-        stopping = InheritableThread(target=self._stop, daemon=True)
-        stopping.start()
+        patience = self._checkpointing.patience
+        start_thread(f"stopping {self._name}", self._stop)
+        start_thread(f"end of {self._name}", partial(patience.see_to_the_end, self._ended))
         if not self._is_own_thread():
-            stopping.join()
-            self._ended.wait()
+            patience.wait_for_end(self._name, self._ended)
 
     def _is_own_thread(self) -> bool:
         """Whether this is a thread in which the job itself works, and which cannot wait for it."""
-        incarnation = self._incarnation
-        threads = {self._checkpointing.publishing_thread}
-        if incarnation is not None:
-            threads.add(incarnation.epoch_thread)
-        return threading.get_ident() in threads
+        in_epoch = None if self._incarnation is None else self._incarnation.epoch_thread
+        return threading.get_ident() == in_epoch or self._checkpointing.patience.is_calling()
 
     def _stop(self) -> None:
         if self._incarnation is not None:
@@ -220,7 +218,7 @@ class JobClient:
             CheckpointError: The savepoint failed; the job goes on.
         """
         request = self._savepoint_request(directory, format_type)
-        self._in_background(partial(Incarnation.take_savepoint, request=request))
+        self._in_background(request, partial(Incarnation.take_savepoint, request=request))
         return request.result(timeout)
 
     def stop_with_savepoint(
@@ -264,15 +262,16 @@ class JobClient:
                 self._cancelled.set()
 
         self._in_background(
+            request,
             partial(
                 Incarnation.finish_with_savepoint,
                 request=request,
                 drain=drain,
                 on_complete=complete,
-            )
+            ),
         )
         path = request.result()
-        self._ended.wait()
+        self._checkpointing.patience.wait_for_end(self._name, self._ended)
         return path
 
     def _savepoint_request(
@@ -285,7 +284,9 @@ class JobClient:
             )
         return SavepointRequest.at(directory or self._order.savepoint_dir, self.job_id, form)
 
-    def _in_background(self, work: Callable[[Incarnation], None]) -> None:
+    def _in_background(
+        self, request: SavepointRequest, work: Callable[[Incarnation], None]
+    ) -> None:
         """Let the incarnation that runs now do something between two epochs."""
         incarnation = self._incarnation
         if self._status is not JobStatus.RUNNING or incarnation is None:
@@ -298,7 +299,8 @@ class JobClient:
                 "be published, and one that waits for it does not end; ask for it from another "
                 "thread"
             )
-        InheritableThread(target=work, args=(incarnation,), daemon=True).start()
+        take = partial(decide, request, partial(work, incarnation))
+        InheritableThread(target=take, daemon=True).start()
 
     def result(self, timeout: float | None = None) -> JobExecutionResult:
         """Wait for the end; raises `JobExecutionError` if the job failed.
@@ -424,6 +426,7 @@ class JobClient:
             query_dir,
             self._end_epoch,
             restored.batch_id,
+            self._checkpointing.patience,
         )
         self._incarnation.start()
         self._ran = True
@@ -470,7 +473,7 @@ class JobClient:
         while failure is not None and not self._cancelled.is_set():
             decision = None
             if not isinstance(failure, HOPELESS) and is_alive(self._spark):
-                decision = self._restarts.failed(SystemClock().now_ms())
+                decision = self._restarts.failed(SystemClock().monotonic_ms())
             if decision is None:
                 return failure
             logger.warning(

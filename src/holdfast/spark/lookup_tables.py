@@ -51,7 +51,7 @@ class _Held:
 
     copy: BroadcastTable
     read_at: int
-    """When it was last tried to read the table."""
+    """When it was last tried to read the table, on a clock that never goes back."""
 
 
 class LookupTables:
@@ -66,7 +66,8 @@ class LookupTables:
     def copies(self, now: int) -> dict[str, TableCopy]:
         """The copies that an epoch uses which begins now, by uid.
 
-        Copies that were handed out before must no longer be in use: the epochs have ended.
+        `now` is in milliseconds on a clock that never goes back. Copies that were handed out
+        before must no longer be in use: the epochs have ended.
 
         Raises:
             JobExecutionError: A table cannot be read, and there is no copy of it yet.

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from holdfast.api.checkpoint_options import COMMITTER_TIMEOUT
 from holdfast.errors import CheckpointError
+from holdfast.spark.patience import NoAnswerError, Patience
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -15,10 +18,14 @@ class Notices:
     """Who is told, and what functions have not heard yet."""
 
     def __init__(
-        self, listeners: Iterable[Any], on_failure: Callable[[CheckpointError], None]
+        self,
+        listeners: Iterable[Any],
+        on_failure: Callable[[CheckpointError], None],
+        patience: Patience | None = None,
     ) -> None:
-        """Tell `listeners`; one that raises is reported to `on_failure`."""
+        """Tell `listeners`; one that raises, or hangs, is reported to `on_failure`."""
         self._listeners = tuple(listeners)
+        self._patience = patience or Patience()
         self._on_failure = on_failure
         self._lock = threading.Lock()
         self._completed: list[int] = []
@@ -45,8 +52,17 @@ class Notices:
 
     def _tell(self, method: str, checkpoint_id: int) -> None:
         for listener in self._listeners:
+            tell = partial(_tell, getattr(listener, method), checkpoint_id)
             try:
-                getattr(listener, method)(checkpoint_id)
+                self._patience.call(f"listener {type(listener).__name__}", tell)
+            except NoAnswerError as error:
+                self._on_failure(
+                    CheckpointError(
+                        f"the checkpoint listener {type(listener).__name__} hangs in "
+                        f"{method}({checkpoint_id}): {error}; find out what it waits for, or set "
+                        f"{COMMITTER_TIMEOUT.key} higher"
+                    )
+                )
             except Exception as error:
                 self._on_failure(
                     CheckpointError(
@@ -54,3 +70,7 @@ class Notices:
                         f"{type(error).__name__}: {error}"
                     )
                 )
+
+
+def _tell(method: Callable[[int], None], checkpoint_id: int, wanted: Callable[[], bool]) -> None:
+    method(checkpoint_id)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from holdfast.spark.threads import in_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -64,8 +65,8 @@ class PinnedCalls:
             group: Spark's job group, by which the calls can be cancelled.
         """
         if self.local:
-            with ThreadPoolExecutor(LOCAL_THREADS, "holdfast-transfer") as pool:
-                yield from pool.map(lambda item: function(item[2]), items)
+            arguments = [item for _, _, item in items]
+            yield from in_threads(function, arguments, LOCAL_THREADS, "holdfast-transfer")
             return
         context = self._spark.sparkContext
         context.setJobGroup(group, group, interruptOnCancel=True)

@@ -5,21 +5,25 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
+from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from holdfast import faults
+from holdfast.api.checkpoint_options import COMMITTER_TIMEOUT
 from holdfast.checkpoint.staging import FileStaging
-from holdfast.errors import CorruptCheckpointError
+from holdfast.errors import CheckpointError, CorruptCheckpointError, SinkError
 from holdfast.spark.epochs import Delivery
 from holdfast.spark.opened_notes import OpenedNotes
 from holdfast.spark.outbox import Outbox, committables
+from holdfast.spark.patience import NoAnswerError, Patience
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from holdfast.api.sink import Staging
     from holdfast.checkpoint.job_storage import JobStorage
-    from holdfast.checkpoint.metadata import CheckpointMetadata
+    from holdfast.checkpoint.metadata import CheckpointMetadata, Committable
     from holdfast.checkpoint.storage import JobCheckpointFiles
     from holdfast.runtime.report import TaskReport
     from holdfast.spark.epochs import EpochResult, JobIdentity
@@ -28,8 +32,52 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdfast")
 
 
+class _CleanUps:
+    """Clean-ups of sinks under way in this process, by job id.
+
+    One that hangs may come back much later, and would take what a newer incarnation has staged
+    for something that was left behind. So none begins before it has come back.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: Counter[str] = Counter()
+
+    @contextmanager
+    def running(self, job_id: str) -> Iterator[None]:
+        """Within the block, sinks of the job clean up."""
+        with self._lock:
+            self._running[job_id] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running -= Counter([job_id])
+
+    def check(self, job_id: str) -> None:
+        """Raise SinkError while one of the job has not come back."""
+        with self._lock:
+            hanging = self._running[job_id] > 0
+        if hanging:
+            raise SinkError(
+                "a sink that was to remove what an earlier run of the job had staged has not come "
+                "back, and could remove what the next one stages. Find out what the sink waits "
+                "for; end this program and start it again if that does not help"
+            )
+
+
+_CLEAN_UPS: Final = _CleanUps()
+
+
 class Publication:
-    """Brings the output of one job out, exactly once or at least once."""
+    """Brings the output of one job out, exactly once or at least once.
+
+    The output of one checkpoint at a time: whoever completes checkpoints does so one after the
+    other, so that the metadata of one never lists what another is just publishing. A sink that
+    does not answer is given up after a while, and its output stays owed. Its call may come back
+    much later: what it commits then is what the recovery commits as well, under the same
+    checkpoint id, and nothing follows upon it.
+    """
 
     def __init__(
         self,
@@ -38,6 +86,7 @@ class Publication:
         *,
         exactly_once: bool,
         inline_below: int = 0,
+        patience: Patience | None = None,
     ) -> None:
         """Output of the sinks that `publisher` knows.
 
@@ -46,18 +95,14 @@ class Publication:
             files: Where rows wait, with exactly once.
             exactly_once: Whether output waits for checkpoints.
             inline_below: Size below which rows travel within the metadata.
+            patience: How long sinks are waited for.
         """
         self._publisher = publisher
         self._files = files
         self._inline_below = inline_below
         self.exactly_once = exactly_once
-        self.lock = threading.RLock()
-        """Held from before metadata is written until its output is published.
-
-        So the metadata of a checkpoint never lists what another one is just publishing.
-        """
-        self.thread: int | None = None
-        """The thread that completes a checkpoint now."""
+        self._patience = patience or Patience()
+        self._closed = False
         self._published: set[int] = set()
         self._lineage = uuid.uuid4().hex
         self._tidied: str | None = None
@@ -67,20 +112,15 @@ class Publication:
         self._notes = OpenedNotes(files, publisher.quiet)
         self.outbox = Outbox(self._lineage, self._notes)
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold the lock, and let others know which thread does."""
-        with self.lock:
-            before, self.thread = self.thread, threading.get_ident()
-            try:
-                yield
-            finally:
-                self.thread = before
-
     @property
     def owes(self) -> bool:
         """Whether a complete checkpoint has output that is not published."""
         return self._failed or self.outbox.is_owed
+
+    @property
+    def longest(self) -> float:
+        """Seconds after which a publication has ended, well or not."""
+        return self._patience.answer * (1 + self._publisher.sinks)
 
     @property
     def delivery(self) -> Delivery:
@@ -91,7 +131,12 @@ class Publication:
         )
 
     def begin(self, job: JobIdentity) -> None:
-        """Another incarnation begins; what the one before has staged is its own."""
+        """Another incarnation begins; what the one before has staged is its own.
+
+        Raises:
+            SinkError: A sink still cleans up after another one.
+        """
+        _CLEAN_UPS.check(job.job_id)
         self._job = job
         self.outbox = Outbox(self._lineage, self._notes)
 
@@ -110,11 +155,10 @@ class Publication:
     def _release(self, epoch: int, reports: Iterable[TaskReport]) -> None:
         job, listed = self._job, committables(epoch, reports)
         assert job is not None
-        if listed:
-            self._publisher.publish(listed, job.job_id, self._lineage, None)
+        self._commit(listed, job.job_id, self._lineage, None, recovered=False)
         if self._tidied != job.incarnation:
             self._tidied = job.incarnation
-            self._publisher.clean_up(job.job_id, job.incarnation)
+            self._clean_up(job.job_id, job.incarnation)
 
     def publish(self, metadata: CheckpointMetadata, outbox: Outbox, storage: JobStorage) -> None:
         """Publish the output of a checkpoint that has just been completed.
@@ -124,26 +168,30 @@ class Publication:
                 checkpoint: that was written before the fence was looked at.
             SinkError: Something could not be published.
         """
-        with self.lock:
-            storage.check_fence()
-            self._settle_notes(metadata)
-            self._publish(metadata, self._files, recovered=False)
-            outbox.published(metadata.epoch)
-            self._tidy(metadata, storage)
+        self._failed = bool(metadata.committables)
+        storage.check_fence()
+        if self._closed:
+            raise CheckpointError(
+                f"checkpoint {metadata.checkpoint_id} was completed when the job had ended; its "
+                "output is published by the next start under the same job id"
+            )
+        self._settle_notes(metadata)
+        self._publish(metadata, self._files, recovered=False)
+        outbox.published(metadata.epoch)
+        self._tidy(metadata, storage)
 
     def recover(self, metadata: CheckpointMetadata, files: JobCheckpointFiles) -> None:
         """Publish what a checkpoint lists that the job goes back to; before its first epoch."""
-        with self.lock:
-            mine = files is self._files
-            if mine:
-                # A job that goes on from another one's checkpoint begins a row of its own: the
-                # other may still be running, and publish under the same ids.
-                self._lineage = metadata.lineage
-                self._settle_notes(metadata)
-            if not (mine and metadata.checkpoint_id in self._published):
-                if metadata.committables:
-                    faults.reach("before-recovered-publish", checkpoint=metadata.checkpoint_id)
-                self._publish(metadata, files, recovered=True)
+        mine = files is self._files
+        if mine:
+            # A job that goes on from another one's checkpoint begins a row of its own: the
+            # other may still be running, and publish under the same ids.
+            self._lineage = metadata.lineage
+            self._settle_notes(metadata)
+        if not (mine and metadata.checkpoint_id in self._published):
+            if metadata.committables:
+                faults.reach("before-recovered-publish", checkpoint=metadata.checkpoint_id)
+            self._publish(metadata, files, recovered=True)
 
     def _settle_notes(self, metadata: CheckpointMetadata) -> None:
         """What a complete checkpoint lists must never be taken for something left open."""
@@ -154,7 +202,7 @@ class Publication:
         self, metadata: CheckpointMetadata, files: JobCheckpointFiles, *, recovered: bool
     ) -> None:
         self._failed = bool(metadata.committables)
-        self._publisher.publish(
+        self._commit(
             metadata.committables,
             metadata.job_id,
             metadata.lineage,
@@ -163,6 +211,59 @@ class Publication:
         )
         self._failed = False
         self._published.add(metadata.checkpoint_id)
+
+    def _commit(
+        self,
+        listed: Sequence[Committable],
+        job_id: str,
+        lineage: str,
+        staging: Staging | None,
+        *,
+        recovered: bool,
+    ) -> None:
+        """Publish what is listed, sink by sink: one that fails or hangs does not stop others.
+
+        Raises:
+            SinkError: A sink has failed, or has not answered.
+        """
+        failures: list[Exception] = []
+        for uid in dict.fromkeys(one.uid for one in listed):
+            mine = [one for one in listed if one.uid == uid]
+
+            def publish(wanted: Callable[[], bool], mine: Sequence[Committable] = mine) -> None:
+                self._publisher.publish(
+                    mine, job_id, lineage, staging, recovered=recovered, wanted=wanted
+                )
+
+            try:
+                self._patience.call(self._publisher.describe(uid), publish)
+            except NoAnswerError as error:
+                self._publisher.cancel(mine)
+                failures.append(self._unanswered(uid, mine, error))
+            except Exception as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    def _unanswered(self, uid: str, mine: Sequence[Committable], error: NoAnswerError) -> SinkError:
+        what = "an epoch"
+        follows = "The epoch is repeated when the job has recovered"
+        if self.exactly_once:
+            ids = dict.fromkeys(one.checkpoint_id for one in mine)
+            what = f"checkpoint {', '.join(map(str, ids))}"
+            follows = (
+                "The output stays owed: it is published when the job has recovered, or is started "
+                "again under the same job id"
+            )
+        text = f"{self._publisher.describe(uid)} has not published the output of {what}: {error}. "
+        if self._patience.is_lost:
+            text += "The job was told to end, and waits for it no longer. "
+        text += (
+            f"{follows}. Find out what the sink waits for; give its connections timeouts; if it "
+            f"needs more time, set {COMMITTER_TIMEOUT.key} higher"
+        )
+        logger.error("%s", text)
+        return SinkError(text)
 
     def _tidy(self, metadata: CheckpointMetadata, storage: JobStorage) -> None:
         """Remove what can never be published, now that no older checkpoint counts.
@@ -181,7 +282,7 @@ class Publication:
                 # Another driver may have taken over while this one published.
                 storage.check_fence()
                 self._tidied = job.incarnation
-                self._publisher.clean_up(job.job_id, job.incarnation)
+                self._clean_up(job.job_id, job.incarnation)
                 storage.sweep_staged(job.incarnation)
         except Exception as error:
             logger.warning("output that was given up was not removed: %s", error)
@@ -199,9 +300,29 @@ class Publication:
         if orphans:
             # Looked at only now: what another driver has opened is noted after its fence.
             storage.check_fence()
-            self._publisher.abort_opened(self._notes, orphans)
+            self._patience.call(
+                "sinks, to abort what is open",
+                lambda _: self._publisher.abort_opened(self._notes, orphans),
+            )
+
+    def _clean_up(self, job_id: str, incarnation: str | None) -> None:
+        """Let sinks remove what can never be published; what hangs is left behind."""
+
+        def clean_up(wanted: Callable[[], bool]) -> None:
+            with _CLEAN_UPS.running(job_id):
+                self._publisher.clean_up(job_id, incarnation, wanted=wanted)
+
+        try:
+            self._patience.call("sinks, to clean up", clean_up)
+        except NoAnswerError as error:
+            logger.error("sinks left something behind, since one of them hangs: %s", error)
+
+    def abandon(self) -> None:
+        """Somebody hangs who completes a checkpoint: whether that is published is not known."""
+        self._failed = True
 
     def close(self, *, ended: bool) -> None:
         """Remove what is staged, if the job has ended and owes nothing."""
+        self._closed = True
         if ended and self._job is not None and not self.owes:
-            self._publisher.clean_up(self._job.job_id, None)
+            self._clean_up(self._job.job_id, None)

@@ -85,6 +85,11 @@ class Publisher:
         }
 
     @property
+    def sinks(self) -> int:
+        """How many sinks there are."""
+        return len(self._sinks)
+
+    @property
     def has_sinks(self) -> bool:
         """Whether there is anything to publish, ever."""
         return bool(self._sinks)
@@ -109,6 +114,7 @@ class Publisher:
         staging: Staging | None,
         *,
         recovered: bool = False,
+        wanted: Callable[[], bool] = lambda: True,
     ) -> None:
         """Publish all of `committables`, whose checkpoint is complete; again if need be.
 
@@ -118,6 +124,7 @@ class Publisher:
             lineage: The row of checkpoints that they belong to.
             staging: Where its staged rows are.
             recovered: Whether they may have been published before.
+            wanted: Whether somebody still waits for that; if not, no further call is made.
 
         Raises:
             SinkError: Something could not be published. Everything else is.
@@ -133,7 +140,7 @@ class Publisher:
                 recovered=recovered,
                 staging=staging,
             )
-            failures += self._publish(checkpoint_id, mine, common, staging)
+            failures += self._publish(checkpoint_id, mine, common, staging, wanted)
         if failures:
             raise failures[0]
 
@@ -143,6 +150,7 @@ class Publisher:
         mine: list[Committable],
         common: Callable[..., CommitGroup],
         staging: Staging | None,
+        wanted: Callable[[], bool],
     ) -> list[Exception]:
         by_subtask: dict[tuple[str, int], list[Committable]] = defaultdict(list)
         by_frame: dict[str, list[Committable]] = defaultdict(list)
@@ -159,11 +167,17 @@ class Publisher:
             )
             for (uid, subtask), some in by_subtask.items()
         ]
-        group = f"holdfast-publish-{checkpoint_id}"
+        commit: Callable[[CommitGroup], Exception | None] = commit_group
+        if self._calls.local:
+            # Elsewhere the tasks are cancelled, by the name of their group.
+            commit = partial(_commit_if_wanted, wanted)
+        group = _job_group(checkpoint_id)
         failures: list[Exception] = [
-            failure for failure in self._calls.map(commit_group, groups, group) if failure
+            failure for failure in self._calls.map(commit, groups, group) if failure
         ]
         for uid, some in by_frame.items():
+            if not wanted():
+                break
             rows = [staged_rows(one.rows) for one in some if one.rows is not None]
             assert staging is not None
             try:
@@ -173,9 +187,32 @@ class Publisher:
                 failures.append(failure)
         return failures
 
-    def clean_up(self, job_id: str, incarnation: str | None) -> None:
-        """Let sinks remove what can never be published; see `Committer.clean_up`."""
+    def cancel(self, committables: Iterable[Committable]) -> None:
+        """Let calls that publish these end soon, where they run as tasks."""
+        for checkpoint_id in {one.checkpoint_id for one in committables}:
+            self._calls.cancel(_job_group(checkpoint_id))
+
+    def describe(self, uid: str) -> str:
+        """A sink, for people to read."""
+        operator = self._sinks.get(uid)
+        return (
+            f"sink (uid {uid!r})" if operator is None else f"sink {operator.name!r} (uid {uid!r})"
+        )
+
+    def clean_up(
+        self,
+        job_id: str,
+        incarnation: str | None,
+        *,
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Let sinks remove what can never be published, as long as that is wanted.
+
+        See `Committer.clean_up`.
+        """
         for committer, operator in self._committers():
+            if not wanted():
+                return
             try:
                 committer.clean_up(job_id, operator.uid, incarnation)
             except Exception as error:
@@ -212,6 +249,15 @@ class Publisher:
                 yield committer, operator
             finally:
                 committer.close()
+
+
+def _job_group(checkpoint_id: int) -> str:
+    return f"holdfast-publish-{checkpoint_id}"
+
+
+def _commit_if_wanted(wanted: Callable[[], bool], group: CommitGroup) -> Exception | None:
+    """Publish one subtask's part, unless nobody waits for that any more."""
+    return commit_group(group) if wanted() else None
 
 
 def commit_group(group: CommitGroup) -> Exception | None:

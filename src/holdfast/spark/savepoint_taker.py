@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.spark.checkpointer import Checkpointer
+from holdfast.spark.completion import Completion
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.metadata import CheckpointMetadata
     from holdfast.spark.checkpoint_draft import CheckpointDraft
 
 
-class SavepointTaker(Checkpointer):
-    """Takes savepoints as a `Checkpointer` does; of the checkpoint itself, nothing is kept."""
+class SavepointCompletion(Completion):
+    """Completes savepoints; of the checkpoint itself, nothing is kept."""
 
     def _write_metadata(
         self, checkpoint_id: int, draft: CheckpointDraft, now: int
@@ -21,9 +22,14 @@ class SavepointTaker(Checkpointer):
         return self._savepoints.store(checkpoint_id, draft, metadata, draft.position)
 
     def _completed(self, checkpoint_id: int) -> None:
-        with self._lock:
-            self._drafts.pop(checkpoint_id)
-            self.local_snapshots.completed(checkpoint_id, {})
-            path = self._storage.path_of(checkpoint_id)
-            self.statistics.completed(checkpoint_id, self._clock.now_ms(), path)
+        self._standing.forget(checkpoint_id)
+        self._standing.local_snapshots.completed(checkpoint_id, {})
+        path = self._storage.path_of(checkpoint_id)
+        self._statistics.completed(checkpoint_id, self._clock.now_ms(), path)
         self._savepoints.complete(checkpoint_id)
+
+
+class SavepointTaker(Checkpointer):
+    """Takes savepoints as a `Checkpointer` does."""
+
+    completion = SavepointCompletion

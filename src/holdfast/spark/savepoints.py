@@ -27,6 +27,8 @@ from holdfast.spark.source_snapshots import position_of, source_snapshots
 from holdfast.state.local_snapshot import CANONICAL
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from holdfast.api.backends import StateBackend
     from holdfast.checkpoint.files import FileSystemFiles
     from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorSnapshot, StoreSnapshot
@@ -55,6 +57,8 @@ class SavepointRequest:
         """Whether its checkpoint is to fail with it."""
         self._done: Future[str] = Future()
         self._lock = threading.Lock()
+        self._is_settled = False
+        """Whether somebody has decided over it, and may still be about to tell."""
 
     @staticmethod
     def at(directory: str | None, job_id: str, form: SavepointFormatType) -> SavepointRequest:
@@ -101,23 +105,38 @@ class SavepointRequest:
 
     def complete(self) -> None:
         """It can be restored from; if it was given up meanwhile, it is removed again."""
-        with self._lock:
-            if self.is_decided:
-                discard_unfinished(self.files)
-                return
+        if self._settle():
             logger.info("savepoint is complete: %s", self.files.root)
             self._done.set_result(self.files.root)
+        else:
+            discard_unfinished(self.files)
 
     def fail(self, why: str) -> None:
         """Give it up, if it is not decided, and remove what was written of it."""
-        with self._lock:
-            if self.is_decided:
-                return
+        if not self._settle():
+            return
+        try:
             discard_unfinished(self.files)
+        finally:
             logger.warning("savepoint %s failed: %s", self.files.root, why)
             self._done.set_exception(
                 CheckpointError(f"{self.files.root}: the savepoint was not taken: {why}")
             )
+
+    def _settle(self) -> bool:
+        """Decide over it, with the lock; whether nobody has done so before."""
+        with self._lock:
+            first, self._is_settled = not self._is_settled, True
+            return first
+
+
+def decide(request: SavepointRequest, work: Callable[[], None]) -> None:
+    """Do the work that takes a savepoint; if it raises, whoever waits for that is told."""
+    try:
+        work()
+    except BaseException as failure:
+        logger.exception("savepoint %s failed", request.files.root)
+        request.fail(f"{type(failure).__name__}: {failure}")
 
 
 class Savepoints:

@@ -11,6 +11,7 @@ from holdfast.spark.event_time import Watermarks, held_back
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from holdfast.clock import Moment
     from holdfast.runtime.report import TaskReport
     from holdfast.spark.compiler import JobPlan
     from holdfast.spark.epochs import EpochOrder
@@ -27,7 +28,14 @@ class TimeKeeper:
     def __init__(
         self, plan: JobPlan, restored: Iterable[Store], now: int, interval_ms: int = 0
     ) -> None:
-        """Nothing was seen yet; in these stores, which were restored, there may be timers."""
+        """Nothing was seen yet.
+
+        Args:
+            plan: The compiled job.
+            restored: Stores in which there may be timers, since they were restored.
+            now: Milliseconds on a clock that never goes back.
+            interval_ms: How long rows may wait for the next epoch, while none runs.
+        """
         self._watermarks = Watermarks(plan.time, now, interval_ms)
         with_timers = {
             operator.uid
@@ -48,7 +56,7 @@ class TimeKeeper:
         """Whether any timer is pending, or could be."""
         return bool(self._unknown or self._event or self._processing)
 
-    def of_epoch(self, order: EpochOrder, now: int) -> EpochTime:
+    def of_epoch(self, order: EpochOrder, now: Moment) -> EpochTime:
         """How time passes in the epoch that is about to run."""
         self._held = order.cut_at is not None
         if order.last or order.drains:
@@ -57,19 +65,19 @@ class TimeKeeper:
             # What it leaves over may be older than what it has seen: nothing may overtake it.
             self._targets = {}
         else:
-            self._targets = self._watermarks.possible(now)
+            self._targets = self._watermarks.possible(now.monotonic_ms)
         current = self._watermarks.current
         uids = self._watermarks.operators
         return EpochTime(
             watermarks={uid: (current(uid), self._targets.get(uid, current(uid))) for uid in uids},
-            due=frozenset(self._due(self._targets, now, everything=order.last)),
+            due=frozenset(self._due(self._targets, now.wall_ms, everything=order.last)),
             last=order.last,
         )
 
-    def is_due(self, now: int, *, event_time: bool = True) -> bool:
+    def is_due(self, now: Moment, *, event_time: bool = True) -> bool:
         """Whether an epoch without input would fire timers, or could."""
-        targets = self._watermarks.possible(now) if event_time else {}
-        return any(True for _ in self._due(targets, now))
+        targets = self._watermarks.possible(now.monotonic_ms) if event_time else {}
+        return any(True for _ in self._due(targets, now.wall_ms))
 
     def ended(
         self,
@@ -83,8 +91,8 @@ class TimeKeeper:
 
         Args:
             reports: What its tasks have reported.
-            now: When it has ended.
-            read_at: When its input was read; None if it had none.
+            now: When it has ended, on a clock that never goes back.
+            read_at: When its input was read, on the same; None if it had none.
             left_over: Whether some of the input waits for another epoch.
         """
         self._watermarks.advanced(self._targets)

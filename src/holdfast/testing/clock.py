@@ -4,20 +4,26 @@ from __future__ import annotations
 
 
 class ManualClock:
-    """Stands still until it is moved."""
+    """Stands still until it is moved; its two hands can be moved apart."""
 
     def __init__(self, now_ms: int = 0) -> None:
         """A clock that shows `now_ms`."""
         self._now_ms = now_ms
+        self._monotonic_ms = 0
 
     def now_ms(self) -> int:
-        """Milliseconds since the epoch."""
+        """Milliseconds since 1970, by the wall clock."""
         return self._now_ms
 
+    def monotonic_ms(self) -> int:
+        """Milliseconds since this clock was made, however often it was set."""
+        return self._monotonic_ms
+
     def set(self, now_ms: int) -> None:
-        """Show another time."""
+        """Show another time, as somebody does who sets the wall clock; no time passes."""
         self._now_ms = now_ms
 
     def advance(self, milliseconds: int) -> None:
-        """Go forward."""
+        """Let time pass, on both hands."""
         self._now_ms += milliseconds
+        self._monotonic_ms += milliseconds

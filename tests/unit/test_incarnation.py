@@ -1,0 +1,213 @@
+"""The epochs of one start of a job: none runs that nobody wants any more."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast.errors import JobExecutionError, SinkError
+from holdfast.spark import incarnation as module
+from holdfast.spark.epochs import EpochOrder, EpochResult
+from holdfast.spark.incarnation import Incarnation, Pace
+from holdfast.spark.patience import Patience
+from holdfast.spark.statistics import EpochStatistics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+WAIT = 30
+
+
+class Barriers:
+    """Notes what it is told; the release of an epoch's output can fail, or hang."""
+
+    def __init__(self) -> None:
+        self.taken_epochs: list[int] = []
+        self.missed_orders = 0
+        self.in_release: Callable[[int], None] = lambda epoch: None
+        self.due = False
+        self.contains_all = True
+
+    def order(self, *, idle: bool, **_: Any) -> EpochOrder | None:
+        if idle and not self.due:
+            return None
+        return EpochOrder(idle=idle)
+
+    def taken(self, order: EpochOrder, result: EpochResult, batch_id: int) -> None:
+        self.in_release(result.statistics.epoch)
+        self.taken_epochs.append(result.statistics.epoch)
+
+    def missed(self, order: EpochOrder) -> None:
+        self.missed_orders += 1
+
+    def expire(self) -> None:
+        return None
+
+    def settle(self) -> bool:
+        return self.contains_all
+
+
+class Runner:
+    """Counts epochs; one can be held up."""
+
+    channel_rows = ()
+    has_pending_timers = False
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.in_epoch: Callable[[], None] = lambda: None
+
+    def run(self, batch: Any, order: EpochOrder) -> EpochResult:
+        self.epoch += 1
+        self.in_epoch()
+        return EpochResult(EpochStatistics(self.epoch, 0, 0), [])
+
+    def has_timers_due(self, *, event_time: bool) -> bool:
+        return False
+
+
+class Query:
+    """A query that ends when it is stopped, and can hang in that."""
+
+    def __init__(self) -> None:
+        self.stopped, self.gate = threading.Event(), threading.Event()
+        self.gate.set()
+
+    def stop(self) -> None:
+        assert self.gate.wait(WAIT)
+        self.stopped.set()
+
+    def awaitTermination(self) -> None:
+        assert self.stopped.wait(WAIT)
+
+
+@contextmanager
+def _nothing_set(*_: Any) -> Iterator[None]:
+    yield
+
+
+class Bench:
+    """An incarnation whose query runs by hand."""
+
+    def __init__(self, tmp_path: Path, end: float = WAIT) -> None:
+        self.barriers, self.runner, self.query = Barriers(), Runner(), Query()
+        self.grouped = 0
+        context = SimpleNamespace(setJobGroup=self._set_group, cancelJobGroup=lambda group: None)
+        self.group_fails: Exception | None = None
+        runner, barriers = self.runner, self.barriers
+        self.incarnation = Incarnation(
+            SimpleNamespace(sparkContext=context),  # type: ignore[arg-type]
+            "job",
+            Pace(0, False, False),
+            runner,  # type: ignore[arg-type]
+            barriers,
+            [],
+            tmp_path,
+            lambda result: None,
+            patience=Patience(end=end),
+        )
+        self.incarnation.query = self.query  # type: ignore[assignment]
+
+    def _set_group(self, *_: Any, **__: Any) -> None:
+        self.grouped += 1
+        if self.group_fails is not None:
+            raise self.group_fails
+
+    def batch(self, number: int = 0) -> None:
+        self.incarnation._run_batch(None, number)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.setattr(module, "settings", _nothing_set)
+    return Bench(tmp_path)
+
+
+def refuse(epoch: int) -> None:
+    raise SinkError("no connection")
+
+
+def test_no_epoch_follows_one_whose_output_was_not_released(bench: Bench) -> None:
+    """Another one's checkpoint would contain it, and its output would be lost."""
+    bench.batch(0)
+    bench.barriers.in_release = refuse
+    with pytest.raises(SinkError):
+        bench.batch(1)
+    bench.barriers.in_release = lambda epoch: None
+    with pytest.raises(JobExecutionError, match="was stopped"):
+        bench.batch(2)
+    assert (bench.runner.epoch, bench.barriers.taken_epochs) == (2, [1])
+
+
+def test_no_epoch_follows_a_failed_release_though_the_query_has_yet_to_stop(bench: Bench) -> None:
+    """The release fails between two batches, and stopping the query takes its time."""
+    bench.query.gate.clear()
+    bench.batch(0)
+    bench.barriers.due, bench.barriers.in_release = True, refuse
+    looking = threading.Thread(target=bench.incarnation._look_around)
+    looking.start()
+    looking.join(WAIT)
+    bench.barriers.due, bench.barriers.in_release = False, lambda epoch: None
+    with pytest.raises(JobExecutionError, match="was stopped"):
+        bench.batch(1)
+    assert bench.runner.epoch == 2
+    bench.query.gate.set()
+    failure = bench.incarnation.wait()
+    assert isinstance(failure, SinkError)
+    assert bench.runner.epoch == 2
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_a_job_that_ends_takes_no_last_checkpoint_after_a_failed_release(
+    bench: Bench, last: bool
+) -> None:
+    bench.batch(0)
+    bench.barriers.in_release = refuse
+    if last:
+        bench.incarnation._stopping.set()
+    with pytest.raises((SinkError, JobExecutionError)):
+        bench.batch(1)
+    ran = bench.runner.epoch
+    bench.barriers.due, bench.barriers.contains_all = True, False
+    bench.query.stop()
+    bench.incarnation.wait()
+    assert bench.runner.epoch == ran
+
+
+def test_an_epoch_that_hangs_is_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "settings", _nothing_set)
+    bench = Bench(tmp_path, end=0.1)
+    bench.batch(0)
+    reached, gate = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        reached.set()
+        assert gate.wait(WAIT)
+
+    bench.barriers.due, bench.runner.in_epoch = True, hang
+    looking = threading.Thread(target=bench.incarnation._look_around)
+    looking.start()
+    assert reached.wait(WAIT)
+    bench.incarnation._stopping.set()
+    bench.query.stop()
+    monkeypatch.setattr(bench.incarnation, "_finish", lambda: None)
+    failure = bench.incarnation.wait()
+    assert "an epoch has not ended within 0 s" in str(failure)
+    gate.set()
+    looking.join(WAIT)
+    assert bench.barriers.taken_epochs == [1], "what comes back late is not taken"
+    assert bench.barriers.missed_orders == 1
+
+
+def test_a_job_does_not_go_on_without_the_thread_that_takes_checkpoints(bench: Bench) -> None:
+    bench.group_fails = ConnectionError("Java is away")
+    bench.incarnation._look_around()
+    failure = bench.incarnation.wait()
+    assert isinstance(failure, ConnectionError)

@@ -1,0 +1,133 @@
+"""How long a job waits for calls that may never come back."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast import Configuration
+from holdfast.errors import JobExecutionError
+from holdfast.spark import patience as module
+from holdfast.spark.patience import MOST_HANGING, NoAnswerError, Patience
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+WAIT = 30
+
+
+def test_a_call_gives_back_what_it_comes_to() -> None:
+    assert Patience().call("it", lambda wanted: ("done", wanted())) == ("done", True)
+
+
+def test_a_call_raises_what_it_raises() -> None:
+    def fail(_: object) -> None:
+        raise LookupError("nobody there")
+
+    with pytest.raises(LookupError, match="nobody there"):
+        Patience().call("it", fail)
+
+
+class Hanging:
+    """A call that comes back when it is told to, and notes what it knew then."""
+
+    def __init__(self) -> None:
+        self.begun, self.gate, self.back = (threading.Event() for _ in range(3))
+        self.wanted: bool | None = None
+
+    def __call__(self, wanted: Callable[[], bool]) -> None:
+        self.begun.set()
+        assert self.gate.wait(WAIT)
+        self.wanted = wanted()
+        self.back.set()
+
+
+def test_a_call_that_hangs_is_given_up_and_is_not_wanted_when_it_comes_back() -> None:
+    patience, hanging = Patience(answer=0.05), Hanging()
+    with pytest.raises(NoAnswerError, match=r"no answer for 0\.\d s"):
+        patience.call("it", hanging)
+    hanging.gate.set()
+    assert hanging.back.wait(WAIT)
+    assert hanging.wanted is False
+
+
+def test_no_more_than_a_few_calls_of_one_kind_hang_at_a_time() -> None:
+    patience = Patience(answer=0.05)
+    hanging = [Hanging() for _ in range(MOST_HANGING)]
+    for one in hanging:
+        with pytest.raises(NoAnswerError):
+            patience.call("it", one)
+    with pytest.raises(NoAnswerError, match="no other is made"):
+        patience.call("it", lambda _: None)
+    assert patience.call("another", lambda _: "answer") == "answer"
+    for one in hanging:
+        one.gate.set()
+        assert one.back.wait(WAIT)
+    wait_until(lambda: not patience._hanging)
+    patience.answer = WAIT
+    assert patience.call("it", lambda _: "answer") == "answer"
+
+
+def test_patience_that_is_lost_ends_all_waiting() -> None:
+    patience, hanging = Patience(answer=WAIT), Hanging()
+    failures: list[Exception] = []
+
+    def call() -> None:
+        try:
+            patience.call("it", hanging)
+        except NoAnswerError as error:
+            failures.append(error)
+
+    waiting = threading.Thread(target=call)
+    waiting.start()
+    assert hanging.begun.wait(WAIT)
+    patience.lose()
+    waiting.join(WAIT)
+    assert len(failures) == 1
+    hanging.gate.set()
+
+
+def test_when_patience_is_lost_a_call_gets_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "AFTERWARDS", 0.1)
+    patience, hanging = Patience(answer=WAIT), Hanging()
+    patience.lose()
+    assert patience.call("another", lambda _: "answer") == "answer"
+    with pytest.raises(NoAnswerError):
+        patience.call("it", hanging)
+    hanging.gate.set()
+
+
+def test_a_thread_that_makes_a_call_is_known() -> None:
+    patience = Patience()
+    assert patience.call("it", lambda _: patience.is_calling())
+    assert not patience.is_calling()
+
+
+def test_a_job_that_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LONGEST_END", 0.0)
+    patience, ended = Patience(end=0.05), threading.Event()
+    patience.see_to_the_end(ended)
+    assert patience.is_lost
+    with pytest.raises(JobExecutionError, match=r"job 'Count' was told to end, and has not"):
+        patience.wait_for_end("Count", ended)
+    ended.set()
+    patience.wait_for_end("Count", ended)
+
+
+def test_patience_is_configured_by_two_keys() -> None:
+    configured = Configuration()
+    assert (Patience.of(configured).answer, Patience.of(configured).end) == (600, 180)
+    configured.set("sink.committer.timeout", "20 s")
+    configured.set("task.cancellation.timeout", 5_000)
+    assert (Patience.of(configured).answer, Patience.of(configured).end) == (20, 5)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    for _ in range(WAIT * 100):
+        if condition():
+            return
+        pause.wait(0.01)
+    raise AssertionError("it never came true")
