@@ -32,6 +32,7 @@ import numpy as np
 from xxhash import xxh64_intdigest
 
 from holdfast.errors import KeyTypeError, NullKeyError
+from holdfast.state.nan import NAN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -167,16 +168,13 @@ def varint(number: int) -> bytes:
 def canonical_key(key: Any) -> Any:
     """The key as a dictionary can tell it apart: one NaN, no negative zero, a plain tuple."""
     if isinstance(key, float):
-        return key + 0.0 if key == key else _ONE_NAN
+        return key + 0.0 if key == key else NAN
     if isinstance(key, tuple):
         return tuple(map(canonical_key, key))
     if isinstance(key, datetime) and key.tzinfo is not None:
         # In one zone the two readings of a repeated hour are equal, though an hour apart.
         return key.astimezone(UTC)
     return key
-
-
-_ONE_NAN = float("nan")
 
 
 @dataclass(frozen=True, slots=True)
