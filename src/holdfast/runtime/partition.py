@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from reprlib import Repr
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 MEMORY = 1_000_000
 """Keys whose subtask a partitioner remembers."""
 
+_AS_THEY_ARE: Final = frozenset({int, str, bytes, bool})
+"""Classes whose instances a dictionary tells apart as they are."""
+_AS_THEY_ARE_OR_NULL: Final = _AS_THEY_ARE | {type(None)}
 _short = Repr()
 _short.maxstring = _short.maxother = _short.maxdict = _short.maxtuple = 60
 
@@ -90,9 +93,9 @@ class Keys:
                 f"{self._operator}: the key is null in row {row!r}; filter such rows out before "
                 "key_by, or give them a key"
             )
-        if not kinds <= {int, str, bytes, bool}:
+        if not (kinds <= _AS_THEY_ARE or (kinds == {tuple} and _are_plain(keys))):
             keys = list(map(canonical_key, keys))
-        if self._types is not None:
+        if self._types is not None and not self._types.knows(kinds):
             self._check(self._types, keys, rows)
         return keys
 
@@ -107,6 +110,14 @@ class Keys:
             raise KeyTypeError(f"{self._operator}: {refusal}\n  row: {row!r}")
         if keys and not types.example:
             types.example = f"key {_short.repr(keys[0])} of row {_short.repr(_row(rows, 0))}"
+
+
+def _are_plain(keys: list[tuple[Any, ...]]) -> bool:
+    """Whether tuples are as dictionaries tell them apart, since all their components are."""
+    if len(set(map(len, keys))) != 1:
+        return False
+    columns = zip(*keys, strict=True)
+    return all(set(map(type, column)) <= _AS_THEY_ARE_OR_NULL for column in columns)
 
 
 def _row(rows: Any, place: int) -> Any:

@@ -108,6 +108,10 @@ class KeyTypes:
             raise KeyTypeError(other_types(f"{stored.name} in this store", self.shape.name))
         self.shape = joined
 
+    def knows(self, classes: set[type]) -> bool:
+        """Whether keys of these classes need not be compared any more."""
+        return classes <= self._known
+
     def check(self, keys: list[Any]) -> None:
         """Refuse keys of another type than those before.
 

@@ -257,7 +257,7 @@ class MapTable(StateTable, MapState[Any, Any]):
             hash(key)
         except TypeError as error:
             raise self._unhashable(key, error) from None
-        if self._canonical:
+        if self._canonical or key in entry.stored_keys:
             return key
         key = self._keys.unified(key)
         try:
