@@ -28,7 +28,8 @@ _AS_THEY_ARE: Final = frozenset({int, str, bytes, bool})
 """Classes whose instances a dictionary tells apart as they are."""
 _AS_THEY_ARE_OR_NULL: Final = _AS_THEY_ARE | {type(None)}
 _short = Repr()
-_short.maxstring = _short.maxother = _short.maxdict = _short.maxtuple = 60
+_short.maxstring = _short.maxother = 60
+_short.maxdict = _short.maxtuple = 10
 
 
 class Keys:
