@@ -345,7 +345,7 @@ say(time.perf_counter() - start)
         ("other", "message"),
         [
             (metadata({"a": 1}, max_parallelism=16), "the max parallelism is 16"),
-            (metadata({"a": 1}, key="int"), "the type of the keys is int"),
+            (metadata({"a": 1}, key="int"), "int in this snapshot, and str elsewhere.*another uid"),
             (metadata({"a": 1}, format=2), "layout version 2"),
             (
                 {b"\x00\x00statea": b'{"id":1,"kind":"list","schema":["int"]}'},

@@ -36,6 +36,8 @@ from holdfast.errors import (
     UnsupportedSparkError,
     UserFunctionError,
 )
+from holdfast.state.key_groups import subtask_of
+from holdfast.state.keys import key_group_of
 from tests.integration.conftest import CountByKey
 
 if TYPE_CHECKING:
@@ -124,7 +126,32 @@ def test_keys_of_two_types_are_refused(env: StreamExecutionEnvironment) -> None:
     env.set_parallelism(1)
     numbers = env.from_collection([1, 2])
     numbers.key_by(lambda n: n if n == 1 else "two").process(CountByKey()).print()
-    assert isinstance(failure_of(env), KeyTypeError)
+    error = failure_of(env)
+    assert isinstance(error, KeyTypeError)
+    assert "key 'two' is a str, but the keys of this operator are int" in str(error)
+    assert "row: 2" in str(error)
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["in one epoch", "over epochs"])
+def test_keys_of_two_types_on_two_subtasks_are_refused(
+    env: StreamExecutionEnvironment, together: bool
+) -> None:
+    subtasks = {key: subtask_of(key_group_of(key, 128), 2, 128) for key in (*range(9), "two")}
+    number = next(n for n in range(9) if subtasks[n] != subtasks["two"])
+    env.set_max_events_per_epoch(2 if together else 1)
+    rows = env.from_collection([number, 10])
+    counts = rows.key_by(lambda n: n if n == number else "two").process(CountByKey())
+    counts.uid("count").name("counter").print()
+    error = failure_of(env)
+    assert isinstance(error, KeyTypeError)
+    text = str(error)
+    assert "operator 'counter' (uid 'count')" in text
+    if together:
+        assert f"int in subtask {subtasks[number]}, such as key {number} of row {number}" in text
+        assert f"str in subtask {subtasks['two']}, such as key 'two' of row 10" in text
+    else:
+        assert "key 'two' is a str, but the keys of this operator are int" in text
+        assert "row: 10" in text
 
 
 def test_a_key_function_that_raises_is_named(env: StreamExecutionEnvironment) -> None:

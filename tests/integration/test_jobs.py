@@ -8,6 +8,8 @@ import textwrap
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from holdfast import (
@@ -29,6 +31,8 @@ from holdfast import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
+from holdfast.spark.routing import key_hash_column
+from holdfast.state.keys import key_hash
 from tests.integration.conftest import CountByKey, final_counts
 
 if TYPE_CHECKING:
@@ -93,6 +97,20 @@ def test_a_column_key_and_a_function_key_meet_in_one_subtask(
     assert columns == sorted(by_function.execute_and_collect())
     distinct = len({repr(v) for v in values} - {"-0.0"})
     assert Counter(n for _, _, n in columns)[1] == distinct
+
+
+def test_the_jvm_takes_all_nan_for_one_key_and_zeros_too(spark: SparkSession) -> None:
+    """Whatever their bits: arithmetic makes others than the text `nan` does."""
+    doubles = np.array(
+        [0x7FF8 << 48, 0xFFF8 << 48, (0x7FF8 << 48) + 291, (0x7FF0 << 48) + 1, 1 << 63, 0],
+        np.uint64,
+    ).view(np.float64)
+    floats = np.array([0x7FC0 << 16, 0xFFC0 << 16, 0x7F80_0001, 1 << 31, 0], np.uint32)
+    for values in (doubles, floats.view(np.float32)):
+        frame = spark.createDataFrame(pa.table({"k": pa.array(values)}))
+        hashes = [row[0] for row in frame.select(key_hash_column(frame, ("k",))).collect()]
+        assert [number % 2**64 for number in hashes] == [key_hash(float(v)) for v in values]
+        assert len(set(hashes)) == 2
 
 
 def test_a_composite_key_may_have_nulls_and_meets_its_function_form(

@@ -56,7 +56,15 @@ KEYS = [
 
 IN_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 """Where the stores lie: RocksDB syncs its files at every open, which a busy disk makes slow."""
-OWN_KEYS: dict[str, list[Any]] = {"map": ["x", "xy", None, "z" * 600], "floats": [0.0, -0.0, 1.0]}
+OWN_KEYS: dict[str, list[Any]] = {
+    "map": ["x", "xy", None, "z" * 600],
+    "floats": [0.0, -0.0, 1.0, float("nan"), -float("nan")],
+}
+
+
+def told(key: Any) -> Any:
+    """The own key of a map as a dictionary tells it apart: all NaN are one."""
+    return "NaN" if key != key else key
 
 
 class Author:
@@ -162,17 +170,17 @@ class Model:
         own = state.get(place, {})
         match method, *arguments:
             case "get", key:
-                return own.get(key)
+                return own.get(told(key))
             case "contains", key:
-                return key in own
+                return told(key) in own
             case ("is_empty",):
                 return not own
             case "remove", key:
-                own.pop(key, None)
+                own.pop(told(key), None)
             case "put", key, value:
-                own[key] = value
+                own[told(key)] = value
             case "put_all", entries:
-                own.update(entries)
+                own.update({told(key): value for key, value in entries.items()})
         self._set(state, place, own, empty=not own)
         return None
 
@@ -230,7 +238,10 @@ class Twin:
             case "value":
                 return self.handles[name].value()
             case "map":
-                return dict(self.handles[name].items())
+                items = list(self.handles[name].items())
+                found = {told(key): value for key, value in items}
+                assert len(found) == len(items)
+                return found
             case _:
                 return self.handles[name].get()
 

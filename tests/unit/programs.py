@@ -91,6 +91,7 @@ class Run:
         self.epoch = 0
         self.expected: dict[tuple[str, int], str] = {}
         self.reports: list[TaskReport] = []
+        self.key_shapes: dict[str, str] = {}
         self._directory = directory
         self._attempts = itertools.count(100)
 
@@ -133,6 +134,7 @@ class Run:
             local_dir=str(self._directory),
             owner=ProcessIdentity.current(),
             expected=self.expected,
+            key_shapes=self.key_shapes,
         )
 
     def _deliver(self, rows: list[pa.RecordBatch]) -> None:

@@ -20,7 +20,7 @@ from holdfast.runtime.write_columns import Writer
 from holdfast.spark.compiler import compile_job
 from holdfast.spark.key_comparison import compare_keys
 from holdfast.spark.restore_checks import operators_of
-from holdfast.state.keys import KeyShape
+from holdfast.state.key_shapes import KeyShape
 from tests.unit.programs import Program
 
 if TYPE_CHECKING:

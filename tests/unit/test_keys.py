@@ -11,9 +11,9 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from holdfast.errors import KeyTypeError, NullKeyError
+from holdfast.state.key_shapes import KeyShape, KeyTypes
 from holdfast.state.keys import (
     KeyEncoder,
-    KeyShape,
     canonical_key,
     key_bytes,
     key_group_of,
@@ -141,7 +141,7 @@ def test_keys_of_two_types_in_one_operator_are_refused() -> None:
     with pytest.raises(KeyTypeError, match=r"1 is a int, but the keys of this operator are str"):
         encoder.encode(b"\x00\x01", 1)
     with pytest.raises(KeyTypeError, match="True is a bool"):
-        KeyEncoder(128, KeyShape("int")).encode_all(b"\x00\x01", [True])
+        KeyEncoder(128, KeyTypes(KeyShape("int"))).encode_all(b"\x00\x01", [True])
 
 
 def test_components_of_tuples_are_compared_and_nulls_fit_any_type() -> None:

@@ -18,7 +18,10 @@ from holdfast import (
     ProcessFunction,
     ValueStateDescriptor,
 )
-from holdfast.errors import OutputTypeError, StateAccessError, UserFunctionError
+from holdfast.errors import KeyTypeError, OutputTypeError, StateAccessError, UserFunctionError
+from holdfast.spark.key_agreement import KeyAgreement
+from holdfast.state.key_groups import subtask_of
+from holdfast.state.keys import key_group_of
 from tests.unit.functions import AllFive, Count
 from tests.unit.programs import Program
 
@@ -49,6 +52,11 @@ class Route(ProcessFunction):
         if value.n % 2:
             yield ODD, {"word": value.k}
         yield value
+
+
+def number_or_text(row: Any) -> Any:
+    """A key whose type depends on the row."""
+    return row.n if row.k == "number" else row.k
 
 
 class Here(MapFunction):
@@ -313,3 +321,34 @@ def test_a_failure_names_the_operator_that_failed_and_not_those_around_it(tmp_pa
     assert "ZeroDivisionError" in text
     assert "row: Event(k='c', n=4)" in text
     assert "before" not in text.splitlines()[0]
+
+
+@BACKENDS
+def test_keys_of_different_types_on_different_subtasks_are_noticed_at_once(
+    tmp_path: Path, backend: Any
+) -> None:
+    program = Program(backend=backend)
+    rows = program.source(ROWS)
+    counts = rows.key_by(number_or_text).process(Count()).uid("count").name("counter")
+    program.collect(counts)
+    run = program.start(tmp_path)
+    here = {key: subtask_of(key_group_of(key, 128), 2, 128) for key in (*range(9), *"abcdefghi")}
+    number = next(n for n in range(9) if here[n] == 0)
+    text = next(t for t in "abcdefghi" if here[t] == 1)
+    # In one epoch, the driver compares what the tasks report.
+    run.push([("number", number), (text, 7)])
+    agreement = KeyAgreement(run.plan, {})
+    with pytest.raises(KeyTypeError) as caught:
+        agreement.check(run.epoch, run.reports)
+    assert f"int in subtask 0, such as key {number} of row Event(k='number'" in str(caught.value)
+    assert f"str in subtask 1, such as key {text!r} of row Event(k={text!r}" in str(caught.value)
+    # In a later epoch a task is told of what others have seen.
+    run = program.start(tmp_path / "again")
+    run.push([("number", number)])
+    agreement.check(run.epoch, run.reports)
+    assert agreement.shapes == {"count": "int"}
+    run.key_shapes = agreement.shapes
+    with pytest.raises(KeyTypeError) as caught:
+        run.push([("number", number), (text, 7)])
+    assert f"key {text!r} is a str, but the keys of this operator are int" in str(caught.value)
+    assert f"row: Event(k={text!r}, n=7)" in str(caught.value)

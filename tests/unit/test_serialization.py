@@ -1,14 +1,13 @@
-"""Classes of a script are shipped with annotations that need no script to be read."""
+"""Classes of a script are shipped so that they can be used where there is no script."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import textwrap
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from pathlib import Path
+import pytest
 
 SCRIPT = """
 from __future__ import annotations
@@ -65,3 +64,28 @@ def test_annotations_of_a_script_can_be_read_in_a_worker(tmp_path: Path) -> None
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip() == "[['following', 'inner'], ['k', 'o'], ['o'], ['o']]"
+
+
+CLASSES = Path(__file__).with_name("script_classes.py")
+READ = """
+import pickle, sys
+shipped, schema, stored = pickle.load(sys.stdin.buffer)
+pickle.loads(shipped)(schema, stored)
+"""
+
+
+@pytest.mark.parametrize("before", ["fresh", "used"])
+def test_classes_of_a_script_are_the_same_elsewhere(before: str) -> None:
+    """Also if they have been types of a state before, as in a comparison or a harness."""
+    script = subprocess.run(
+        [sys.executable, str(CLASSES), before], capture_output=True, check=False, timeout=60
+    )
+    assert script.returncode == 0, script.stderr.decode()
+    worker = subprocess.run(
+        [sys.executable, "-c", READ],
+        input=script.stdout,
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert worker.returncode == 0, worker.stderr.decode()

@@ -14,8 +14,9 @@ import msgspec
 
 from holdfast.api.backends import EmbeddedRocksDBStateBackend
 from holdfast.state.key_decoding import KEY_AT, KeyDecoder, length_prefixed
+from holdfast.state.key_shapes import KeyShape, KeyTypes
 from holdfast.state.keyed_backend import OPERATOR_KEY, STATE_PREFIX
-from holdfast.state.keys import KeyEncoder, KeyShape
+from holdfast.state.keys import KeyEncoder
 from holdfast.state.open_store import open_store
 from holdfast.state.restore_store import chunks
 from holdfast.state.timers import KIND as TIMERS
@@ -110,7 +111,7 @@ class _KeyGroups:
 
     def __init__(self, shape: KeyShape, max_parallelism: int) -> None:
         self._decoder = KeyDecoder(shape)
-        self._encoder = KeyEncoder(max_parallelism, shape)
+        self._encoder = KeyEncoder(max_parallelism, KeyTypes(shape))
 
     def moved(self, entries: list[Entry], key_at: int) -> list[Entry]:
         """The entries in their new key groups; `key_at` is where the lengths of keys lie."""

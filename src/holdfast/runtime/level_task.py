@@ -355,6 +355,11 @@ class LevelTask:
             warnings=tuple(warnings),
             prepared=tuple(one for seat in self._seats.values() for one in seat.prepared),
             left_over=self._left_over,
+            keys={
+                seat.plan.uid: keys
+                for seat in self._seats.values()
+                if (keys := seat.key_report()) is not None
+            },
             latest=self._latest_times(),
         )
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from reprlib import Repr
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -18,17 +19,36 @@ from holdfast.state.keys import canonical_key, key_group_of, key_hash
 if TYPE_CHECKING:
     from holdfast.api.types import StreamType
     from holdfast.runtime.plan import Channel, KeyPlan
+    from holdfast.state.key_shapes import KeyTypes
 
 MEMORY = 1_000_000
 """Keys whose subtask a partitioner remembers."""
+
+_AS_THEY_ARE: Final = frozenset({int, str, bytes, bool})
+"""Classes whose instances a dictionary tells apart as they are."""
+_AS_THEY_ARE_OR_NULL: Final = _AS_THEY_ARE | {type(None)}
+_short = Repr()
+_short.maxstring = _short.maxother = 60
+_short.maxdict = _short.maxtuple = 10
 
 
 class Keys:
     """Gives the keys of rows, one way for column keys and functions alike."""
 
-    def __init__(self, plan: KeyPlan, stream: StreamType, operator: str) -> None:
-        """Keys of rows of `stream`, as `plan` says; `operator` is for messages."""
+    def __init__(
+        self, plan: KeyPlan, stream: StreamType, operator: str, types: KeyTypes | None = None
+    ) -> None:
+        """Keys of rows of a stream.
+
+        Args:
+            plan: What the keys are made of.
+            stream: Type of the stream.
+            operator: Whose keys they are, for messages.
+            types: What is known of the type that they share, by all inputs of the operator; if
+                None, they are not compared, since they only say where rows go.
+        """
         self._plan = plan
+        self._types = types
         self._reader = Reader(stream)
         self._operator = operator
 
@@ -69,15 +89,43 @@ class Keys:
         """The keys in the form in which dictionaries tell them apart."""
         kinds = set(map(type, keys))
         if type(None) in kinds:
-            i = keys.index(None)
-            row = rows.slice(i, 1).to_pylist()[0] if isinstance(rows, pa.RecordBatch) else rows[i]
+            row = _row(rows, keys.index(None))
             raise NullKeyError(
                 f"{self._operator}: the key is null in row {row!r}; filter such rows out before "
                 "key_by, or give them a key"
             )
-        if kinds <= {int, str, bytes, bool}:
-            return keys
-        return list(map(canonical_key, keys))
+        if not (kinds <= _AS_THEY_ARE or (kinds == {tuple} and _are_plain(keys))):
+            keys = list(map(canonical_key, keys))
+        if self._types is not None and not self._types.knows(kinds):
+            self._check(self._types, keys, rows)
+        return keys
+
+    def _check(self, types: KeyTypes, keys: list[Any], rows: Any) -> None:
+        """Refuse keys of different types: dictionaries take `1`, `True` and `1.0` for one."""
+        try:
+            place = types.misfit(keys)
+        except KeyTypeError as error:
+            raise KeyTypeError(f"{self._operator}: {error}") from error
+        if place is not None:
+            refusal, row = types.refusal(keys[place]), _row(rows, place)
+            raise KeyTypeError(f"{self._operator}: {refusal}\n  row: {row!r}")
+        if keys and not types.example:
+            types.example = f"key {_short.repr(keys[0])} of row {_short.repr(_row(rows, 0))}"
+
+
+def _are_plain(keys: list[tuple[Any, ...]]) -> bool:
+    """Whether tuples are as dictionaries tell them apart, since all their components are."""
+    if len(set(map(len, keys))) != 1:
+        return False
+    columns = zip(*keys, strict=True)
+    return all(set(map(type, column)) <= _AS_THEY_ARE_OR_NULL for column in columns)
+
+
+def _row(rows: Any, place: int) -> Any:
+    """The row, or the element, at a place."""
+    if isinstance(rows, pa.RecordBatch):
+        return rows.slice(place, 1).to_pylist()[0]
+    return rows[place]
 
 
 class KeyPartitioner:

@@ -316,3 +316,5 @@ class EpochPlan:
     """How time passes; None in an epoch that processes nothing."""
     tables: dict[str, TableCopy] = field(default_factory=dict)
     """Tables of lookup joins, by uid."""
+    key_shapes: dict[str, str] = field(default_factory=dict)
+    """Names of the shapes that keys of state have, by uid; of operators that had some."""

@@ -43,6 +43,18 @@ class SnapshotReport:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyReport:
+    """What the keys of one operator are, in one subtask."""
+
+    shape: str
+    """Name of the shape that they share."""
+    example: str
+    """A key that came in the epoch, with its row; nothing if none came."""
+    stored: bool
+    """Whether state is kept under such keys."""
+
+
+@dataclass(frozen=True, slots=True)
 class StoreReport:
     """Where a store stands after an epoch."""
 
@@ -90,5 +102,7 @@ class TaskReport:
     """Output that waits to be published."""
     left_over: tuple[ChannelRows, ...] = ()
     """Input for the next epoch."""
+    keys: dict[str, KeyReport] = field(default_factory=dict)
+    """By uid; only operators of which keys are known."""
     latest: dict[str, int] = field(default_factory=dict)
     """Latest event time that was given to rows, by the uid of what gave it."""

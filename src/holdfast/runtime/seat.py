@@ -22,6 +22,7 @@ from holdfast.runtime.process_operator import ProcessOperator
 from holdfast.runtime.report import (
     OPERATOR_STATE,
     STORE,
+    KeyReport,
     OperatorReport,
     Prepared,
     SnapshotReport,
@@ -38,6 +39,7 @@ from holdfast.state.directories import (
     store_directory,
 )
 from holdfast.state.key_groups import key_groups
+from holdfast.state.key_shapes import KeyShape, KeyTypes
 from holdfast.state.keyed_backend import KeyedStateBackend
 from holdfast.state.open_store import open_store
 from holdfast.state.operator_state import OperatorStateBackend
@@ -131,8 +133,10 @@ class Seat:
         inputs = [(plan.key, plan.input)]
         if plan.second is not None:
             inputs.append((plan.second.key, plan.second.type))
+        self.key_types = self._known_key_types()
         self._keys = [
-            None if key is None else Keys(key, stream, described) for key, stream in inputs
+            None if key is None else Keys(key, stream, described, self.key_types)
+            for key, stream in inputs
         ]
         self._clock = clock
         self._function_state: FunctionState | None = None
@@ -143,6 +147,10 @@ class Seat:
                 self._open_operator_state,
                 restored=epoch.restored is not None or self._expected is not None,
             )
+
+    def _known_key_types(self) -> KeyTypes:
+        known = None if self._epoch is None else self._epoch.key_shapes.get(self.plan.uid)
+        return KeyTypes(None if known is None else KeyShape(known))
 
     @property
     def _expected(self) -> str | None:
@@ -248,6 +256,14 @@ class Seat:
             with self._located():
                 self.state.relieve()
 
+    def key_report(self) -> KeyReport | None:
+        """What the keys of the operator are; None if that is not known, or it has none."""
+        shape = self.key_types.shape
+        if shape is None:
+            return None
+        stored = self.state is not None and self.state.key_shape is not None
+        return KeyReport(shape.name, self.key_types.example, stored)
+
     def finished_report(self) -> OperatorReport:
         """The figures, at the end; reads the function's gauges."""
         self.report.skipped = self.operator.skipped
@@ -277,6 +293,7 @@ class Seat:
                 current=self.current,
                 key_groups=key_groups(self._subtask, plan.parallelism, plan.max_parallelism),
                 ttl=self._ttl_context(),
+                key_types=self.key_types,
             )
         return self.state
 

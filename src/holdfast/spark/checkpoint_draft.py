@@ -20,6 +20,7 @@ from holdfast.checkpoint.storage import SHARED
 from holdfast.spark.outbox import Outbox, staged_handle
 from holdfast.spark.snapshot_transfer import Upload
 from holdfast.state.key_groups import key_groups
+from holdfast.state.key_shapes import KeyShape
 from holdfast.version import VERSION
 
 if TYPE_CHECKING:
@@ -240,19 +241,22 @@ class CheckpointDraft:
         if not stores:
             return None
         states: dict[str, dict[str, object]] = {}
-        key = None
+        key: KeyShape | None = None
         for subtask in sorted(stores):
             snapshot = self._reports[operator.uid, subtask].snapshot
             assert snapshot is not None
             states.update({state["name"]: state for state in snapshot.states})
-            key = key or snapshot.key
+            if snapshot.key is not None:
+                shape = KeyShape(snapshot.key)
+                key = shape if key is None else key.joined(shape)
+                assert key is not None, "tasks whose keys differ end no epoch"
         return OperatorSnapshot(
             uid=operator.uid,
             name=operator.name,
             parallelism=operator.parallelism,
             max_parallelism=operator.max_parallelism,
             states=list(states.values()),
-            key=key,
+            key=None if key is None else key.name,
             subtasks=[
                 self._store(operator, subtask, stores[subtask]) for subtask in sorted(stores)
             ],

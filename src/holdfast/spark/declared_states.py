@@ -6,8 +6,6 @@ import pickle
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pyspark import cloudpickle
-
 from holdfast.api.checkpointed import (
     CheckpointedFunction,
     FunctionInitializationContext,
@@ -37,6 +35,7 @@ from holdfast.runtime.interval_join import LEFT, RIGHT
 from holdfast.runtime.merging_windows import OPEN_WINDOWS
 from holdfast.runtime.window_contents import contents_descriptor
 from holdfast.runtime.window_operator import KEPT_LATE
+from holdfast.spark.class_pickling import dumps
 from holdfast.state.codec import codec_for
 from holdfast.state.operator_handles import BroadcastMap, ElementList
 from holdfast.state.redistribution import Mode, NamedState
@@ -122,7 +121,7 @@ def _try(operator: OperatorPlan, job_parameters: Mapping[str, str], found: Decla
     context = _RecordingContext(operator, job_parameters, found)
     step = "copying it"
     try:
-        copy = pickle.loads(cloudpickle.dumps(operator.function))  # type: ignore[no-untyped-call]
+        copy = pickle.loads(dumps(operator.function))
         if isinstance(copy, CheckpointedFunction):
             step = "initialize_state()"
             copy.initialize_state(_RecordingInitialization(context, found))

@@ -13,6 +13,7 @@ from holdfast.clock import Moment, SystemClock
 from holdfast.errors import JobExecutionError, StoreVersionError
 from holdfast.runtime.plan import EpochPlan
 from holdfast.runtime.wire import wire_schema
+from holdfast.spark.key_agreement import KeyAgreement
 from holdfast.spark.lookup_tables import LookupTables
 from holdfast.spark.outputs import Outputs, run_only
 from holdfast.spark.routing import in_order, routable, routed, time_readable
@@ -62,6 +63,8 @@ class StartingPoint:
     """Input that the checkpoint holds."""
     with_timers: frozenset[str] = frozenset()
     """Operators, by uid, that have had timers."""
+    key_shapes: dict[str, str] = field(default_factory=dict)
+    """Names of the shapes of the keys that there is state of, by uid."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +146,7 @@ class EpochRunner:
         restored = {store for store in start.expected if store[0] in start.with_timers}
         self._time = TimeKeeper(plan, restored, self._clock.monotonic_ms(), interval_ms)
         self._tables = LookupTables(spark, plan.lookups)
+        self._keys = KeyAgreement(plan, start.key_shapes)
         self._pinning = pinning
         last_wire = plan.levels[-1].writes if plan.levels else plan.first_wire
         self._outputs = Outputs(plan.outputs, last_wire)
@@ -196,6 +200,7 @@ class EpochRunner:
             least_work_ms=order.least_work_ms,
             time=None if order.idle else self._time.of_epoch(order, Moment.of(self._clock)),
             tables={} if order.idle else self._tables.copies(self._clock.monotonic_ms()),
+            key_shapes=self._keys.shapes,
         )
         rows = batch
         for number, level in enumerate(self._levels):
@@ -272,7 +277,10 @@ class EpochRunner:
         context.setLocalProperty("spark.job.description", text)
 
     def _acknowledge(self, reports: list[TaskReport]) -> None:
-        """Note where every store stands; refuse an epoch some subtask ran never or twice."""
+        """Note where every store stands.
+
+        Refuse an epoch that some subtask ran never or twice, or with keys of another type.
+        """
         for level, tasks in zip(self._plan.levels, self._plan.level_parallelism, strict=True):
             acks = [r for r in reports if r.level == level.index and r.epoch == self.epoch]
             seen = sorted(report.subtask for report in acks)
@@ -281,6 +289,7 @@ class EpochRunner:
             for report in acks:
                 for uid, store in report.stores.items():
                     self._expected[uid, report.subtask] = store.version
+        self._keys.check(self.epoch, (r for r in reports if r.epoch == self.epoch))
         for report in reports:
             self._warnings += [w for w in report.warnings if w not in self._warned]
             self._warned.update(report.warnings)

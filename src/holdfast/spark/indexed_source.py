@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from pyspark import cloudpickle
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -30,7 +29,8 @@ from holdfast.clock import monotonic, wait
 from holdfast.errors import UserFunctionError
 from holdfast.runtime.operators import user_traceback
 from holdfast.runtime.write_columns import Writer
-from holdfast.spark.serialization import resolve_main
+from holdfast.spark.class_pickling import dumps
+from holdfast.spark.serialization import ShippedByValue
 from holdfast.state.pickling import pickle_by_value_with
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-pickle_by_value_with(cloudpickle.dumps)
+pickle_by_value_with(dumps)
 
 ROWS_PER_BATCH = 10_000
 """Rows a task converts at a time."""
@@ -52,7 +52,7 @@ UNBOUNDED = 2**62
 
 
 @dataclass(frozen=True)
-class IndexedElements:
+class IndexedElements(ShippedByValue):
     """What such a source gives out, and how fast."""
 
     name: str
@@ -173,8 +173,6 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def data_source(source: IndexedElements, schema: StructType) -> type[DataSource]:
     """A Spark data source class for `source`, to be registered under `source.name`."""
-    # Spark pickles the class, and with it the elements' own.
-    resolve_main()
 
     class Indexed(DataSource):
         """The numbered elements of one source."""

@@ -16,7 +16,7 @@ from holdfast.api.types import return_annotation
 from holdfast.errors import TypeDeclarationError
 from holdfast.runtime.rows import column_hints
 from holdfast.runtime.window_operator import THE_KEY
-from holdfast.state.keys import KeyShape
+from holdfast.state.key_shapes import KeyShape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark import cloudpickle
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -33,7 +32,9 @@ from holdfast.errors import (
 )
 from holdfast.runtime.operators import user_traceback
 from holdfast.runtime.write_columns import Writer
+from holdfast.spark.class_pickling import dumps
 from holdfast.spark.indexed_source import ROWS_PER_BATCH
+from holdfast.spark.serialization import ShippedByValue
 from holdfast.spark.source import Source
 from holdfast.spark.types import spark_schema
 
@@ -49,7 +50,7 @@ OFFSET: Final = "offset"
 
 
 @dataclass(frozen=True)
-class ReplayedElements:
+class ReplayedElements(ShippedByValue):
     """A user's source, what it carries, and the name by which messages call it."""
 
     source: ReplayableSource
@@ -233,7 +234,7 @@ def _check(source: object) -> None:
             "from_dataframe take other data"
         )
     try:
-        cloudpickle.dumps(source)  # type: ignore[no-untyped-call]
+        dumps(source)
     except Exception as error:
         raise NotSerializableError(
             f"the source {type(source).__name__} cannot be shipped to workers: "

@@ -285,6 +285,7 @@ class Restorer:
                 metadata.checkpoint_id,
                 self._channel_rows(metadata, files, ground.job),
                 frozenset(operator.uid for operator in metadata.operators if _had_timers(operator)),
+                {one.uid: one.key for one in metadata.operators if one.key is not None},
             ),
             job=ground.job,
             position=position if position.batch_id >= 0 else None,

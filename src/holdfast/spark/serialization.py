@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 import typing
 from contextlib import suppress
-from typing import TYPE_CHECKING
-
-from pyspark import cloudpickle
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import NotSerializableError
+from holdfast.spark.class_pickling import dumps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,7 +21,7 @@ def dump_level(level: LevelPlan) -> bytes:
     """A level, pickled for its tasks; functions of `__main__` and notebooks by value."""
     resolve_main()
     try:
-        return _dumps(level)
+        return dumps(level)
     except Exception as error:
         for operator in level.operators:
             parts = [("function", operator.function)]
@@ -38,9 +38,23 @@ def dump_function(part: object, what: str) -> bytes:
     """Anything that goes to workers, pickled; `what` names it in errors."""
     resolve_main()
     try:
-        return _dumps(part)
+        return dumps(part)
     except Exception as error:
         raise _refusal(what, error) from error
+
+
+class ShippedByValue:
+    """What Spark pickles by itself, with parts of the program in it: they go as all others do."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The class, and its attributes as bytes."""
+        return _unpacked, (type(self), dump_function(vars(self), f"a {type(self).__name__}"))
+
+
+def _unpacked(cls: type, attributes: bytes) -> object:
+    made: object = object.__new__(cls)
+    vars(made).update(pickle.loads(attributes))
+    return made
 
 
 def resolve_main() -> None:
@@ -68,7 +82,7 @@ def resolve_annotations(objects: Iterable[object]) -> None:
 
 def _check(part: object, what: str, operator: str) -> None:
     try:
-        _dumps(part)
+        dumps(part)
     except Exception as error:
         raise _refusal(f"the {what} of {operator}", error) from error
 
@@ -79,8 +93,3 @@ def _refusal(what: str, error: Exception) -> NotSerializableError:
         "something that exists in this process only, such as a connection, a lock or a "
         "SparkSession; make that in open() instead, or hand over what it is made from"
     )
-
-
-def _dumps(value: object) -> bytes:
-    data: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
-    return data

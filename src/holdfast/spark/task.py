@@ -5,16 +5,17 @@ from __future__ import annotations
 import pickle
 from typing import TYPE_CHECKING
 
-from pyspark import TaskContext, cloudpickle
+from pyspark import TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 
 from holdfast.clock import SystemClock
 from holdfast.runtime.level_task import LevelTask
 from holdfast.runtime.report import TaskReport
 from holdfast.runtime.seat import TaskIdentity
+from holdfast.spark.class_pickling import dumps
 from holdfast.state.pickling import pickle_by_value_with
 
-pickle_by_value_with(cloudpickle.dumps)
+pickle_by_value_with(dumps)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

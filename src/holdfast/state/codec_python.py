@@ -52,7 +52,7 @@ class Codec:
     immutable: bool = False
     """Whether one object may be handed out again and again: nothing can change it."""
     canonical: bool = False
-    """Whether equal values always have equal bytes, as the keys of a store must."""
+    """Whether equal values, and only they, have equal bytes, as the keys of a store must."""
     pickled: bool = False
     """Whether values are pickled: slow, unable to evolve, and code runs when read."""
     reading: Callable[[dict[str, Any]], Reading] | None = None

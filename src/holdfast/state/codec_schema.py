@@ -23,12 +23,13 @@ How one description is compared with another is in `state/schema_resolution.py`.
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import fields as dataclass_fields
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import msgspec.inspect as mi
 
-from holdfast.state.codec_checks import children, class_of, walk
+from holdfast.state.codec_checks import children, class_of, own_classes, walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -89,8 +90,28 @@ def is_immutable(root: mi.Type) -> bool:
 
 
 def is_canonical(root: mi.Type) -> bool:
-    """Whether equal values of the type always have equal bytes."""
-    return is_immutable(root) and not any(isinstance(node, _AMBIGUOUS) for node in walk(root))
+    """Whether equal values of the type always have equal bytes, and others have others."""
+    return is_immutable(root) and not any(_is_ambiguous(node) for node in walk(root))
+
+
+def _is_ambiguous(node: mi.Type) -> bool:
+    match node:
+        case mi.UnionType():
+            # True equals 1, and members of some enums equal their values.
+            classes = own_classes(node)
+            return any(sum(issubclass(c, base) for c in classes) > 1 for base in (int, str))
+        case mi.DataclassType():
+            cls: Any = class_of(node)
+            return _by_identity(cls) or not all(field.compare for field in dataclass_fields(cls))
+        case mi.StructType():
+            return _by_identity(class_of(node))
+    return isinstance(node, _AMBIGUOUS)
+
+
+def _by_identity(cls: Any) -> bool:
+    """Whether instances equal nothing but themselves."""
+    settings = getattr(cls, "__struct_config__", None)
+    return not settings.eq if settings is not None else cls.__eq__ is object.__eq__
 
 
 def name_of(node: mi.Type) -> str:

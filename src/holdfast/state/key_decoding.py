@@ -21,7 +21,7 @@ from holdfast.state.staged import after_prefix
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from holdfast.state.keys import KeyShape
+    from holdfast.state.key_shapes import KeyShape
     from holdfast.state.store import StateStore
 
 KEY_AT: Final = 4

@@ -29,7 +29,8 @@ from holdfast.state.catalog import STATE_PREFIX, StateCatalog, other_kind
 from holdfast.state.chunks import ChunkNumbers
 from holdfast.state.codec import Codec, codec_for
 from holdfast.state.key_decoding import KeyDecoder, read_keys
-from holdfast.state.keys import KeyEncoder, KeyShape
+from holdfast.state.key_shapes import KeyShape, KeyTypes
+from holdfast.state.keys import KeyEncoder
 from holdfast.state.list_table import ListTable
 from holdfast.state.map_table import MapTable
 from holdfast.state.namespaces import NamespacedKeyEncoder
@@ -105,6 +106,7 @@ class KeyedStateBackend:
         current: CurrentKey,
         key_groups: range | None = None,
         ttl: TtlContext | None = None,
+        key_types: KeyTypes | None = None,
     ) -> None:
         """Keyed state over an open store.
 
@@ -115,10 +117,11 @@ class KeyedStateBackend:
             current: The current key, set by whoever runs the operator.
             key_groups: Key groups of the subtask, where timers are looked for; all if None.
             ttl: What states with a time to live have to know; by the system clock if None.
+            key_types: What is known of the type of keys, beside what the store knows.
 
         Raises:
-            StateError: The store holds another layout or number of key groups; it is
-                closed then.
+            StateError: The store holds another layout, another number of key groups or keys of
+                another type; it is closed then.
         """
         self._store = store
         self._current = current
@@ -129,7 +132,7 @@ class KeyedStateBackend:
         self._key_groups = range(max_parallelism) if key_groups is None else key_groups
         try:
             self._catalog = StateCatalog(store)
-            self._encoder = self._make_encoder(max_parallelism)
+            self._encoder = self._make_encoder(max_parallelism, key_types or KeyTypes())
         except BaseException:
             store.abort()
             raise
@@ -278,7 +281,7 @@ class KeyedStateBackend:
 
     @property
     def key_shape(self) -> str | None:
-        """Name of the type that all keys share, or None if there was no key yet."""
+        """Name of the type that all keys of state share, or None if there was no key yet."""
         shape = self._encoder.shape
         return None if shape is None else shape.name
 
@@ -393,10 +396,10 @@ class KeyedStateBackend:
         codec = state.codec if time is None else ttl_codec(state.codec)
         return (descriptor.name, state.id, codec, self._store, scope.encoder, scope.current)
 
-    def _make_encoder(self, max_parallelism: int) -> KeyEncoder:
+    def _make_encoder(self, max_parallelism: int, types: KeyTypes) -> KeyEncoder:
         stored = self._store.get(OPERATOR_KEY)
         if stored is None:
-            return KeyEncoder(max_parallelism)
+            return KeyEncoder(max_parallelism, types)
         metadata = msgspec.json.decode(stored)
         if metadata["format"] != FORMAT:
             raise StateError(
@@ -409,7 +412,9 @@ class KeyedStateBackend:
                 f"{max_parallelism}; the max parallelism of an operator with state is fixed"
             )
         key = metadata["key"]
-        return KeyEncoder(max_parallelism, None if key is None else KeyShape(key))
+        if key is not None:
+            types.join(KeyShape(key))
+        return KeyEncoder(max_parallelism, types, used=key is not None)
 
     def _operator_metadata(self) -> bytes:
         return msgspec.json.encode(

@@ -23,7 +23,6 @@ an int), then, if present, of the component's bytes. That is what Spark's
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -31,10 +30,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from xxhash import xxh64_intdigest
 
-from holdfast.errors import KeyTypeError, NullKeyError
+from holdfast.errors import KeyTypeError
+from holdfast.state.key_shapes import KeyTypes, key_class
+from holdfast.state.nan import NAN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from holdfast.state.key_shapes import KeyShape
 
 SEED = 42
 """Seed of Spark's xxhash64."""
@@ -122,12 +125,12 @@ _BYTES_OF: dict[type, Callable[[Any], bytes]] = {
 
 def key_bytes(key: object) -> bytes:
     """Canonical bytes of a key."""
-    return _BYTES_OF[_key_type(key)](key)
+    return _BYTES_OF[key_class(key)](key)
 
 
 def key_hash(key: object) -> int:
     """Hash of a key: the unsigned form of what Spark's `xxhash64` gives."""
-    if _key_type(key) is tuple:
+    if key_class(key) is tuple:
         return _tuple_hash(key)  # type: ignore[arg-type]
     return xxh64_intdigest(key_bytes(key), SEED)
 
@@ -140,18 +143,6 @@ def key_group_of(key: object, max_parallelism: int) -> int:
 def group_of_hash(unsigned_hash: int, max_parallelism: int) -> int:
     """Key group of a hash: `pmod` of its signed 64-bit reading."""
     return ((unsigned_hash ^ (1 << 63)) - (1 << 63)) % max_parallelism
-
-
-def _key_type(key: object) -> type:
-    for cls in type(key).__mro__:
-        if cls in _BYTES_OF:
-            return cls
-    if key is None:
-        raise NullKeyError("the key is null")
-    raise KeyTypeError(
-        f"{type(key).__name__} cannot be a key; use bool, int, float, str, bytes, date, datetime, "
-        "Decimal, or a tuple of those"
-    )
 
 
 def varint(number: int) -> bytes:
@@ -167,53 +158,13 @@ def varint(number: int) -> bytes:
 def canonical_key(key: Any) -> Any:
     """The key as a dictionary can tell it apart: one NaN, no negative zero, a plain tuple."""
     if isinstance(key, float):
-        return key + 0.0 if key == key else _ONE_NAN
+        return key + 0.0 if key == key else NAN
     if isinstance(key, tuple):
         return tuple(map(canonical_key, key))
     if isinstance(key, datetime) and key.tzinfo is not None:
         # In one zone the two readings of a repeated hour are equal, though an hour apart.
         return key.astimezone(UTC)
     return key
-
-
-_ONE_NAN = float("nan")
-
-
-@dataclass(frozen=True, slots=True)
-class KeyShape:
-    """The type all keys of one operator share, as it is stored and compared."""
-
-    name: str
-
-    @classmethod
-    def of(cls, key: object) -> KeyShape:
-        """Shape of one key; a null component of a tuple may be of any type."""
-        kind = _key_type(key)
-        if kind is tuple:
-            parts = ["?" if part is None else cls.of(part).name for part in key]  # type: ignore[attr-defined]
-            return cls(f"tuple[{', '.join(parts)}]")
-        if kind is datetime and key.tzinfo is None:  # type: ignore[attr-defined]
-            return cls("datetime_ntz")
-        return cls(kind.__name__)
-
-    def joined(self, other: KeyShape) -> KeyShape | None:
-        """The shape that both fit, or None if there is none."""
-        if self == other:
-            return self
-        mine, theirs = self._components(), other._components()
-        if not mine or len(mine) != len(theirs):
-            return None
-        parts = [b if a == "?" else a for a, b in zip(mine, theirs, strict=True)]
-        if any(b not in (a, "?") for a, b in zip(parts, theirs, strict=True)):
-            return None
-        return KeyShape(f"tuple[{', '.join(parts)}]")
-
-    def _components(self) -> list[str]:
-        """Types of a tuple's components; nothing for other keys."""
-        if not self.name.startswith("tuple["):
-            return []
-        inside = self.name.removeprefix("tuple[").removesuffix("]")
-        return inside.split(", ") if inside else []
 
 
 class KeyEncoder:
@@ -224,20 +175,28 @@ class KeyEncoder:
     One encoder serves one subtask's operator; it refuses keys of different types.
     """
 
-    __slots__ = ("_groups", "_heads", "_limit", "_shape", "_types")
+    __slots__ = ("_groups", "_heads", "_limit", "_types", "_used")
 
-    def __init__(self, max_parallelism: int, shape: KeyShape | None = None) -> None:
-        """An encoder for keys of `shape`, or of the first key's shape."""
+    def __init__(
+        self, max_parallelism: int, types: KeyTypes | None = None, *, used: bool = False
+    ) -> None:
+        """An encoder for keys of the given type, or of the first key's.
+
+        Args:
+            max_parallelism: Number of key groups.
+            types: What is known of the type of keys.
+            used: Whether some were encoded before, in an earlier epoch.
+        """
         self._limit = max_parallelism
         self._groups = [struct.pack(">H", group) for group in range(max_parallelism)]
         self._heads: dict[bytes, list[bytes]] = {}
-        self._shape = shape
-        self._types: set[type] = set()
+        self._types = types or KeyTypes()
+        self._used = used
 
     @property
     def shape(self) -> KeyShape | None:
-        """Shape of the keys seen so far."""
-        return self._shape
+        """Shape of the keys that were encoded; None if none was."""
+        return self._types.shape if self._used else None
 
     def encode(self, state_id: bytes, key: Any) -> bytes:
         """Beginning of the store keys of one key."""
@@ -245,16 +204,15 @@ class KeyEncoder:
 
     def encode_all(self, state_id: bytes, keys: list[Any]) -> list[bytes]:
         """Beginnings of the store keys of many keys, in their order."""
-        for kind in set(map(type, keys)) - self._types:
-            self._check_type(next(key for key in keys if type(key) is kind))
-        if not self._types <= _SIMPLE:
-            # The class of a tuple or a datetime does not tell all about its type.
-            for key in keys:
-                self._check_type(key)
-        if self._types == {int} and len(keys) >= WORTH_AN_ARRAY:
+        if not keys:
+            return []
+        self._types.check(keys)
+        self._used = True
+        kinds = set(map(type, keys))
+        if kinds == {int} and len(keys) >= WORTH_AN_ARRAY:
             return self._encode_integers(state_id, keys)
         heads = self._heads_of(state_id)
-        if self._types == {str}:
+        if kinds == {str}:
             return self._encode_strings(heads, keys)
         encoded = []
         for key in keys:
@@ -293,20 +251,6 @@ class KeyEncoder:
             heads = self._heads[state_id] = [state_id + group for group in self._groups]
         return heads
 
-    def _check_type(self, key: object) -> None:
-        if key is None:
-            raise NullKeyError("the key is null")
-        shape = KeyShape.of(key)
-        joined = shape if self._shape is None else self._shape.joined(shape)
-        if joined is None:
-            assert self._shape is not None
-            raise KeyTypeError(
-                f"key {key!r} is a {shape.name}, but the keys of this operator are "
-                f"{self._shape.name}; let the key function always return the same type"
-            )
-        self._shape = joined
-        self._types.add(type(key))
-
 
 def xxhash64_of_longs(values: np.ndarray[Any, np.dtype[np.int64]]) -> Any:
     """The unsigned xxhash64 (seed 42) of every number's 8 bytes, at C speed."""
@@ -335,7 +279,6 @@ _PRIMES = (
     np.uint64(0x85EBCA77C2B2AE63),
     np.uint64(0x27D4EB2F165667C5),
 )
-_SIMPLE = frozenset({bool, int, float, str, bytes, date, Decimal})
 _LENGTHS = [varint(length) for length in range(256)]
 _INTEGER_ROW = np.dtype(
     [("state", ">u2"), ("group", ">u2"), ("length", "u1"), ("key", "<i8"), ("namespace", "u1")]

@@ -2,6 +2,9 @@
 
 A value is stored as 0x00 if it is None, else as 0x01 and its bytes; a map's own key
 in the same way. A lookup reads one entry; iterating reads the key's range once.
+
+Where equal keys may have different bytes, all entries of a key are read at its first use, and
+the bytes of the first of equal keys stay. All NaN are one key.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.api.state import MapState
 from holdfast.errors import StateValueError
+from holdfast.state.map_keys import MapKeys, unhashable
 from holdfast.state.table import NO_KEY, StateTable
 
 if TYPE_CHECKING:
@@ -52,12 +56,14 @@ class _Entry:
 class MapTable(StateTable, MapState[Any, Any]):
     """A map per key."""
 
-    __slots__ = ("_cache", "_dirty", "_freeze", "_key_codec", "_thaw")
+    __slots__ = ("_cache", "_canonical", "_dirty", "_freeze", "_key_codec", "_keys", "_thaw")
 
     def __init__(self, *args: Any, key_codec: Codec) -> None:
         """See `StateTable`; `key_codec` is for the map's own keys."""
         super().__init__(*args)
         self._key_codec = key_codec
+        self._keys = MapKeys(key_codec)
+        self._canonical = key_codec.canonical
         self._cache: dict[Any, _Entry] = {}
         self._dirty: set[Any] = set()
         immutable = self._codec.immutable
@@ -83,15 +89,15 @@ class MapTable(StateTable, MapState[Any, Any]):
         """Set all of `entries`, or none if one is refused."""
         if entries is None:
             raise StateValueError(f"map state {self._name!r} takes a mapping, not None")
-        frozen = [(self._own_key(k), self._frozen(v)) for k, v in entries.items()]
         entry = self._entry()
+        frozen = [(self._own_key(entry, k), self._frozen(v)) for k, v in entries.items()]
         for key, value in frozen:
             self._write(entry, key, value)
 
     def remove(self, key: Any) -> None:
         """Remove the entry under `key`."""
         entry = self._entry()
-        if entry.complete and entry.values.get(key, _ABSENT) is _ABSENT:
+        if entry.complete and self._find(entry, key) is _ABSENT:
             return
         self._write(entry, key, _ABSENT)
 
@@ -171,7 +177,7 @@ class MapTable(StateTable, MapState[Any, Any]):
             if key is NO_KEY:
                 raise self._no_key()
             entry = self._cache[key] = _Entry(self._entry_prefix(key))
-            if not self._key_codec.canonical:
+            if not self._canonical:
                 # Only by reading all of them can it be told which entry a key equals.
                 self._complete()
         return entry
@@ -181,17 +187,20 @@ class MapTable(StateTable, MapState[Any, Any]):
             return entry.values[key]
         except KeyError:
             pass
-        except TypeError:
-            raise self._unhashable(key) from None
+        except TypeError as error:
+            raise self._unhashable(key, error) from None
         if entry.complete:
-            return _ABSENT
+            return _ABSENT if self._canonical else self._find_unified(entry, key)
         own = self._key_bytes(entry, key)
         stored = self._store.get(entry.prefix + own)
         value = entry.values[key] = _ABSENT if stored is None else self._loaded(stored)
         return value
 
+    def _find_unified(self, entry: _Entry, key: Any) -> Any:
+        return entry.values.get(self._keys.unified(key), _ABSENT)
+
     def _write(self, entry: _Entry, key: Any, value: Any) -> None:
-        key = self._own_key(key)
+        key = self._own_key(entry, key)
         entry.values[key] = value
         entry.dirty.add(key)
         self._dirty.add(self._current.key)
@@ -199,17 +208,23 @@ class MapTable(StateTable, MapState[Any, Any]):
     def _complete(self) -> _Entry:
         entry = self._entry()
         if not entry.complete:
-            prefix = entry.prefix
-            known = entry.values
-            for stored_key, stored in self._store.scan(prefix):
-                own = stored_key[len(prefix) :]
-                key = None if own == _NONE else self._key_codec.decode(own[1:])
-                if not self._key_codec.canonical:
-                    entry.stored_keys[key] = own
-                if key not in known:
-                    known[key] = self._loaded(stored)
+            self._read_all(entry)
             entry.complete = True
         return entry
+
+    def _read_all(self, entry: _Entry) -> None:
+        prefix, known, stored_keys = entry.prefix, entry.values, entry.stored_keys
+        repeated: list[tuple[bytes, None]] = []
+        for stored_key, stored in self._store.scan(prefix):
+            own = stored_key[len(prefix) :]
+            key = None if own == _NONE else self._keys.decode(own[1:])
+            if not self._canonical and stored_keys.setdefault(key, own) != own:
+                # Two keys were told apart when they were written, and are one now.
+                repeated.append((stored_key, None))
+            elif key not in known:
+                known[key] = self._loaded(stored)
+        if repeated:
+            self._store.write(repeated)
 
     def _loaded(self, stored: bytes) -> Any:
         if stored == _NONE:
@@ -231,7 +246,8 @@ class MapTable(StateTable, MapState[Any, Any]):
             codec.check(value)
         return value if self._freeze is None else self._freeze(value)
 
-    def _own_key(self, key: Any) -> Any:
+    def _own_key(self, entry: _Entry, key: Any) -> Any:
+        """A key that is to be written, as it stands in the cache."""
         if key is None:
             return None
         codec = self._key_codec
@@ -239,22 +255,26 @@ class MapTable(StateTable, MapState[Any, Any]):
             codec.check(key)
         try:
             hash(key)
-        except TypeError:
-            raise self._unhashable(key) from None
+        except TypeError as error:
+            raise self._unhashable(key, error) from None
+        if self._canonical or key in entry.stored_keys:
+            return key
+        key = self._keys.unified(key)
+        try:
+            self._key_bytes(entry, key)
+        except StateValueError as error:
+            raise StateValueError(f"map state {self._name!r}: {error}") from error
         return key
 
     def _key_bytes(self, entry: _Entry, key: Any) -> bytes:
         if key is None:
             return _NONE
-        if self._key_codec.canonical:
-            return _SOME + self._key_codec.encode(key)
+        if self._canonical:
+            return _SOME + self._keys.encode(key)
         known = entry.stored_keys.get(key)
         if known is None:
-            known = entry.stored_keys[key] = _SOME + self._key_codec.encode(key)
+            known = entry.stored_keys[key] = _SOME + self._keys.encode(key)
         return known
 
-    def _unhashable(self, key: Any) -> StateValueError:
-        return StateValueError(
-            f"map state {self._name!r}: {type(key).__name__} cannot be a map's key, "
-            "since it is mutable; use a tuple, a frozen dataclass or a string"
-        )
+    def _unhashable(self, key: Any, error: TypeError) -> StateValueError:
+        return StateValueError(f"map state {self._name!r}: {unhashable(key, error)}")

@@ -13,7 +13,8 @@ from holdfast.state.keys import varint
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.state.keys import KeyEncoder, KeyShape
+    from holdfast.state.key_shapes import KeyShape
+    from holdfast.state.keys import KeyEncoder
 
 
 class NamespacedKeyEncoder:

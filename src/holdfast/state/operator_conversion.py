@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.errors import StateValueError
+from holdfast.state.map_keys import MapKeys
 from holdfast.state.operator_layout import NONE, SOME
 from holdfast.state.schema_registration import migration_error
 from holdfast.state.schema_resolution import reading_of
@@ -38,7 +39,8 @@ def converted(state: NamedState, codecs: list[Codec], schema: list[Any]) -> Name
     except StateValueError as error:
         raise migration_error(f"operator state {state.name!r}", [str(error)]) from error
     if entries and changes[1] is not _same:
-        keys = [None if key == NONE else codecs[1].decode(key[1:]) for key, _ in entries]
+        decode = MapKeys(codecs[1]).decode
+        keys = [None if key == NONE else decode(key[1:]) for key, _ in entries]
         if len(set(keys)) < len(keys):
             problem = "keys, two of them are equal once they are read as the declared type"
             raise migration_error(f"operator state {state.name!r}", [problem])

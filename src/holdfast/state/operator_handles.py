@@ -8,10 +8,11 @@ import msgspec
 
 from holdfast.api.state import ListState, MapState
 from holdfast.errors import StateValueError
+from holdfast.state.map_keys import MapKeys, unhashable
 from holdfast.state.operator_layout import NONE, SOME, content_prefix, number_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from holdfast.state.codec import Codec
     from holdfast.state.redistribution import Mode, NamedState
@@ -89,7 +90,7 @@ class ElementList(ListState[Any]):
     def _encoded(self, value: Any) -> bytes:
         if value is None:
             raise StateValueError(f"operator state {self._state.name!r} cannot hold None")
-        return _named(self._state.name, self._codec, value)
+        return _named(self._state.name, self._codec.encode, value)
 
 
 class BroadcastMap(MapState[Any, Any]):
@@ -101,15 +102,19 @@ class BroadcastMap(MapState[Any, Any]):
         """A map; `stored` is what the store holds of it, of an older type perhaps."""
         self._state = state
         self._codec = codec
-        self._keys = keys
-        self._entries: dict[Any, tuple[bytes, bytes, Any]] = {
-            self._decoded(keys, key): (key, value, self._shared(value))
-            for key, value in state.entries
-        }
+        self._keys = MapKeys(keys)
+        self._entries: dict[Any, tuple[bytes, bytes, Any]] = {}
         """By key: the bytes of key and value, and the value if it is immutable."""
         self._changed: dict[bytes, bytes | None] = {}
         if stored is not state:
             self._changed |= {key: None for key, _ in stored.entries} | dict(state.entries)
+        for own, value in state.entries:
+            key = None if own == NONE else self._keys.decode(own[1:])
+            if key in self._entries:
+                # Two keys were told apart when they were written, and are one now.
+                self._changed[own] = None
+            else:
+                self._entries[key] = (own, value, self._shared(value))
 
     @property
     def mode(self) -> Mode:
@@ -139,7 +144,7 @@ class BroadcastMap(MapState[Any, Any]):
         """Remove the entry under `key`, if there is one."""
         entry = self._find(key)
         if entry is not None:
-            del self._entries[key]
+            del self._entries[self._keys.unified(key)]
             self._changed[entry[0]] = None
 
     def items(self) -> Iterator[tuple[Any, Any]]:
@@ -169,42 +174,44 @@ class BroadcastMap(MapState[Any, Any]):
 
     def _put(self, entries: Iterable[tuple[Any, Any]]) -> None:
         encoded = [
-            (key, self._key_bytes(key), self._encoded(self._codec, value)) for key, value in entries
+            (self._keys.unified(key), self._key_bytes(key), self._encoded(value))
+            for key, value in entries
         ]
         for key, own, value in encoded:
+            # Equal keys may differ in bytes, as 0.0 and -0.0 do: the first one's stay.
+            own = self._entries[key][0] if key in self._entries else own
             self._entries[key] = (own, value, self._shared(value))
             self._changed[own] = value
 
     def _find(self, key: Any) -> tuple[bytes, bytes, Any] | None:
         try:
-            return self._entries.get(key)
-        except TypeError:
+            return self._entries.get(self._keys.unified(key))
+        except TypeError as error:
             raise StateValueError(
-                f"operator state {self._state.name!r}: {type(key).__name__} cannot be a map's "
-                "key, since it is mutable; use a tuple, a frozen dataclass or a string"
+                f"operator state {self._state.name!r}: {unhashable(key, error)}"
             ) from None
 
     def _key_bytes(self, key: Any) -> bytes:
-        # Equal keys may differ in bytes, as 0.0 and -0.0 do: the first one's stay.
-        known = self._find(key)
-        own = self._encoded(self._keys, key)
-        return own if known is None else known[0]
+        if key is None:
+            return NONE
+        self._find(key)
+        return SOME + _named(self._state.name, self._keys.encode, self._keys.unified(key))
 
     def _value(self, entry: tuple[bytes, bytes, Any]) -> Any:
-        return entry[2] if self._codec.immutable else self._decoded(self._codec, entry[1])
+        return entry[2] if self._codec.immutable else self._decoded(entry[1])
 
     def _shared(self, value: bytes) -> Any:
-        return self._decoded(self._codec, value) if self._codec.immutable else None
+        return self._decoded(value) if self._codec.immutable else None
 
-    def _encoded(self, codec: Codec, value: Any) -> bytes:
-        return NONE if value is None else SOME + _named(self._state.name, codec, value)
+    def _encoded(self, value: Any) -> bytes:
+        return NONE if value is None else SOME + _named(self._state.name, self._codec.encode, value)
 
-    def _decoded(self, codec: Codec, data: bytes) -> Any:
-        return None if data == NONE else codec.decode(data[1:])
+    def _decoded(self, data: bytes) -> Any:
+        return None if data == NONE else self._codec.decode(data[1:])
 
 
-def _named(name: str, codec: Codec, value: Any) -> bytes:
+def _named(name: str, encode: Callable[[Any], bytes], value: Any) -> bytes:
     try:
-        return codec.encode(value)
+        return encode(value)
     except StateValueError as error:
         raise StateValueError(f"operator state {name!r}: {error}") from error

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 import msgspec
 
 from holdfast.api.backends import EmbeddedRocksDBStateBackend, HashMapStateBackend, StateBackend
-from holdfast.errors import StateError, StoreFullError
+from holdfast.errors import KeyTypeError, StateError, StoreFullError
+from holdfast.state.key_shapes import KeyShape, other_types
 from holdfast.state.keyed_backend import FORMAT, OPERATOR_KEY, STATE_PREFIX
-from holdfast.state.keys import KeyShape
 from holdfast.state.local_snapshot import built_aside, open_snapshot_of
 from holdfast.state.open_store import open_store
 from holdfast.state.operator_layout import SUBTASK_PREFIX, layout
@@ -294,7 +294,7 @@ def _joined_key(source: str, mine: str | None, other: str | None) -> str | None:
         return mine or other
     joined = KeyShape(mine).joined(KeyShape(other))
     if joined is None:
-        raise _disagreement("the type of the keys", source, other, mine)
+        raise KeyTypeError(f"{source}: {other_types(f'{other} in this snapshot', mine)}")
     return joined.name
 
 

@@ -26,7 +26,8 @@ from holdfast.state.key_decoding import KeyDecoder, length_prefixed
 from holdfast.state.keys import varint
 
 if TYPE_CHECKING:
-    from holdfast.state.keys import KeyEncoder, KeyShape
+    from holdfast.state.key_shapes import KeyShape
+    from holdfast.state.keys import KeyEncoder
 
     Identity = tuple[int, Any, bytes]
     """Time, key and namespace of a timer; equal to the `Timer` of the same."""

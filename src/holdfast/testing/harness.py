@@ -53,6 +53,7 @@ from holdfast.runtime.plan import (
 from holdfast.runtime.seat import Seat, TaskIdentity
 from holdfast.state.directories import claim_job, store_directory
 from holdfast.state.key_groups import subtask_of
+from holdfast.state.key_shapes import KeyTypes
 from holdfast.state.keys import canonical_key, key_group_of, key_hash
 from holdfast.state.machine import ProcessIdentity
 from holdfast.state.table import NO_KEY
@@ -249,8 +250,9 @@ class OperatorHarness:
             raise StateAccessError(
                 f"there is no state {name!r} to read: the function has registered none in open()"
             )
-        current = self._seat.current
-        current.key = canonical_key(key)
+        current, key = self._seat.current, canonical_key(key)
+        KeyTypes(self._seat.key_types.shape).check([key])
+        current.key = key
         try:
             return self._seat.state.peek(name, _content)
         finally:

@@ -1,0 +1,88 @@
+"""One NaN for all of them.
+
+No NaN equals another, and none equals itself, so a dictionary finds one only by identity. What
+is to be a key is brought to one object: then it is found wherever it stands, alone, in a tuple,
+or in a field of a class.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from operator import is_
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+NAN: Final = float("nan")
+"""The one NaN among floats."""
+DECIMAL_NAN: Final = Decimal("NaN")
+"""The one NaN among Decimals."""
+
+_NEVER: Final = frozenset(
+    {type(None), bool, int, str, bytes, date, datetime, time, timedelta, UUID}
+)
+"""Classes whose instances are not NaN and hold none."""
+
+
+def one_float(value: float) -> float:
+    """A float, or the one NaN."""
+    return value if value == value else NAN
+
+
+def one_nan(value: Any) -> Any:
+    """The value, or an equal one in which every NaN is the same object.
+
+    A signaling NaN stays: it has no hash, and is refused as a key for that.
+    """
+    kind = type(value)
+    if kind in _NEVER:
+        return value
+    if isinstance(value, float):
+        return one_float(value)
+    if isinstance(value, Decimal):
+        return DECIMAL_NAN if value.is_qnan() else value
+    if isinstance(value, tuple):
+        parts = _parts(value)
+        return value if parts is None else tuple.__new__(kind, parts)
+    if isinstance(value, frozenset):
+        # Twice in the same order, as long as nothing is added.
+        parts = _parts(value)
+        return value if parts is None else frozenset(parts)
+    if isinstance(value, msgspec.Struct):
+        return _struct(value)
+    if dataclasses.is_dataclass(kind):
+        return _instance(value)
+    return value
+
+
+def _parts(values: Iterable[Any]) -> list[Any] | None:
+    """The values with one NaN; None if they are so already."""
+    parts = list(map(one_nan, values))
+    return None if all(map(is_, parts, values)) else parts
+
+
+def _struct(value: Any) -> Any:
+    changed = _changed(value, value.__struct_fields__)
+    return msgspec.structs.replace(value, **changed) if changed else value
+
+
+def _instance(value: Any) -> Any:
+    changed = _changed(value, [field.name for field in dataclasses.fields(value)])
+    if not changed:
+        return value
+    made = copy.copy(value)
+    for name, part in changed.items():
+        object.__setattr__(made, name, part)
+    return made
+
+
+def _changed(value: Any, names: Iterable[str]) -> dict[str, Any]:
+    pairs = [(name, getattr(value, name)) for name in names]
+    return {name: one for name, part in pairs if (one := one_nan(part)) is not part}
