@@ -44,8 +44,7 @@ class JobStorage:
         self._shared = SharedFiles()
         self._staged = SharedFiles()
         for metadata in completed:
-            self._shared.register(metadata.checkpoint_id, _paths(metadata, SHARED))
-            self._staged.register(metadata.checkpoint_id, _paths(metadata, STAGED))
+            self.adopt(metadata)
 
     @property
     def fence_number(self) -> int:
@@ -66,6 +65,12 @@ class JobStorage:
             self._fence_checked = now_ms
             self._fence.check()
 
+    def adopt(self, metadata: CheckpointMetadata) -> None:
+        """Keep the files of a complete checkpoint that was found in storage."""
+        with self._lock:
+            self._shared.adopt(metadata.checkpoint_id, _paths(metadata, SHARED))
+            self._staged.adopt(metadata.checkpoint_id, _paths(metadata, STAGED))
+
     def build_upon(self, checkpoint_id: int, base: CheckpointMetadata | None) -> None:
         """Keep the files of `base` for a checkpoint that is about to be uploaded."""
         if base is not None:
@@ -75,7 +80,7 @@ class JobStorage:
     def keep_staged(self, metadata: CheckpointMetadata) -> None:
         """Note which staged rows a checkpoint needs that has been completed for good."""
         with self._lock:
-            self._staged.register(metadata.checkpoint_id, _paths(metadata, STAGED))
+            self._staged.adopt(metadata.checkpoint_id, _paths(metadata, STAGED))
 
     def release_staged(self, paths: Iterable[str]) -> None:
         """Remove staged rows, but for those that a checkpoint needs."""
@@ -97,13 +102,17 @@ class JobStorage:
                 self.files.delete(path)
 
     def complete(self, metadata: CheckpointMetadata) -> None:
-        """Write the metadata, last of all; raises as `store_metadata` does.
+        """Write the metadata, last of all; raises as `store_metadata` and `register` do.
 
         Files that it could have built upon, and does not, go if no other checkpoint uses them.
         """
+        paths = _paths(metadata, SHARED)
+        with self._lock:
+            # Before it is complete: what is missing cannot be restored.
+            self._shared.register(metadata.checkpoint_id, paths)
         store_metadata(self.files, metadata, self._fence)
         with self._lock:
-            unused = self._shared.settle(metadata.checkpoint_id, _paths(metadata, SHARED))
+            unused = self._shared.settle(metadata.checkpoint_id, paths)
         # What cannot be removed now is left for a sweep.
         with suppress(HoldfastError):
             for path in unused:

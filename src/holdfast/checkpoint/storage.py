@@ -13,6 +13,7 @@ Names are relative to the job's directory, with `/` between their parts.
 from __future__ import annotations
 
 import errno
+import re
 import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ STAGED: Final = "staged"
 FENCES: Final = "fence"
 
 _MIB: Final = 1024 * 1024
+_SHARED_FILE: Final = re.compile(r"shared/(\d+)-.+")
 _ADVICE: Final = {
     errno.ENOSPC: "free some space, or keep fewer checkpoints",
     errno.EDQUOT: "free some space, raise the quota, or keep fewer checkpoints",
@@ -161,6 +163,17 @@ def private_name(checkpoint_id: int) -> str:
 def shared_name(checkpoint_id: int) -> str:
     """A name that nobody has used, for a file that later checkpoints may use too."""
     return f"{SHARED}/{checkpoint_id}-{uuid.uuid4().hex}"
+
+
+def first_user(path: str) -> int | None:
+    """The checkpoint that a shared file was written for; None if it is no shared file.
+
+    Example:
+        >>> first_user("shared/7-0badcafe")
+        7
+    """
+    match = _SHARED_FILE.fullmatch(path)
+    return int(match[1]) if match else None
 
 
 def checked_name(name: str) -> str:

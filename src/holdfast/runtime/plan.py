@@ -286,8 +286,12 @@ class EpochPlan:
     local_dir: str | None
     owner: ProcessIdentity
     """The driver, whose death makes the job's local state worthless."""
-    expected: dict[tuple[str, int], str]
-    """Version every store stands at, by uid and subtask; none for a new one."""
+    expected: dict[tuple[str, int], str] = field(default_factory=dict)
+    """Version every store stands at, by uid and subtask; none for a new one.
+
+    This, the timers that are due and what is left over are many where there are many
+    subtasks: tasks are told their own part, see `runtime/assignments.py`.
+    """
     checkpoint: CheckpointOrder | None = None
     """The checkpoint that the epoch ends in, if it does."""
     next_checkpoint: int = 1

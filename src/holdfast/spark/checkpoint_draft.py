@@ -87,7 +87,9 @@ class CheckpointDraft:
         self._reports: dict[tuple[str, int], StoreReport] = {}
         self._levels: dict[tuple[str, int], int] = {}
         self._missing: dict[tuple[int, int], int] = defaultdict(int)
-        self._uploaded: dict[tuple[str, int], Uploaded] = {}
+        self._uploaded: dict[str, dict[int, Uploaded]] = defaultdict(dict)
+        """By uid and subtask."""
+        self._by_task: dict[tuple[int, int], list[Uploaded]] = defaultdict(list)
         for report in result.reports:
             for uid, store in report.stores.items():
                 self._reports[uid, report.subtask] = store
@@ -117,8 +119,9 @@ class CheckpointDraft:
     def savepoint_parts(self) -> dict[tuple[str, int], SavepointPart]:
         """What was written of its savepoint, by uid and subtask."""
         return {
-            where: done.savepoint
-            for where, done in self._uploaded.items()
+            (uid, subtask): done.savepoint
+            for uid, stores in self._uploaded.items()
+            for subtask, done in stores.items()
             if done.savepoint is not None
         }
 
@@ -181,16 +184,11 @@ class CheckpointDraft:
     def arrived(self, done: Uploaded) -> list[Uploaded] | None:
         """Note an upload; all of its task's, once they are complete."""
         upload = done.upload
-        self._uploaded[upload.uid, upload.subtask] = done
+        self._uploaded[upload.uid][upload.subtask] = done
         task = (upload.level, upload.subtask)
+        self._by_task[task].append(done)
         self._missing[task] -= 1
-        if self._missing[task]:
-            return None
-        return [
-            other
-            for other in self._uploaded.values()
-            if (other.upload.level, other.upload.subtask) == task
-        ]
+        return None if self._missing[task] else self._by_task[task]
 
     def metadata(
         self, sources: list[SourceSnapshot], fence: int, completed_ms: int
@@ -232,9 +230,7 @@ class CheckpointDraft:
         )
 
     def _operator(self, operator: OperatorPlan) -> OperatorSnapshot | None:
-        stores = {
-            subtask: done for (uid, subtask), done in self._uploaded.items() if uid == operator.uid
-        }
+        stores = self._uploaded.get(operator.uid)
         if not stores:
             return None
         states: dict[str, dict[str, object]] = {}

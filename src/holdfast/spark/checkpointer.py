@@ -170,6 +170,7 @@ class Checkpointer:
         with self._lock:
             if base is not None:
                 self._coordinator.resume_after(base.checkpoint_id)
+                self._storage.adopt(base)
             self._job = job
             self._base = base
             self._inherited = inherited

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from pyspark.sql import DataFrame
 
 from holdfast.clock import SystemClock, monotonic
 from holdfast.errors import JobExecutionError, StoreVersionError
+from holdfast.runtime.assignments import assign
 from holdfast.runtime.plan import EpochPlan
 from holdfast.runtime.wire import wire_schema
 from holdfast.spark.lookup_tables import LookupTables
@@ -157,7 +159,7 @@ class EpochRunner:
             and time_readable(frame, source.time_column)
         ):
             return routed(frame, source.channels, wire, source.time_column)
-        function = LevelFunction(self._source_levels[source.uid], None, self._reports)
+        function = LevelFunction(self._source_levels[source.uid], self._reports)
         return frame.mapInArrow(function, spark_schema(wire_schema(wire)))
 
     def _no_rows(self) -> DataFrame:
@@ -167,13 +169,15 @@ class EpochRunner:
     def rows(self, batch: DataFrame, order: EpochOrder | None = None) -> DataFrame:
         """The plan of the next epoch over `batch`; it may run once only."""
         order = order or EpochOrder()
+        time = None if order.idle else self._time.of_epoch(order, self._clock.now_ms())
+        due: frozenset[tuple[str, int]] = frozenset() if time is None else time.due
+        left_over = () if order.idle else self.channel_rows
         epoch = EpochPlan(
             job_id=self._job.job_id,
             incarnation=self._job.incarnation,
             epoch=self.epoch + 1,
             local_dir=self._job.local_dir,
             owner=self._owner,
-            expected=self._expected,
             checkpoint=order.checkpoint,
             next_checkpoint=order.next_checkpoint,
             restored=self._restored,
@@ -181,18 +185,18 @@ class EpochRunner:
             aborted=order.aborted,
             exactly_once=self._delivery.exactly_once,
             staging=self._delivery.staging if self._stages(order) else None,
-            channel_rows=() if order.idle else self.channel_rows,
             cut_at=order.cut_at,
             least_work_ms=order.least_work_ms,
-            time=None if order.idle else self._time.of_epoch(order, self._clock.now_ms()),
+            time=time and replace(time, due=frozenset()),
             tables={} if order.idle else self._tables.copies(self._clock.now_ms()),
         )
         rows = batch
-        for number, level in enumerate(self._levels):
-            function = LevelFunction(level, epoch, self._reports)
-            spread = self._pinning.spread(rows, self._plan.level_parallelism[number])
-            wire = self._plan.levels[number].reads
-            spread = in_order(spread, self._plan.sorted_by[number], wire)
+        for number, level in enumerate(self._plan.levels):
+            tasks = self._plan.level_parallelism[number]
+            told = assign(level, tasks, self._expected, due, left_over)
+            function = LevelFunction(self._levels[number], self._reports, epoch, told)
+            spread = self._pinning.spread(rows, tasks)
+            spread = in_order(spread, self._plan.sorted_by[number], level.reads)
             rows = spread.mapInArrow(function, self._schemas[number])
         return rows
 
@@ -264,8 +268,12 @@ class EpochRunner:
 
     def _acknowledge(self, reports: list[TaskReport]) -> None:
         """Note where every store stands; refuse an epoch some subtask ran never or twice."""
+        by_level: dict[int, list[TaskReport]] = defaultdict(list)
+        for report in reports:
+            if report.epoch == self.epoch:
+                by_level[report.level].append(report)
         for level, tasks in zip(self._plan.levels, self._plan.level_parallelism, strict=True):
-            acks = [r for r in reports if r.level == level.index and r.epoch == self.epoch]
+            acks = by_level[level.index]
             seen = sorted(report.subtask for report in acks)
             if seen != list(range(tasks)):
                 raise self._broken(level.index, seen, tasks)
@@ -277,7 +285,7 @@ class EpochRunner:
             self._warned.update(report.warnings)
 
     def _broken(self, level: int, seen: list[int], tasks: int) -> Exception:
-        twice = sorted({s for s in seen if seen.count(s) > 1})
+        twice = sorted(subtask for subtask, times in Counter(seen).items() if times > 1)
         never = sorted(set(range(tasks)) - set(seen))
         kind = StoreVersionError if twice else JobExecutionError
         return kind(

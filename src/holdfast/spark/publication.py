@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
+from collections import deque
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from holdfast import faults
 from holdfast.checkpoint.staging import FileStaging
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
     from holdfast.spark.publisher import Publisher
 
 logger = logging.getLogger("holdfast")
+
+PUBLISHED_KNOWN: Final = 100
+"""Checkpoints, the newest, that are not published again by the driver that has done so.
+
+Any other is, which changes nothing: publishing can be repeated.
+"""
 
 
 class Publication:
@@ -56,7 +63,7 @@ class Publication:
         """
         self.thread: int | None = None
         """The thread that completes a checkpoint now."""
-        self._published: set[int] = set()
+        self._published: deque[int] = deque(maxlen=PUBLISHED_KNOWN)
         self._lineage = uuid.uuid4().hex
         self._tidied: str | None = None
         self._job: JobIdentity | None = None
@@ -152,7 +159,7 @@ class Publication:
             recovered=recovered,
         )
         self._failed = False
-        self._published.add(metadata.checkpoint_id)
+        self._published.append(metadata.checkpoint_id)
 
     def _tidy(self, metadata: CheckpointMetadata, storage: JobStorage) -> None:
         """Remove what can never be published, now that no older checkpoint counts.

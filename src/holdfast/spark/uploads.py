@@ -6,6 +6,7 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING
 
+from holdfast.errors import CheckpointError
 from holdfast.spark.snapshot_transfer import Upload, upload_one
 
 if TYPE_CHECKING:
@@ -35,19 +36,24 @@ class Uploads:
 
     def cancel(self, checkpoint_id: int) -> None:
         """Let the uploads of a checkpoint end soon, if there are any."""
-        if checkpoint_id in self._cancelled:
-            self._cancelled[checkpoint_id].set()
+        # One that is cancelled before its uploads begin has none, so nobody else would forget it.
+        event = self._cancelled.pop(checkpoint_id, None)
+        if event is not None:
+            event.set()
         self._calls.cancel(_group(checkpoint_id))
 
     def run(
         self, checkpoint_id: int, draft: CheckpointDraft, uploads: list[Upload]
     ) -> Iterator[tuple[tuple[int, int], list[Uploaded]]]:
         """Upload; level and subtask of every task whose part is complete, with its stores."""
+        event = self._cancelled.get(checkpoint_id)
+        if event is None:
+            raise CheckpointError(f"checkpoint {checkpoint_id} was given up before its upload")
         try:
             upload = partial(upload_one, files=self._files)
             if self._calls.local:
                 # Elsewhere the tasks are cancelled, by the name of their group.
-                upload = partial(upload, cancelled=self._cancelled[checkpoint_id].is_set)
+                upload = partial(upload, cancelled=event.is_set)
             for task in draft.tasks_without_state():
                 yield task, []
             items = [(one.subtask, self._tasks[one.level], one) for one in uploads]
