@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -14,8 +15,14 @@ from holdfast.checkpoint.files import FileSystemFiles
 from holdfast.checkpoint.handles import FileHandle, InlineHandle, inline
 from holdfast.checkpoint.storage import InlineLimits
 from holdfast.checkpoint.sweep import sweep
-from holdfast.checkpoint.transfer import download_snapshot, upload_bytes, upload_snapshot
+from holdfast.checkpoint.transfer import (
+    download_snapshot,
+    files_at_a_time,
+    upload_bytes,
+    upload_snapshot,
+)
 from holdfast.errors import CheckpointError, CheckpointStorageError, CorruptCheckpointError
+from tests.unit.checkpoints import FullDisk
 
 SNAPSHOT = {
     "000007.sst": b"a" * 500,
@@ -156,7 +163,7 @@ def test_an_upload_interrupted_anywhere_leaves_nothing_to_restore_and_a_sweep_cl
     assert files.entries("shared") == {}
 
 
-@pytest.mark.parametrize("moment", [0, 7, 20])
+@pytest.mark.parametrize("moment", [0, 7, 19])
 def test_a_process_killed_in_mid_upload_leaves_nothing_to_restore(tmp_path, snapshot, moment):
     program = f"""
 import os
@@ -180,7 +187,7 @@ upload_snapshot(
 
 
 def test_a_full_disk_in_the_middle_leaves_nothing_to_restore(tmp_path, snapshot):
-    files = FileSystemFiles(f"fulldisk://{tmp_path}/job")
+    files = FileSystemFiles(f"{FullDisk.protocol}://{tmp_path}/job")
     fence = take_fence(files)
     with pytest.raises(CheckpointStorageError, match="No space left"):
         upload_snapshot(snapshot, files, 1, incremental=True)
@@ -228,3 +235,34 @@ def test_bytes_travel_inline_if_they_are_small(files):
     handle = upload_bytes(b"abc", files, 1, inline_below=3)
     assert isinstance(handle, FileHandle)
     assert files.read_bytes(handle) == b"abc"
+
+
+def test_small_files_travel_inline_as_long_as_there_is_room(files, snapshot):
+    sizes = {name: len(content) for name, content in SNAPSHOT.items()}
+    handles, uploaded = upload_snapshot(snapshot, files, 1, inline_below=1000, inline_at_most=816)
+    inlined = {name for name, handle in handles.items() if isinstance(handle, InlineHandle)}
+    assert inlined == {"empty", "CURRENT", "MANIFEST-000005", "000007.sst"}
+    assert sum(sizes[name] for name in inlined) == 816
+    assert uploaded == sum(sizes.values())
+
+
+def test_files_of_a_store_are_moved_at_the_same_time(files, snapshot, tmp_path):
+    meeting = threading.Barrier(4, timeout=30)
+    met = set()
+
+    def together() -> bool:
+        if threading.current_thread().name not in met:
+            met.add(threading.current_thread().name)
+            meeting.wait()
+        return False
+
+    with files_at_a_time(4):
+        handles, _ = upload_snapshot(snapshot, files, 1, cancelled=together)
+        met.clear()
+        download_snapshot(handles, files, tmp_path / "copy", cancelled=together)
+    assert contents(tmp_path / "copy") == SNAPSHOT
+
+
+def test_one_file_that_fails_fails_the_upload(files, snapshot):
+    with files_at_a_time(4), pytest.raises(CheckpointError, match="cancelled"):
+        upload_snapshot(snapshot, files, 1, cancelled=Asked(stop_at=3))

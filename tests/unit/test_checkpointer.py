@@ -56,7 +56,7 @@ class Calls:
     def cancel(self, group: str) -> None:
         self.cancelled.append(group)
 
-    def learn(self, subtask: int, executor: str) -> None:
+    def learn(self, tasks: int, subtask: int, executor: str) -> None:
         self.homes[subtask] = executor
 
     def map(
@@ -116,7 +116,8 @@ class Bench:
         configured = Configuration()
         configured.set("execution.checkpointing.interval", f"{INTERVAL} ms")
         configured.set("execution.checkpointing.timeout", f"{TIMEOUT} ms")
-        storage = FileSystemCheckpointStorage(str(tmp_path / "checkpoints"), 0)
+        threshold = settings.pop("inline_below", 0)
+        storage = FileSystemCheckpointStorage(str(tmp_path / "checkpoints"), threshold)
         self.settings = checkpoint_settings(configured, storage)
         assert self.settings is not None
         self.settings = replace(self.settings, **{"asynchronous": False} | settings)

@@ -7,14 +7,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import EmbeddedRocksDBStateBackend, HashMapStateBackend
+from holdfast.api.sink import StagedRows
 from holdfast.checkpoint.completed import load
+from holdfast.checkpoint.handles import InlineHandle, inline
+from holdfast.checkpoint.metadata import handles_of
 from holdfast.errors import CheckpointError
-from holdfast.spark import publication
+from holdfast.runtime.report import Prepared, TaskReport
+from holdfast.spark import checkpoint_draft, publication
+from holdfast.spark.epochs import EpochResult, JobIdentity
+from holdfast.spark.publication import Publication
+from holdfast.spark.statistics import EpochStatistics
 from tests.unit.driver_memory import grown, held
 from tests.unit.test_checkpointer import Bench, make
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 __all__ = ["make"]
 
@@ -52,6 +60,41 @@ def test_nothing_on_the_driver_grows_with_the_checkpoints_of_a_job(
         life(bench)
     assert bench.failures == []
     assert grown(before, sizes(bench)) == {}
+
+
+def test_state_within_the_metadata_is_bounded_in_sum(
+    make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = 600
+    monkeypatch.setattr(checkpoint_draft, "MOST_INLINE", most)
+    bench = make(backend=EmbeddedRocksDBStateBackend(), inline_below=10_000)
+    bench.epoch()
+    handles = [handle for _, handle in handles_of(load(bench.files, 1))]
+    inlined = [handle.size for handle in handles if isinstance(handle, InlineHandle)]
+    assert len(inlined) < len(handles)
+    assert 0 < sum(inlined) <= most
+
+
+def test_rows_within_the_metadata_are_bounded_in_sum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path)
+    publication = Publication(
+        bench.publication._publisher, bench.files, exactly_once=True, inline_below=10_000
+    )
+    pieces = publication._publisher.most_staged
+    assert pieces == 2 * 2
+    monkeypatch.setattr("holdfast.spark.publication.MOST_INLINE", 1_000 * pieces)
+    assert publication.staging()._inline_below == 1_000
+    waiting = Prepared("sink", rows=StagedRows(inline(b"x" * 2_400), 1, 2_400))
+    in_file = Prepared("sink", rows=StagedRows("elsewhere", 1, 9_000))
+    report = TaskReport(1, 1, 0, 7, "", "", {}, {}, prepared=(waiting, in_file))
+    publication.taken(EpochResult(EpochStatistics(1, 1, 1), [report]))
+    assert publication.staging()._inline_below == 400
+    publication.taken(EpochResult(EpochStatistics(2, 1, 1), [report]))
+    assert publication.staging()._inline_below == 0
+    publication.begin(JobIdentity("job", "Job", None, "2"))
+    assert publication.staging()._inline_below == 1_000
 
 
 def test_a_checkpoint_that_turned_up_is_built_upon_and_goes_in_its_turn(

@@ -247,6 +247,12 @@ RECOVERY_PATH: ConfigOption[str | None] = ConfigOption(
     "Savepoint or checkpoint to start from.",
     aliases=("execution.savepoint.path",),
 )
+TRANSFER_THREADS: ConfigOption[int] = ConfigOption(
+    "state.backend.rocksdb.checkpoint.transfer.thread.num",
+    at_least(1),
+    4,
+    "Files, or output of subtasks, that one executor moves at a time; with any state backend.",
+)
 IGNORE_UNCLAIMED_STATE: ConfigOption[bool] = ConfigOption(
     "execution.state-recovery.ignore-unclaimed-state",
     boolean,
@@ -289,6 +295,7 @@ CHECKPOINT_OPTIONS: Final[tuple[ConfigOption[Any], ...]] = (
     LOCAL_BACKUP,
     ASYNCHRONOUS,
     ACCEPT_DUPLICATES,
+    TRANSFER_THREADS,
     RECOVERY_PATH,
     IGNORE_UNCLAIMED_STATE,
     CLAIM_MODE,

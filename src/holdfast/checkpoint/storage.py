@@ -41,6 +41,11 @@ STAGED: Final = "staged"
 FENCES: Final = "fence"
 
 _MIB: Final = 1024 * 1024
+MOST_INLINE: Final = 2 * _MIB
+"""Bytes of state that may travel within the metadata of one checkpoint, and as many of rows.
+
+Each part of it may take its share, so that the metadata stays small with many subtasks.
+"""
 _SHARED_FILE: Final = re.compile(r"shared/(\d+)-.+")
 _ADVICE: Final = {
     errno.ENOSPC: "free some space, or keep fewer checkpoints",

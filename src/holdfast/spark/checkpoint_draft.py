@@ -15,7 +15,7 @@ from holdfast.checkpoint.metadata import (
     StoreSnapshot,
 )
 from holdfast.checkpoint.statistics import SubtaskCheckpoint
-from holdfast.checkpoint.storage import SHARED
+from holdfast.checkpoint.storage import MOST_INLINE, SHARED
 from holdfast.spark.outbox import Outbox, staged_handle
 from holdfast.spark.snapshot_transfer import Upload
 from holdfast.state.key_groups import key_groups
@@ -158,6 +158,7 @@ class CheckpointDraft:
                 directory=directory,
                 incremental=self._settings.incremental,
                 inline_below=self.inline_below,
+                inline_at_most=MOST_INLINE // len(self._reports),
                 known=known.get((uid, subtask), {}) if (uid, subtask) in inherited else {},
                 keep=self._settings.local_backup,
                 obsolete=obsolete.get((uid, subtask)),

@@ -103,7 +103,6 @@ class Checkpointer:
         self._plan = plan
         self._settings = settings
         self._storage = JobStorage(files, fence, completed)
-        self._calls = calls
         self._uploads = Uploads(plan, calls, files)
         self._on_failure = on_failure
         self._publication = publication
@@ -236,6 +235,7 @@ class Checkpointer:
                 # Nothing is left over where a savepoint is taken.
                 cut_at=None if idle or savepoint is not None else self._settings.cut_at(now, due),
                 least_work_ms=max(LEAST_WORK_MS, (self._settings.interval_ms or 0) // 4),
+                staging=self._publication.staging(),
             )
 
     def expire(self) -> None:
@@ -250,8 +250,7 @@ class Checkpointer:
             return
         self._changed = True
         self._epoch_ms = result.statistics.duration_ms
-        for report in result.reports:
-            self._calls.learn(report.subtask, report.executor)
+        self._uploads.learn(result.reports)
         self._left_over.taken(result.channel_rows)
         if order.checkpoint is None:
             return

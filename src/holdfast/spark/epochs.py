@@ -90,6 +90,8 @@ class EpochOrder:
     """Whether the job has no more input, so that time comes to its end."""
     drains: bool = False
     """Whether event time alone comes to its end."""
+    staging: Staging | None = None
+    """Where rows are kept that wait; where all epochs keep them, if None."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +186,7 @@ class EpochRunner:
             completed=order.completed,
             aborted=order.aborted,
             exactly_once=self._delivery.exactly_once,
-            staging=self._delivery.staging if self._stages(order) else None,
+            staging=(order.staging or self._delivery.staging) if self._stages(order) else None,
             cut_at=order.cut_at,
             least_work_ms=order.least_work_ms,
             time=time and replace(time, due=frozenset()),

@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from holdfast import faults
+from holdfast.checkpoint.handles import InlineHandle
 from holdfast.checkpoint.staging import FileStaging
+from holdfast.checkpoint.storage import MOST_INLINE
 from holdfast.spark.epochs import Delivery
 from holdfast.spark.outbox import Outbox, committables
 
@@ -70,6 +72,8 @@ class Publication:
         self._failed = False
         """Whether the last publication has not come to its end."""
         self.outbox = Outbox(self._lineage)
+        self._inline: dict[int, int] = {}
+        """Bytes of rows that wait within their handles, by epoch."""
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -89,20 +93,25 @@ class Publication:
     @property
     def delivery(self) -> Delivery:
         """What the tasks of every epoch are told."""
-        return Delivery(
-            self.exactly_once and self._publisher.has_sinks,
-            FileStaging(self._files, self._inline_below),
-        )
+        return Delivery(self.exactly_once and self._publisher.has_sinks, self.staging())
+
+    def staging(self) -> FileStaging:
+        """Where the next epoch keeps rows; in its metadata, as long as there is room for all."""
+        room = max(MOST_INLINE - sum(list(self._inline.values())), 0)
+        share = room // max(self._publisher.most_staged, 1)
+        return FileStaging(self._files, min(self._inline_below, share))
 
     def begin(self, job: JobIdentity) -> None:
         """Another incarnation begins; what the one before has staged is its own."""
         self._job = job
         self.outbox = Outbox(self._lineage)
+        self._inline = {}
 
     def taken(self, result: EpochResult) -> None:
         """An epoch has ended well: its output waits, or goes out at once."""
         epoch = result.statistics.epoch
         if self.exactly_once:
+            self._inline[epoch] = _inline_bytes(result.reports)
             self.outbox.add(epoch, result.reports)
         else:
             self._release(epoch, result.reports)
@@ -128,6 +137,8 @@ class Publication:
             storage.check_fence()
             self._publish(metadata, self._files, recovered=False)
             outbox.published(metadata.epoch)
+            for epoch in [epoch for epoch in list(self._inline) if epoch <= metadata.epoch]:
+                del self._inline[epoch]
             self._tidy(metadata, storage)
 
     def recover(self, metadata: CheckpointMetadata, files: JobCheckpointFiles) -> None:
@@ -186,3 +197,8 @@ class Publication:
         """Remove what is staged, if the job has ended and owes nothing."""
         if ended and self._job is not None and not self.owes:
             self._publisher.clean_up(self._job.job_id, None)
+
+
+def _inline_bytes(reports: Iterable[TaskReport]) -> int:
+    staged = (one.rows for report in reports for one in report.prepared)
+    return sum(rows.size for rows in staged if rows and isinstance(rows.handle, InlineHandle))

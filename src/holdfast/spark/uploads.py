@@ -10,9 +10,10 @@ from holdfast.errors import CheckpointError
 from holdfast.spark.snapshot_transfer import Upload, upload_one
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from holdfast.checkpoint.storage import JobCheckpointFiles
+    from holdfast.runtime.report import TaskReport
     from holdfast.spark.checkpoint_draft import CheckpointDraft
     from holdfast.spark.compiler import JobPlan
     from holdfast.spark.pinned_calls import PinnedCalls
@@ -29,6 +30,13 @@ class Uploads:
         self._calls = calls
         self._files = files
         self._cancelled: dict[int, threading.Event] = {}
+
+    def learn(self, reports: Iterable[TaskReport]) -> None:
+        """Note where the tasks of an epoch have run."""
+        for report in reports:
+            # Tasks at the sources run anywhere.
+            if report.epoch is not None:
+                self._calls.learn(self._tasks[report.level], report.subtask, report.executor)
 
     def begin(self, checkpoint_id: int) -> None:
         """A checkpoint has begun, and can be cancelled from here on."""
