@@ -244,15 +244,14 @@ class Driver:
         """A driver that has completed a few checkpoints already."""
         plan = job(subtasks)
         self._plan = plan
-        self._cluster: Any = Cluster(plan)
+        cluster: Any = Cluster(plan)
+        self._cluster = cluster
         self._statistics = StatisticsKeeper(plan)
         identity = JobIdentity("job", "Job", None, "1-1")
-        self._runner = EpochRunner(self._cluster, plan, identity, self._statistics, self._cluster)
+        self._runner = EpochRunner(cluster, plan, identity, self._statistics, cluster)
         files = FileSystemFiles(str(directory / "checkpoints"))
         self._clock = ManualClock(10_000)
-        self._publication = Publication(
-            Publisher(self._cluster, plan, self._cluster), files, exactly_once=True
-        )
+        self._publication = Publication(Publisher(cluster, plan, cluster), files, exactly_once=True)
         configuration = Configuration()
         configuration.set("execution.checkpointing.interval", f"{INTERVAL_MS} ms")
         configuration.set("execution.checkpointing.incremental", True)
@@ -264,7 +263,7 @@ class Driver:
             replace(settings, asynchronous=False),
             files,
             take_fence(files),
-            self._cluster,
+            cluster,
             [],
             1,
             self.failures.append,

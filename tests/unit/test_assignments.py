@@ -41,11 +41,17 @@ def left(subtask: int, parallelism: int = 4, uid: str = "count", groups: int = 1
 
 def test_a_task_is_told_of_its_own_stores_timers_and_input() -> None:
     expected = {("count", 1): "6-11", ("count", 2): "6-12", ("other", 1): "6-13"}
+    held = {("count", 1): "6-11", ("count", 2): "5-12", ("other", 1): "6-13"}
     due = frozenset({("count", 2), ("other", 1)})
     rows = (left(2), left(1), left(2), left(1, uid="other"))
-    packed = pickle.loads(pickle.dumps(assign(LEVEL, 4, expected, due, rows)))
+    packed = pickle.loads(pickle.dumps(assign(LEVEL, 4, expected, held, due, rows)))
     first, second = packed.told(EPOCH, 1), packed.told(EPOCH, 2)
-    assert first == replace(EPOCH, expected={("count", 1): "6-11"}, channel_rows=(left(1),))
+    assert first == replace(
+        EPOCH,
+        expected={("count", 1): "6-11"},
+        held=frozenset({("count", 1)}),
+        channel_rows=(left(1),),
+    )
     assert second == replace(
         EPOCH,
         expected={("count", 2): "6-12"},
@@ -57,14 +63,16 @@ def test_a_task_is_told_of_its_own_stores_timers_and_input() -> None:
 
 def test_an_epoch_without_time_has_no_timers() -> None:
     idle = replace(EPOCH, time=None)
-    assert assign(LEVEL, 4, {}, (), ()).told(idle, 3) == idle
+    assert assign(LEVEL, 4, {}, {}, (), ()).told(idle, 3) == idle
 
 
 def test_what_a_task_carries_for_another_is_a_few_bytes() -> None:
     sizes = [
         len(
             pickle.dumps(
-                assign(LEVEL, tasks, {("count", i): f"104-{i:06d}" for i in range(tasks)}, (), ())
+                assign(
+                    LEVEL, tasks, {("count", i): f"104-{i:06d}" for i in range(tasks)}, {}, (), ()
+                )
             )
         )
         for tasks in (10, 1_010)

@@ -1,8 +1,7 @@
 """What checkpoint storage promises, whatever it is made of.
 
     <job directory>/chk-<id>/_metadata       written last: with it the checkpoint is complete
-    <job directory>/chk-<id>/<unique name>   what belongs to one checkpoint
-    <job directory>/shared/<id>-<unique>     what several may use; `id` is the first of them
+    <job directory>/shared/<id>-<unique>     what checkpoints may share; `id` is the first of them
     <job directory>/staged/<incarnation>-... rows that wait to be published, or processed
     <job directory>/taskowned/
     <job directory>/fence/<number>           one per driver that ever wrote here
@@ -158,11 +157,6 @@ def checkpoint_directory(checkpoint_id: int) -> str:
 def metadata_name(checkpoint_id: int) -> str:
     """Name of the file that makes a checkpoint complete."""
     return f"{checkpoint_directory(checkpoint_id)}/{METADATA}"
-
-
-def private_name(checkpoint_id: int) -> str:
-    """A name that nobody has used, for a file of one checkpoint."""
-    return f"{checkpoint_directory(checkpoint_id)}/{uuid.uuid4().hex}"
 
 
 def shared_name(checkpoint_id: int) -> str:

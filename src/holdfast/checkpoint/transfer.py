@@ -15,7 +15,6 @@ from holdfast.checkpoint.storage import (
     check_cancelled,
     checked_name,
     never,
-    private_name,
     shared_name,
     storage_error,
 )
@@ -58,6 +57,7 @@ def upload_snapshot(
 ) -> tuple[dict[str, Handle], int]:
     """Upload a local snapshot directory; its files by name, and the bytes uploaded.
 
+    Files are shared ones: a later checkpoint uses them too if the store has not changed.
     What a failed upload leaves behind is referred to by nothing, and goes with the
     next sweep.
 
@@ -70,7 +70,7 @@ def upload_snapshot(
             bytes.
         inline_below: Files smaller than this travel within the metadata.
         inline_at_most: Bytes of all those together; the smallest come first.
-        incremental: Whether files that never change are shared between checkpoints.
+        incremental: Whether files that never change are taken from `known`.
         owner: The operator and subtask, for error messages.
         cancelled: Asked between chunks.
 
@@ -91,7 +91,7 @@ def upload_snapshot(
             handles[name] = _inline_file(directory / name)
             inline_at_most -= size
         else:
-            target = shared_name(checkpoint_id) if shareable else private_name(checkpoint_id)
+            target = shared_name(checkpoint_id)
             written[name] = partial(_write_file, directory / name, files, target, cancelled)
     handles |= zip(written, _all_done(written.values()), strict=True)
     uploaded = sum(size for name, size in sizes.items() if handles[name] is not known.get(name))
@@ -104,7 +104,7 @@ def upload_bytes(
     """Handle of `data`: within the metadata if it is small, else in a file."""
     if not data or len(data) < inline_below:
         return inline(data)
-    return files.write_bytes(private_name(checkpoint_id), data)
+    return files.write_bytes(shared_name(checkpoint_id), data)
 
 
 def download_snapshot(

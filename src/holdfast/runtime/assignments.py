@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 Store = tuple[str, int]
 """Uid and subtask."""
 
-_Packed = tuple[list[str | None], list[int], bytes]
-"""Versions by operator; positions of operators with timers due; input left over, pickled."""
+_Packed = tuple[list[str | None], list[int], list[int], bytes]
+"""Versions by operator; positions of operators whose stores a complete checkpoint holds, and
+with timers due; input left over, pickled."""
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(_Packed).decode
@@ -50,7 +51,7 @@ class Assignments:
         """The epoch's plan with what it says of one subtask."""
         ends = memoryview(self.ends).cast(_ENDS)
         begin = ends[subtask - 1] if subtask else 0
-        versions, due, left = _decode(memoryview(self.data)[begin : ends[subtask]])
+        versions, held, due, left = _decode(memoryview(self.data)[begin : ends[subtask]])
         time = epoch.time
         return replace(
             epoch,
@@ -59,6 +60,7 @@ class Assignments:
                 for uid, version in zip(self.uids, versions, strict=False)
                 if version is not None
             },
+            held=frozenset((self.uids[at], subtask) for at in held),
             channel_rows=pickle.loads(left) if left else (),
             time=time and replace(time, due=frozenset((self.uids[at], subtask) for at in due)),
         )
@@ -68,6 +70,7 @@ def assign(
     level: LevelPlan,
     tasks: int,
     expected: Mapping[Store, str],
+    held: Mapping[Store, str],
     due: Collection[Store],
     channel_rows: Iterable[ChannelRows],
 ) -> Assignments:
@@ -77,20 +80,26 @@ def assign(
         level: The level.
         tasks: Number of its subtasks.
         expected: Versions of all stores, of other levels too.
+        held: Versions of stores that the newest complete checkpoint holds.
         due: Stores with timers that are to fire.
         channel_rows: What earlier epochs have left over, in order.
     """
     uids = tuple(operator.uid for operator in level.operators)
     left = _by_subtask(level, channel_rows)
-    nothing = _encode(([], [], b""))
+    nothing = _encode(([], [], [], b""))
     parts = []
     for subtask in range(tasks):
         versions = [expected.get((uid, subtask)) for uid in uids]
+        stays = [
+            at
+            for at, version in enumerate(versions)
+            if version is not None and held.get((uids[at], subtask)) == version
+        ]
         fires = [at for at, uid in enumerate(uids) if (uid, subtask) in due] if due else []
         mine = left.get(subtask)
         if fires or mine or any(versions):
             rows = pickle.dumps(tuple(mine)) if mine else b""
-            parts.append(_encode((versions, fires, rows)))
+            parts.append(_encode((versions, stays, fires, rows)))
         else:
             parts.append(nothing)
     ends = array(_ENDS, accumulate(map(len, parts)))

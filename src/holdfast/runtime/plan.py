@@ -289,11 +289,16 @@ class EpochPlan:
     expected: dict[tuple[str, int], str] = field(default_factory=dict)
     """Version every store stands at, by uid and subtask; none for a new one.
 
-    This, the timers that are due and what is left over are many where there are many
+    This, what is held, the timers that are due and what is left over are many where there are many
     subtasks: tasks are told their own part, see `runtime/assignments.py`.
     """
     checkpoint: CheckpointOrder | None = None
     """The checkpoint that the epoch ends in, if it does."""
+    held: frozenset[tuple[str, int]] = frozenset()
+    """Stores that the newest complete checkpoint holds as they are expected, by uid and subtask.
+
+    If the epoch does not change them, its own checkpoint uses the same files.
+    """
     next_checkpoint: int = 1
     """Id of the first checkpoint that will contain the epoch."""
     restored: int | None = None

@@ -32,7 +32,7 @@ from holdfast.checkpoint.statistics import CheckpointStatisticsKeeper
 from holdfast.clock import SystemClock
 from holdfast.errors import CheckpointError, FencedError, HoldfastError
 from holdfast.runtime.plan import CheckpointOrder
-from holdfast.spark.checkpoint_draft import CheckpointDraft
+from holdfast.spark.checkpoint_draft import CheckpointDraft, held_by
 from holdfast.spark.epochs import EpochOrder
 from holdfast.spark.left_over import LeftOver, release
 from holdfast.spark.notices import Notices
@@ -235,6 +235,7 @@ class Checkpointer:
                 # Nothing is left over where a savepoint is taken.
                 cut_at=None if idle or savepoint is not None else self._settings.cut_at(now, due),
                 least_work_ms=max(LEAST_WORK_MS, (self._settings.interval_ms or 0) // 4),
+                held={} if savepoint or not checkpoint else held_by(self._base, self._job),
                 staging=self._publication.staging(),
             )
 
@@ -432,7 +433,7 @@ class Checkpointer:
             assert draft.stored is not None
             if draft.stored.incarnation == self._job.incarnation:
                 self._base = draft.stored
-                self._inherited = frozenset(draft.local_copies)
+                self._inherited = frozenset(draft.versions)
             self._replace_local_copies(draft)
             self.statistics.completed(checkpoint_id, now, path)
         logger.info("checkpoint %d is complete: %s", checkpoint_id, path)
@@ -464,7 +465,8 @@ class Checkpointer:
     def _replace_local_copies(self, draft: CheckpointDraft) -> None:
         if self._settings.local_backup:
             # The next upload, which goes to where they are, takes the old ones away.
-            self._obsolete, self.local_copies = self.local_copies, draft.local_copies
+            old, self.local_copies = self.local_copies, draft.local_copies_after(self.local_copies)
+            self._obsolete |= {where: old[where] for where in draft.local_copies if where in old}
 
     def _aborted(
         self, checkpoint_id: int, reason: FailureReason, timestamp: int, detail: str

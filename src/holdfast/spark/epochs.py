@@ -25,6 +25,8 @@ from holdfast.spark.types import refuse_collated_keys, spark_schema
 from holdfast.state.machine import ProcessIdentity
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import SparkSession
 
     from holdfast.api.sink import Staging
@@ -90,6 +92,8 @@ class EpochOrder:
     """Whether the job has no more input, so that time comes to its end."""
     drains: bool = False
     """Whether event time alone comes to its end."""
+    held: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    """Versions of stores that the newest complete checkpoint holds, by uid and subtask."""
     staging: Staging | None = None
     """Where rows are kept that wait; where all epochs keep them, if None."""
 
@@ -195,7 +199,7 @@ class EpochRunner:
         rows = batch
         for number, level in enumerate(self._plan.levels):
             tasks = self._plan.level_parallelism[number]
-            told = assign(level, tasks, self._expected, due, left_over)
+            told = assign(level, tasks, self._expected, order.held, due, left_over)
             function = LevelFunction(self._levels[number], self._reports, epoch, told)
             spread = self._pinning.spread(rows, tasks)
             spread = in_order(spread, self._plan.sorted_by[number], level.reads)

@@ -64,6 +64,10 @@ class Uploads:
                 upload = partial(upload, cancelled=event.is_set)
             for task in draft.tasks_without_state():
                 yield task, []
+            for kept in draft.kept():
+                stores = draft.arrived(kept)
+                if stores is not None:
+                    yield (kept.upload.level, kept.upload.subtask), stores
             items = [(one.subtask, self._tasks[one.level], one) for one in uploads]
             for done in self._calls.map(upload, items, _group(checkpoint_id)):
                 stores = draft.arrived(done)
