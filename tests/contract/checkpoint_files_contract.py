@@ -113,6 +113,15 @@ class CheckpointFilesContract:
             assert files.entries("chk-1") == {}
         assert files.entries("chk-11") == {"c": 0}
 
+    def test_many_files_are_deleted_as_far_as_they_are_there(self, files):
+        for name in ("a", "b", "c"):
+            files.create_exclusive(f"shared/1-{name}", b"x")
+        files.delete_all(["shared/1-a", "shared/1-gone", "shared/1-c"])
+        assert files.entries("shared") == {"1-b": 1}
+        files.delete_all([])
+        files.delete_all(["shared/1-b"])
+        assert files.entries("shared") == {}
+
     def test_a_deleted_directory_can_be_written_again(self, files):
         files.create_exclusive("chk-1/a", b"1")
         files.delete_tree("chk-1")

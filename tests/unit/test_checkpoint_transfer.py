@@ -63,21 +63,14 @@ def contents(directory):
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-def test_what_is_shared_goes_apart_from_what_is_not(files, snapshot):
+def test_small_files_travel_inline_and_others_can_be_shared(files, snapshot):
     handles, uploaded = upload_snapshot(snapshot, files, 3, inline_below=100, incremental=True)
     assert uploaded == sum(map(len, SNAPSHOT.values()))
     assert list(handles) == sorted(SNAPSHOT)
-    assert len(files.entries("shared")) == 2
+    assert sorted(files.entries("shared").values()) == [300, 500, 700]
     assert all(name.startswith("3-") for name in files.entries("shared"))
-    assert list(files.entries("chk-3").values()) == [300]
     assert handles["CURRENT"] == inline(b"MANIFEST-000005\n")
     assert handles["empty"] == inline(b"")
-
-
-def test_a_full_checkpoint_shares_nothing(files, snapshot):
-    upload_snapshot(snapshot, files, 3, known={})
-    assert files.entries("shared") == {}
-    assert len(files.entries("chk-3")) == 4
 
 
 def test_a_known_file_of_the_same_size_is_not_uploaded_again(files, snapshot):
@@ -109,7 +102,7 @@ def test_known_files_are_ignored_by_a_full_checkpoint(files, snapshot):
     known = {name: handle for name, handle in first.items() if isinstance(handle, FileHandle)}
     second, uploaded = upload_snapshot(snapshot, files, 2, known=known)
     assert uploaded == sum(map(len, SNAPSHOT.values()))
-    assert all(h.path.startswith("chk-2/") for h in second.values() if isinstance(h, FileHandle))
+    assert all(h.path.startswith("shared/2-") for h in second.values() if h.size)
 
 
 def test_a_downloaded_snapshot_is_the_uploaded_one(files, snapshot, tmp_path):

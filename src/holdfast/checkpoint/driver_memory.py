@@ -18,6 +18,7 @@ from holdfast.checkpoint.storage import (
 from holdfast.errors import CorruptCheckpointError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
     from holdfast.checkpoint.storage import Cancelled, NamedFiles
@@ -82,6 +83,11 @@ class MemoryNames:
         """Remove a file, if it is there."""
         with _lock:
             _jobs.get(self._job_id, {}).pop(checked_name(name), None)
+
+    def delete_all(self, names: Collection[str]) -> None:
+        """Remove files, as far as they are there."""
+        for name in names:
+            self.delete(name)
 
     def delete_tree(self, directory: str) -> None:
         """Remove a directory with all that is in it, if it is there."""
@@ -169,6 +175,10 @@ class InlineFiles:
     def delete(self, name: str) -> None:
         """Remove a file, if it is there."""
         self._names.delete(name)
+
+    def delete_all(self, names: Collection[str]) -> None:
+        """Remove files, as far as they are there."""
+        self._names.delete_all(names)
 
     def delete_tree(self, directory: str) -> None:
         """Remove a directory with all that is in it, if it is there."""

@@ -27,7 +27,7 @@ from holdfast.checkpoint.storage import (
 from holdfast.errors import CheckpointStorageError, ConfigurationError, CorruptCheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from holdfast.checkpoint.storage import Cancelled
 
@@ -163,6 +163,21 @@ class FileSystemFiles:
         path = self._at(name)
         with suppress(FileNotFoundError), storage_errors("deleting", path):
             self._fs.rm_file(path)
+
+    def delete_all(self, names: Collection[str]) -> None:
+        """Remove files, as far as they are there; many at a time where the file system can."""
+        paths = [self._at(name) for name in names]
+        if len(paths) > 1 and self._fs.async_impl:
+            try:
+                with storage_errors("deleting", paths[0]):
+                    self._fs.rm(paths)
+            except FileNotFoundError:
+                # Which of them were there is not known.
+                pass
+            else:
+                return
+        for name in names:
+            self.delete(name)
 
     def delete_tree(self, directory: str) -> None:
         """Remove a directory with all that is in it, if it is there."""

@@ -11,7 +11,7 @@ from holdfast.checkpoint.completed import store_metadata
 from holdfast.checkpoint.metadata import paths_of
 from holdfast.checkpoint.registry import SharedFiles
 from holdfast.checkpoint.storage import SHARED, STAGED, checkpoint_directory, metadata_name
-from holdfast.checkpoint.sweep import delete_checkpoint, sweep
+from holdfast.checkpoint.sweep import delete_checkpoint, files_of, sweep
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ class JobStorage:
         self._lock = threading.Lock()
         self._shared = SharedFiles()
         self._staged = SharedFiles()
+        self._complete: set[int] = set()
+        """Checkpoints whose files are all known."""
         for metadata in completed:
             self.adopt(metadata)
 
@@ -68,6 +70,7 @@ class JobStorage:
     def adopt(self, metadata: CheckpointMetadata) -> None:
         """Keep the files of a complete checkpoint that was found in storage."""
         with self._lock:
+            self._complete.add(metadata.checkpoint_id)
             self._shared.adopt(metadata.checkpoint_id, _paths(metadata, SHARED))
             self._staged.adopt(metadata.checkpoint_id, _paths(metadata, STAGED))
 
@@ -86,8 +89,7 @@ class JobStorage:
         """Remove staged rows, but for those that a checkpoint needs."""
         with self._lock:
             unused = set(paths) - self._staged.in_use
-        for path in unused:
-            self.files.delete(path)
+        self.files.delete_all(unused)
 
     def sweep_staged(self, incarnation: str | None) -> None:
         """Remove what incarnations other than this one have staged and no checkpoint needs."""
@@ -113,10 +115,10 @@ class JobStorage:
         store_metadata(self.files, metadata, self._fence)
         with self._lock:
             unused = self._shared.settle(metadata.checkpoint_id, paths)
+            self._complete.add(metadata.checkpoint_id)
         # What cannot be removed now is left for a sweep.
         with suppress(HoldfastError):
-            for path in unused:
-                self.files.delete(path)
+            self.files.delete_all(unused)
 
     def is_gone(self, checkpoint_id: int) -> bool:
         """Whether it is certain that nobody can find a checkpoint complete."""
@@ -131,8 +133,13 @@ class JobStorage:
         What one has staged that was never completed for good is the next one's to list.
         """
         with self._lock:
+            complete = checkpoint_id in self._complete
+            self._complete.discard(checkpoint_id)
             unused = self._shared.unregister(checkpoint_id)
             unused |= self._staged.unregister(checkpoint_id)
+        if not complete:
+            # Nobody knows what was uploaded of it, and nobody else uses that.
+            unused |= files_of(self.files, checkpoint_id)
         delete_checkpoint(self.files, checkpoint_id, unused, fence=self._fence)
 
     def sweep(self, below: int) -> None:

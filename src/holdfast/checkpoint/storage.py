@@ -26,7 +26,7 @@ from holdfast.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
     from holdfast.checkpoint.handles import Handle
@@ -45,7 +45,7 @@ MOST_INLINE: Final = 2 * _MIB
 
 Each part of it may take its share, so that the metadata stays small with many subtasks.
 """
-_SHARED_FILE: Final = re.compile(r"shared/(\d+)-.+")
+_SHARED_FILE: Final = re.compile(r"shared/(\d+)-[^/]+")
 _ADVICE: Final = {
     errno.ENOSPC: "free some space, or keep fewer checkpoints",
     errno.EDQUOT: "free some space, raise the quota, or keep fewer checkpoints",
@@ -105,6 +105,9 @@ class NamedFiles(Protocol):
 
     def delete(self, name: str) -> None:
         """Remove a file, if it is there."""
+
+    def delete_all(self, names: Collection[str]) -> None:
+        """Remove files, as far as they are there; many at a time where storage can."""
 
     def delete_tree(self, directory: str) -> None:
         """Remove a directory with all that is in it, if it is there."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.completed import checkpoint_ids, load
 from holdfast.checkpoint.metadata import paths_of
@@ -15,17 +14,16 @@ from holdfast.checkpoint.storage import (
     STAGED,
     TASK_OWNED,
     checkpoint_directory,
+    first_user,
     metadata_name,
 )
 from holdfast.errors import CorruptCheckpointError, RestoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection
 
     from holdfast.checkpoint.fence import Fence
     from holdfast.checkpoint.storage import NamedFiles
-
-_SHARED_FILE: Final = re.compile(r"(\d+)-[0-9a-f]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,7 @@ class Swept:
 def delete_checkpoint(
     files: NamedFiles,
     checkpoint_id: int,
-    unused: Iterable[str] = (),
+    unused: Collection[str] = (),
     *,
     fence: Fence | None = None,
 ) -> None:
@@ -57,8 +55,7 @@ def delete_checkpoint(
         fence.check()
     files.delete(metadata_name(checkpoint_id))
     files.delete_tree(checkpoint_directory(checkpoint_id))
-    for path in unused:
-        files.delete(path)
+    files.delete_all(unused)
 
 
 def sweep(files: NamedFiles, *, below: int, fence: Fence, in_use: Collection[str] = ()) -> Swept:
@@ -127,11 +124,16 @@ def _references(files: NamedFiles) -> tuple[set[str], list[str]]:
 
 
 def _sweep_shared(files: NamedFiles, below: int, used: set[str]) -> list[str]:
-    removed = []
-    for name in sorted(files.entries(SHARED)):
-        match = _SHARED_FILE.fullmatch(name)
-        path = f"{SHARED}/{name}"
-        if match and int(match[1]) < below and path not in used:
-            files.delete(path)
-            removed.append(path)
+    removed = [
+        path
+        for path in sorted(f"{SHARED}/{name}" for name in files.entries(SHARED))
+        if (first := first_user(path)) is not None and first < below and path not in used
+    ]
+    files.delete_all(removed)
     return removed
+
+
+def files_of(files: NamedFiles, checkpoint_id: int) -> set[str]:
+    """Shared files that were written for a checkpoint, which may not be complete."""
+    found = (f"{SHARED}/{name}" for name in files.entries(SHARED))
+    return {path for path in found if first_user(path) == checkpoint_id}

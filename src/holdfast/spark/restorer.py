@@ -13,6 +13,7 @@ from holdfast.checkpoint.completed import (
     checkpoint_ids,
     completed_checkpoints,
     load,
+    used_ids,
     verify_handles,
 )
 from holdfast.checkpoint.fence import still_valid
@@ -111,7 +112,7 @@ class Restorer:
 
     def next_id(self) -> int:
         """The lowest checkpoint id that was never used."""
-        used = [*checkpoint_ids(self._files), *self._ids_at_pointer()]
+        used = [*used_ids(self._files), *self._ids_at_pointer()]
         return max(used, default=0) + 1
 
     def max_parallelism(self) -> dict[str, int]:
