@@ -102,7 +102,9 @@ def test_known_files_are_ignored_by_a_full_checkpoint(files, snapshot):
     known = {name: handle for name, handle in first.items() if isinstance(handle, FileHandle)}
     second, uploaded = upload_snapshot(snapshot, files, 2, known=known)
     assert uploaded == sum(map(len, SNAPSHOT.values()))
-    assert all(h.path.startswith("shared/2-") for h in second.values() if h.size)
+    paths = [h.path for h in second.values() if isinstance(h, FileHandle)]
+    assert len(paths) == 4
+    assert all(path.startswith("shared/2-") for path in paths)
 
 
 def test_a_downloaded_snapshot_is_the_uploaded_one(files, snapshot, tmp_path):

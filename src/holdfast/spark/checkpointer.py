@@ -141,10 +141,9 @@ class Checkpointer:
 
         Returns the checkpoints that may still turn up in storage, and are no longer wanted.
         """
+        now = self._clock.now_ms()
         with self._lock:
-            self._carry_out(
-                self._coordinator.abort_all(self._clock.now_ms(), FailureReason.JOB_RESTARTING)
-            )
+            self._carry_out(self._coordinator.abort_all(now, FailureReason.JOB_RESTARTING))
             return frozenset(self._coordinator.in_doubt)
 
     def begin_incarnation(
@@ -360,10 +359,9 @@ class Checkpointer:
         self._carry_out(instructions)
 
     def _fail(self, checkpoint_id: int, reason: FailureReason, detail: str) -> None:
+        now = self._clock.now_ms()
         with self._lock:
-            instructions = self._coordinator.fail(
-                checkpoint_id, reason, self._clock.now_ms(), detail
-            )
+            instructions = self._coordinator.fail(checkpoint_id, reason, now, detail)
         self._carry_out(instructions)
 
     def _carry_out(self, instructions: list[Instruction]) -> None:
