@@ -11,7 +11,7 @@ SPARK := scripts/with-spark.sh
 QUICK_JAVA := JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 PYTHON_TREES := $(wildcard src tests benchmarks examples)
 
-.PHONY: help demo test test-all test-fast fmt check bench bench-scale bench-checkpoints bench-output bench-timers bench-windows bench-ttl bench-savepoints docs ci clean
+.PHONY: help demo test test-all test-fast fmt check bench bench-scale bench-checkpoints bench-output bench-timers bench-windows bench-ttl bench-savepoints bench-driver docs ci clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ bench-savepoints: $(READY) ## Part of bench: a savepoint and a start with more s
 
 bench-scale: $(READY) ## What an event costs as the state grows, and how much memory it takes
 	@$(SPARK) $(BIN)/python -m benchmarks.scale $(ARGS)
+
+bench-driver: $(READY) ## The driver's work for an epoch as the number of subtasks grows, without Spark
+	@$(BIN)/python -m benchmarks.driver $(ARGS)
 
 bench-checkpoints: $(READY) ## Part of bench: what checkpoints cost, how long a recovery takes
 	@$(SPARK) $(BIN)/python -m benchmarks.checkpoints $(ARGS)

@@ -274,6 +274,24 @@ class StoreContract:
         self.open(directory, "v1").commit("v2")
         assert self.contents(directory, "v2") == {b"a": b"1"}
 
+    def test_a_store_that_is_left_stays_at_its_version(self, directory):
+        self.filled(directory, {b"a": b"1", b"b": b"2"})
+        store = self.open(directory, "v1")
+        assert store.get(b"a") == b"1"
+        assert not store.is_changed
+        statistics = store.leave()
+        assert statistics.entries == 2
+        assert statistics.bytes_on_disk > 0
+        assert self.contents(directory, "v1") == {b"a": b"1", b"b": b"2"}
+
+    def test_a_store_is_changed_by_what_is_staged(self, directory):
+        store = self.open(directory)
+        store.write([])
+        assert not store.is_changed
+        store.write([(b"a", b"1")])
+        assert store.is_changed
+        store.abort()
+
     def test_a_store_at_another_version_is_refused_with_both_named(self, directory):
         self.filled(directory, {b"a": b"1"}, "epoch-7-attempt-3")
         with pytest.raises(StoreVersionError) as caught:

@@ -171,7 +171,7 @@ class LocalCalls:
     def __init__(self) -> None:
         self.places: list[tuple[int, int]] = []
 
-    def learn(self, subtask: int, executor: str) -> None:
+    def learn(self, tasks: int, subtask: int, executor: str) -> None:
         return None
 
     def cancel(self, group: str) -> None:

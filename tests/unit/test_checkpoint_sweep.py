@@ -120,6 +120,10 @@ class Interrupted(FileSystemFiles):
         self._count()
         super().delete(name)
 
+    def delete_all(self, names) -> None:
+        for name in names:
+            self.delete(name)
+
     def delete_tree(self, directory: str) -> None:
         self._count()
         super().delete_tree(directory)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -14,8 +15,14 @@ from holdfast.checkpoint.files import FileSystemFiles
 from holdfast.checkpoint.handles import FileHandle, InlineHandle, inline
 from holdfast.checkpoint.storage import InlineLimits
 from holdfast.checkpoint.sweep import sweep
-from holdfast.checkpoint.transfer import download_snapshot, upload_bytes, upload_snapshot
+from holdfast.checkpoint.transfer import (
+    download_snapshot,
+    files_at_a_time,
+    upload_bytes,
+    upload_snapshot,
+)
 from holdfast.errors import CheckpointError, CheckpointStorageError, CorruptCheckpointError
+from tests.unit.checkpoints import FullDisk
 
 SNAPSHOT = {
     "000007.sst": b"a" * 500,
@@ -56,21 +63,14 @@ def contents(directory):
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-def test_what_is_shared_goes_apart_from_what_is_not(files, snapshot):
+def test_small_files_travel_inline_and_others_can_be_shared(files, snapshot):
     handles, uploaded = upload_snapshot(snapshot, files, 3, inline_below=100, incremental=True)
     assert uploaded == sum(map(len, SNAPSHOT.values()))
     assert list(handles) == sorted(SNAPSHOT)
-    assert len(files.entries("shared")) == 2
+    assert sorted(files.entries("shared").values()) == [300, 500, 700]
     assert all(name.startswith("3-") for name in files.entries("shared"))
-    assert list(files.entries("chk-3").values()) == [300]
     assert handles["CURRENT"] == inline(b"MANIFEST-000005\n")
     assert handles["empty"] == inline(b"")
-
-
-def test_a_full_checkpoint_shares_nothing(files, snapshot):
-    upload_snapshot(snapshot, files, 3, known={})
-    assert files.entries("shared") == {}
-    assert len(files.entries("chk-3")) == 4
 
 
 def test_a_known_file_of_the_same_size_is_not_uploaded_again(files, snapshot):
@@ -102,7 +102,9 @@ def test_known_files_are_ignored_by_a_full_checkpoint(files, snapshot):
     known = {name: handle for name, handle in first.items() if isinstance(handle, FileHandle)}
     second, uploaded = upload_snapshot(snapshot, files, 2, known=known)
     assert uploaded == sum(map(len, SNAPSHOT.values()))
-    assert all(h.path.startswith("chk-2/") for h in second.values() if isinstance(h, FileHandle))
+    paths = [h.path for h in second.values() if isinstance(h, FileHandle)]
+    assert len(paths) == 4
+    assert all(path.startswith("shared/2-") for path in paths)
 
 
 def test_a_downloaded_snapshot_is_the_uploaded_one(files, snapshot, tmp_path):
@@ -156,7 +158,7 @@ def test_an_upload_interrupted_anywhere_leaves_nothing_to_restore_and_a_sweep_cl
     assert files.entries("shared") == {}
 
 
-@pytest.mark.parametrize("moment", [0, 7, 20])
+@pytest.mark.parametrize("moment", [0, 7, 19])
 def test_a_process_killed_in_mid_upload_leaves_nothing_to_restore(tmp_path, snapshot, moment):
     program = f"""
 import os
@@ -180,7 +182,7 @@ upload_snapshot(
 
 
 def test_a_full_disk_in_the_middle_leaves_nothing_to_restore(tmp_path, snapshot):
-    files = FileSystemFiles(f"fulldisk://{tmp_path}/job")
+    files = FileSystemFiles(f"{FullDisk.protocol}://{tmp_path}/job")
     fence = take_fence(files)
     with pytest.raises(CheckpointStorageError, match="No space left"):
         upload_snapshot(snapshot, files, 1, incremental=True)
@@ -228,3 +230,34 @@ def test_bytes_travel_inline_if_they_are_small(files):
     handle = upload_bytes(b"abc", files, 1, inline_below=3)
     assert isinstance(handle, FileHandle)
     assert files.read_bytes(handle) == b"abc"
+
+
+def test_small_files_travel_inline_as_long_as_there_is_room(files, snapshot):
+    sizes = {name: len(content) for name, content in SNAPSHOT.items()}
+    handles, uploaded = upload_snapshot(snapshot, files, 1, inline_below=1000, inline_at_most=816)
+    inlined = {name for name, handle in handles.items() if isinstance(handle, InlineHandle)}
+    assert inlined == {"empty", "CURRENT", "MANIFEST-000005", "000007.sst"}
+    assert sum(sizes[name] for name in inlined) == 816
+    assert uploaded == sum(sizes.values())
+
+
+def test_files_of_a_store_are_moved_at_the_same_time(files, snapshot, tmp_path):
+    meeting = threading.Barrier(4, timeout=30)
+    met = set()
+
+    def together() -> bool:
+        if threading.current_thread().name not in met:
+            met.add(threading.current_thread().name)
+            meeting.wait()
+        return False
+
+    with files_at_a_time(4):
+        handles, _ = upload_snapshot(snapshot, files, 1, cancelled=together)
+        met.clear()
+        download_snapshot(handles, files, tmp_path / "copy", cancelled=together)
+    assert contents(tmp_path / "copy") == SNAPSHOT
+
+
+def test_one_file_that_fails_fails_the_upload(files, snapshot):
+    with files_at_a_time(4), pytest.raises(CheckpointError, match="cancelled"):
+        upload_snapshot(snapshot, files, 1, cancelled=Asked(stop_at=3))

@@ -12,7 +12,7 @@ from holdfast.spark.publication import Publication
 from holdfast.spark.publisher import Publisher
 from holdfast.spark.savepoint_taker import SavepointTaker
 from holdfast.spark.savepoints import SavepointRequest, Savepoints
-from holdfast.state.directories import tidy_job
+from holdfast.state.directories import KeptSnapshots, tidy_job
 from tests.integration.recovery_tools import wait_for
 from tests.unit.test_checkpointer import INTERVAL, TIMEOUT, Bench
 
@@ -134,7 +134,9 @@ def test_what_an_epoch_that_failed_has_left_goes_when_the_next_incarnation_begin
     bench.begin()
     following = bench.checkpointer.order(idle=False, plain=True)
     assert following is not None
-    assert following.kept_snapshots == (1,), "a backup that may still be needed stays"
+    assert following.kept_snapshots == KeptSnapshots(complete=(1,)), (
+        "a backup that may still be needed stays"
+    )
 
 
 def test_of_a_savepoint_that_fails_nothing_stays(
@@ -205,5 +207,5 @@ def test_epochs_look_for_what_is_to_be_removed_only_if_there_may_be_something(
 
     assert told() is None
     assert told(due=True) is None
-    assert told() == ()
+    assert told() == KeptSnapshots()
     assert told() is None

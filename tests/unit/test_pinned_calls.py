@@ -1,14 +1,17 @@
-"""Uploads and restores leave room for the epochs: one task per executor at a time."""
+"""Uploads and restores leave room for the epochs: one task per executor, some threads in it."""
 
 from __future__ import annotations
 
+import pickle
+import threading
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.spark.pinned_calls import PinnedCalls, _call_for_rows
+from holdfast.checkpoint.transfer import _at_a_time
+from holdfast.spark.pinned_calls import PinnedCalls, _call_for_rows, _in_threads
 
 
 class Anchors:
@@ -17,49 +20,83 @@ class Anchors:
     local = False
 
 
-def calls_with(homes: dict[int, str]) -> PinnedCalls:
+def calls_with(homes: dict[tuple[int, int], str]) -> PinnedCalls:
     nowhere: Any = None
     anchors: Any = Anchors()
     calls = PinnedCalls(nowhere, anchors)
-    for subtask, executor in homes.items():
-        calls.learn(subtask, executor)
+    for (tasks, subtask), executor in homes.items():
+        calls.learn(tasks, subtask, executor)
     return calls
 
 
-def test_no_two_subtasks_of_a_wave_share_an_executor() -> None:
-    calls = calls_with({0: "a", 1: "a", 2: "b", 3: "b"})
-    waves = list(calls._waves([(subtask, 4, subtask) for subtask in range(4)]))
-    assert waves == [(4, [(0, 0), (2, 2)]), (4, [(1, 1), (3, 3)])]
+def test_one_task_makes_all_calls_of_an_executor() -> None:
+    calls = calls_with({(4, 0): "a", (4, 1): "b", (4, 2): "a", (4, 3): "b", (2, 0): "b"})
+    items = [(subtask, 4, subtask) for subtask in range(4)] + [(0, 2, 9)]
+    assert calls._places(items) == {4: {0: [0, 2], 1: [1, 3, 9]}}
 
 
-def test_all_stores_of_a_subtask_go_in_one_wave() -> None:
-    calls = calls_with({0: "a", 1: "b"})
-    items = [(0, 2, "first"), (0, 2, "second"), (1, 2, "third")]
-    assert list(calls._waves(items)) == [(2, [(0, "first"), (0, "second"), (1, "third")])]
+def test_a_subtask_that_has_not_run_has_a_task_of_its_own() -> None:
+    calls = calls_with({(4, 0): "a"})
+    items = [(0, 4, "x"), (1, 4, "y"), (1, 4, "z"), (2, 4, "w"), (0, 8, "v")]
+    assert calls._places(items) == {4: {0: ["x"], 1: ["y", "z"], 2: ["w"]}, 8: {0: ["v"]}}
+
+
+places = st.tuples(st.sampled_from([4, 8]), st.integers(0, 7))
 
 
 @given(
-    homes=st.dictionaries(st.integers(0, 7), st.sampled_from("abc")),
-    items=st.lists(st.tuples(st.integers(0, 7), st.sampled_from([4, 8]), st.integers())),
+    homes=st.dictionaries(places, st.sampled_from("abc")),
+    items=st.lists(st.tuples(places, st.integers())),
 )
-def test_every_item_is_in_exactly_one_wave(
-    homes: dict[int, str], items: list[tuple[int, int, int]]
+def test_every_call_is_made_once_and_where_its_subtask_is(
+    homes: dict[tuple[int, int], str], items: list[tuple[tuple[int, int], int]]
 ) -> None:
     calls = calls_with(homes)
-    waves = list(calls._waves(items))
-    found = [(subtask, tasks, item) for tasks, wave in waves for subtask, item in wave]
-    assert sorted(found) == sorted(items)
-    for _, wave in waves:
-        at: dict[str, set[int]] = {}
-        for subtask, _ in wave:
-            at.setdefault(homes.get(subtask, str(subtask)), set()).add(subtask)
-        assert all(len(subtasks) == 1 for subtasks in at.values())
+    found = calls._places([(at[1], at[0], (at, number)) for at, number in items])
+    made = [item for by_subtask in found.values() for mine in by_subtask.values() for item in mine]
+    assert sorted(made) == sorted(items)
+    speakers = [(tasks, subtask) for tasks, mine in found.items() for subtask in mine]
+    executors = [homes[at] for at in speakers if at in homes]
+    assert len(executors) == len(set(executors))
+    for tasks, by_subtask in found.items():
+        for subtask, mine in by_subtask.items():
+            here = homes.get((tasks, subtask), (tasks, subtask))
+            assert {homes.get(at, at) for at, _ in mine} == {here}
 
 
 def test_a_task_makes_the_calls_of_its_own_anchors_only() -> None:
-    items = {0: ["a"], 1: ["b", "c"]}
-    assert _call_for_rows(str.upper, items, [(1,)]) == ["B", "C"]
-    assert _call_for_rows(str.upper, items, [(2,)]) == []
+    items = {0: pickle.dumps(["a"]), 1: pickle.dumps(["b", "c"])}
+    assert _call_for_rows(str.upper, items, 2, [(1,)]) == ["B", "C"]
+    assert _call_for_rows(str.upper, items, 2, [(2,)]) == []
+
+
+def test_calls_are_made_at_the_same_time_within_the_limit() -> None:
+    meeting = threading.Barrier(3, timeout=30)
+    lock = threading.Lock()
+    at_work = most = 0
+
+    def meet(_: int) -> int:
+        nonlocal at_work, most
+        with lock:
+            at_work += 1
+            most = max(most, at_work)
+        meeting.wait()
+        with lock:
+            at_work -= 1
+        return _at_a_time.get()
+
+    # None would get past the barrier if fewer than three were at work.
+    assert list(_in_threads(meet, range(6), 3)) == [1] * 6
+    assert most == 3
+
+
+def test_few_calls_move_several_files_each() -> None:
+    def files(_: int) -> int:
+        return _at_a_time.get()
+
+    assert list(_in_threads(files, [1], 4)) == [4]
+    assert list(_in_threads(files, [1, 2], 4)) == [2, 2]
+    assert list(_in_threads(files, [1, 2, 3], 4)) == [1, 1, 1]
 
 
 def test_on_one_machine_an_error_of_a_call_comes_through() -> None:

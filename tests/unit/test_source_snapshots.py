@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast.checkpoint.files import FileSystemFiles
+from holdfast.checkpoint.handles import FileHandle
 from holdfast.checkpoint.metadata import SourceSnapshot
 from holdfast.errors import CheckpointError
 from holdfast.spark.query_log import QueryPosition
@@ -16,8 +19,8 @@ from holdfast.spark.source import Source
 from holdfast.spark.source_commits import SourceCommits
 from holdfast.spark.source_log import FileLog, SourcePosition
 from holdfast.spark.source_snapshots import (
-    MOST_PARTS,
     PARTS,
+    _larger,
     end_of,
     position_of,
     source_snapshots,
@@ -28,6 +31,7 @@ from tests.unit.programs import Program
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from holdfast.checkpoint.handles import Handle
     from holdfast.checkpoint.metadata import CheckpointMetadata
     from holdfast.spark.compiler import JobPlan
 
@@ -102,13 +106,13 @@ def test_a_small_log_is_held_in_the_metadata(files: FileSystemFiles) -> None:
 
 
 def test_a_large_log_is_written_once_and_what_is_new_beside_it(files: FileSystemFiles) -> None:
-    first, second, third = chain(files, [3, 7, 8])
+    first, second, third = chain(files, [9, 13, 14])
     assert [len(parts_of(one)) for one in (first, second, third)] == [1, 2, 3]
     assert parts_of(third)[:2] == parts_of(second)
     written = [json.loads(files.read_bytes(part))[0]["log"] for part in parts_of(third)]
-    assert [(part["after"], part["upto"]) for part in written] == [(-1, 3), (3, 7), (7, 8)]
-    assert position_of(third, files) == file_position(8)
-    assert position_of(first, files) == file_position(3)
+    assert [(part["after"], part["upto"]) for part in written] == [(-1, 9), (9, 13), (13, 14)]
+    assert position_of(third, files) == file_position(14)
+    assert position_of(first, files) == file_position(9)
 
 
 def test_parts_are_shared_files_of_the_checkpoint_that_wrote_them(files: FileSystemFiles) -> None:
@@ -126,12 +130,60 @@ def test_what_is_held_in_the_metadata_waits_until_it_is_large(files: FileSystemF
     ]
 
 
-def test_too_many_parts_become_one(files: FileSystemFiles) -> None:
-    checkpoints = chain(files, list(range(MOST_PARTS + 3)))
+def test_parts_are_merged_with_those_of_their_size(files: FileSystemFiles) -> None:
+    checkpoints = chain(files, list(range(64)))
     counts = [len(parts_of(one)) for one in checkpoints]
-    assert counts == [*range(1, MOST_PARTS + 1), 1, 2, 3]
-    assert position_of(checkpoints[-1], files) == file_position(MOST_PARTS + 2)
-    assert position_of(checkpoints[MOST_PARTS], files) == file_position(MOST_PARTS)
+    assert max(counts) <= 7
+    for one in checkpoints:
+        sizes = [part.size for part in parts_of(one)]
+        assert all(size > sum(sizes[at + 1 :]) for at, size in enumerate(sizes))
+    for upto in (0, 30, 31, 32, 63):
+        assert position_of(checkpoints[upto], files) == file_position(upto)
+
+
+@given(st.lists(st.integers(1, 1_000), max_size=200))
+def test_however_large_new_parts_are_there_are_few(sizes: list[int]) -> None:
+    parts: list[FileHandle] = []
+    for size in sizes:
+        kept = _larger(parts, size)
+        merged = size + sum(part.size for part in parts[kept:])
+        parts[kept:] = [FileHandle("", merged, "")]
+        assert len(parts) <= sum(sizes).bit_length()
+
+
+def test_what_is_written_of_a_log_hardly_grows_faster_than_the_log(files: FileSystemFiles) -> None:
+    written = []
+    for upto in (32, 128):
+        before = sum(size or 0 for size in files.entries("shared").values())
+        chain(files, list(range(upto)))
+        total = sum(size or 0 for size in files.entries("shared").values()) - before
+        written.append(total / len(msgspec.json.encode(file_position(upto - 1).sources["files"])))
+    # Four times as long: two more times that each entry is written, and not four times as many.
+    assert written[1] - written[0] < 3
+    assert written[1] < 10
+
+
+def test_parts_of_one_size_that_were_written_before_become_one(files: FileSystemFiles) -> None:
+    """As they were before parts were merged by their size."""
+    parts: list[Handle] = [
+        files.write_bytes(
+            f"shared/{upto + 1}-{upto:02x}",
+            msgspec.json.encode(file_position(upto, upto - 1).sources["files"]),
+        )
+        for upto in range(31)
+    ]
+    leaf = SourcePosition('{"logOffset":30}', None, FileLog(30, 30, ()))
+    old = SourceSnapshot(uid="files", position=msgspec.to_builtins((leaf,)), logs={PARTS: parts})
+    base = completed(file_position(30), [old])
+    assert position_of(base, files).sources["files"][0].log == log(-1, 30)
+    position = file_position(31, 30)
+    new = completed(position, source_snapshots(position, base, files, 40, 0))
+    assert len(parts_of(new)) == 1
+    assert position_of(new, files) == file_position(31)
+    # The checkpoint before still needs them, and they go when it does.
+    assert {part.path for part in parts if isinstance(part, FileHandle)} <= {
+        f"shared/{n}" for n in files.entries("shared")
+    }
 
 
 def test_a_checkpoint_without_new_files_writes_nothing(files: FileSystemFiles) -> None:

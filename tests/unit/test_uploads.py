@@ -21,6 +21,9 @@ class _Draft:
     def tasks_without_state(self) -> list[Any]:
         return []
 
+    def kept(self) -> list[Any]:
+        return []
+
 
 @pytest.fixture
 def uploads(tmp_path: Path) -> Uploads:

@@ -255,6 +255,12 @@ RECOVERY_PATH: ConfigOption[str | None] = ConfigOption(
     "Savepoint or checkpoint to start from.",
     aliases=("execution.savepoint.path",),
 )
+TRANSFER_THREADS: ConfigOption[int] = ConfigOption(
+    "state.backend.rocksdb.checkpoint.transfer.thread.num",
+    at_least(1),
+    4,
+    "Files, or output of subtasks, that one executor moves at a time; with any state backend.",
+)
 IGNORE_UNCLAIMED_STATE: ConfigOption[bool] = ConfigOption(
     "execution.state-recovery.ignore-unclaimed-state",
     boolean,
@@ -298,6 +304,7 @@ CHECKPOINT_OPTIONS: Final[tuple[ConfigOption[Any], ...]] = (
     ASYNCHRONOUS,
     ACCEPT_DUPLICATES,
     COMMITTER_TIMEOUT,
+    TRANSFER_THREADS,
     RECOVERY_PATH,
     IGNORE_UNCLAIMED_STATE,
     CLAIM_MODE,

@@ -56,6 +56,8 @@ class CheckpointSettings:
     accept_duplicates: bool
     """Whether a recovery may go back beyond published output."""
     storage: CheckpointStorage
+    transfer_threads: int = options.TRANSFER_THREADS.default
+    """Files, or output of subtasks, that an executor moves at a time."""
 
     def cut_after(self, now: int, due: int | None) -> int | None:
         """After how long an epoch has held a checkpoint up for long enough; None if never.
@@ -125,6 +127,7 @@ def _settings(
         create_subdir=given(options.CREATE_SUBDIR),
         accept_duplicates=given(options.ACCEPT_DUPLICATES),
         storage=storage,
+        transfer_threads=given(options.TRANSFER_THREADS),
     )
 
 

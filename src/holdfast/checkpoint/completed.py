@@ -21,7 +21,7 @@ from holdfast.checkpoint.metadata import (
     encode_metadata,
     handles_of,
 )
-from holdfast.checkpoint.storage import metadata_name
+from holdfast.checkpoint.storage import SHARED, first_user, metadata_name
 from holdfast.errors import CheckpointStorageError, CorruptCheckpointError, RestoreError
 
 if TYPE_CHECKING:
@@ -73,6 +73,12 @@ def checkpoint_ids(files: NamedFiles) -> list[int]:
     """Ids of all checkpoints that left something in storage, complete or not."""
     found = (_DIRECTORY.fullmatch(name) for name in files.entries())
     return sorted(int(match[1]) for match in found if match)
+
+
+def used_ids(files: NamedFiles) -> set[int]:
+    """Ids of checkpoints that were begun, as far as they have left anything in storage."""
+    first = (first_user(f"{SHARED}/{name}") for name in files.entries(SHARED))
+    return {*checkpoint_ids(files), *(found for found in first if found is not None)}
 
 
 def completed_checkpoints(files: NamedFiles) -> list[tuple[int, int]]:

@@ -12,7 +12,9 @@ The coordinator belongs to one thread at a time; whoever shares it holds a lock.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from bisect import insort
+from collections import deque
+from typing import TYPE_CHECKING, Final
 
 from holdfast.checkpoint.failures import FailureCounter, FailureReason
 from holdfast.checkpoint.instructions import (
@@ -40,6 +42,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = ["Coordinator", "CoordinatorPolicy"]
+
+SAVEPOINTS_KNOWN: Final = 16
+"""Savepoints, the newest, of which late acknowledgements are told from uncalled-for ones."""
 
 
 class Coordinator:
@@ -77,7 +82,7 @@ class Coordinator:
         self._last_trigger = now
         self._last_completion: int | None = None
         self._pending: dict[int, PendingCheckpoint] = {}
-        self._savepoints: set[int] = set()
+        self._savepoints: deque[int] = deque(maxlen=SAVEPOINTS_KNOWN)
         # Aborted while their metadata was being written: to be discarded when that has ended.
         self._in_doubt: dict[int, dict[Participant, Payload]] = {}
 
@@ -111,9 +116,9 @@ class Coordinator:
         A driver that was replaced may have completed it meanwhile. Its id is used then, and
         it is kept like any other.
         """
-        if checkpoint_id >= self._next_id:
-            self._next_id = checkpoint_id + 1
-            self._retained.append(checkpoint_id)
+        self._next_id = max(self._next_id, checkpoint_id + 1)
+        if checkpoint_id not in self._retained:
+            insort(self._retained, checkpoint_id)
 
     @property
     def consecutive_failures(self) -> int:
@@ -216,7 +221,7 @@ class Coordinator:
         self._failures.succeeded(checkpoint_id)
         done = Completed(checkpoint_id, now)
         if pending.kind is CheckpointKind.SAVEPOINT:
-            self._savepoints.add(checkpoint_id)
+            self._savepoints.append(checkpoint_id)
             return [done]
         self._retained.append(checkpoint_id)
         return [done, *self._subsume(checkpoint_id, now), *self._retire()]

@@ -18,7 +18,7 @@ from holdfast.checkpoint.storage import (
     is_own,
     metadata_name,
 )
-from holdfast.checkpoint.sweep import delete_checkpoint, sweep
+from holdfast.checkpoint.sweep import delete_checkpoint, files_of, sweep
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
@@ -50,12 +50,10 @@ class JobStorage:
         self._lock = threading.Lock()
         self._shared = SharedFiles()
         self._staged = SharedFiles()
-        self._fences: dict[int, int] = {}
-        """Fences under which complete checkpoints were written that another driver left."""
+        self._complete: dict[int, int] = {}
+        """Checkpoints whose files are all known, with the fence under which each was written."""
         for metadata in completed:
-            self._fences[metadata.checkpoint_id] = metadata.fence
-            self._shared.register(metadata.checkpoint_id, _paths(metadata, SHARED))
-            self._staged.register(metadata.checkpoint_id, _paths(metadata, STAGED))
+            self.adopt(metadata)
 
     @property
     def fence_number(self) -> int:
@@ -81,6 +79,13 @@ class JobStorage:
             self._fence_checked = now
             self._fence.check()
 
+    def adopt(self, metadata: CheckpointMetadata) -> None:
+        """Keep the files of a complete checkpoint that was found in storage."""
+        with self._lock:
+            self._complete[metadata.checkpoint_id] = metadata.fence
+            self._shared.adopt(metadata.checkpoint_id, _paths(metadata, SHARED))
+            self._staged.adopt(metadata.checkpoint_id, _paths(metadata, STAGED))
+
     def build_upon(self, checkpoint_id: int, base: CheckpointMetadata | None) -> None:
         """Keep the files of `base` for a checkpoint that is about to be uploaded."""
         if base is not None:
@@ -90,14 +95,13 @@ class JobStorage:
     def keep_staged(self, metadata: CheckpointMetadata) -> None:
         """Note which staged rows a checkpoint needs that has been completed for good."""
         with self._lock:
-            self._staged.register(metadata.checkpoint_id, _paths(metadata, STAGED))
+            self._staged.adopt(metadata.checkpoint_id, _paths(metadata, STAGED))
 
     def release_staged(self, paths: Iterable[str]) -> None:
         """Remove staged rows, but for those that a checkpoint needs."""
         with self._lock:
             unused = set(paths) - self._staged.in_use
-        for path in unused:
-            self.files.delete(path)
+        self.files.delete_all(unused)
 
     def sweep_staged(self, incarnation: str | None) -> None:
         """Remove what incarnations other than this one have staged and no checkpoint needs."""
@@ -114,18 +118,24 @@ class JobStorage:
                 self.files.delete(path)
 
     def complete(self, metadata: CheckpointMetadata) -> None:
-        """Write the metadata, last of all, and record that; raises as `store_metadata` does.
+        """Write the metadata, last of all, and record that.
+
+        Raises as `store_metadata` and `register` do.
 
         Files that it could have built upon, and does not, go if no other checkpoint uses them.
         """
+        paths = _paths(metadata, SHARED)
+        with self._lock:
+            # Before it is complete: what is missing cannot be restored.
+            self._shared.register(metadata.checkpoint_id, paths)
         store_metadata(self.files, metadata, self._fence)
         record_completed(self.files, metadata)
         with self._lock:
-            unused = self._shared.settle(metadata.checkpoint_id, _paths(metadata, SHARED))
+            unused = self._shared.settle(metadata.checkpoint_id, paths)
+            self._complete[metadata.checkpoint_id] = metadata.fence
         # What cannot be removed now is left for a sweep.
         with suppress(HoldfastError):
-            for path in unused:
-                self.files.delete(path)
+            self.files.delete_all(unused)
 
     def is_gone(self, checkpoint_id: int) -> bool:
         """Whether it is certain that nobody can find a checkpoint complete."""
@@ -144,9 +154,13 @@ class JobStorage:
         """
         self._fence.check()
         with self._lock:
+            written_under = self._complete.pop(checkpoint_id, None)
             unused = self._shared.unregister(checkpoint_id)
             unused |= self._staged.unregister(checkpoint_id)
-            fence = self._fences.pop(checkpoint_id, self._fence.number)
+        if written_under is None:
+            # Nobody knows what was uploaded of it, and nobody else uses that.
+            unused |= files_of(self.files, checkpoint_id)
+        fence = written_under or self._fence.number
         # Before the metadata: a record without a checkpoint means that somebody else deleted it.
         self.files.delete(record_name(fence, checkpoint_id))
         delete_checkpoint(self.files, checkpoint_id, unused)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
@@ -21,7 +20,7 @@ class CheckpointStatus(Enum):
     FAILED = "FAILED"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class SubtaskCheckpoint:
     """One subtask's part in a checkpoint."""
 
@@ -227,14 +226,23 @@ class CheckpointStatisticsKeeper:
                 completed=self._completed,
                 failed=self._failed,
                 restored=self._restored,
-                latest_completed=copy.deepcopy(self._latest_completed),
-                latest_failed=copy.deepcopy(self._latest_failed),
+                latest_completed=_copied(self._latest_completed),
+                latest_failed=_copied(self._latest_failed),
                 latest_restored=self._latest_restored,
                 summary=CheckpointSummary(
                     **{name: tally.spread(self._completed) for name, tally in self._tallies.items()}
                 ),
-                history=tuple(copy.deepcopy(list(self._history))),
+                history=tuple(map(_copy, self._history)),
             )
+
+
+def _copy(one: CheckpointStatistics) -> CheckpointStatistics:
+    # Not the figures of subtasks, which are many and do not change.
+    return replace(one, subtasks=list(one.subtasks))
+
+
+def _copied(one: CheckpointStatistics | None) -> CheckpointStatistics | None:
+    return None if one is None else _copy(one)
 
 
 @dataclass(slots=True)

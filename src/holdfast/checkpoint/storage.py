@@ -1,8 +1,7 @@
 """What checkpoint storage promises, whatever it is made of.
 
     <job directory>/chk-<id>/_metadata       written last: with it the checkpoint is complete
-    <job directory>/chk-<id>/<unique name>   what belongs to one checkpoint
-    <job directory>/shared/<id>-<unique>     what several may use; `id` is the first of them
+    <job directory>/shared/<id>-<unique>     what checkpoints may share; `id` is the first of them
     <job directory>/staged/<incarnation>-... rows that wait to be published, or processed
     <job directory>/taskowned/
     <job directory>/fence/<number>           one per driver that ever wrote here
@@ -49,6 +48,12 @@ _OWN_FILES: Final = {
     COMPLETED: re.compile(r"\d+-\d+"),
 }
 _MIB: Final = 1024 * 1024
+MOST_INLINE: Final = 2 * _MIB
+"""Bytes of state that may travel within the metadata of one checkpoint, and as many of rows.
+
+Each part of it may take its share, so that the metadata stays small with many subtasks.
+"""
+_SHARED_FILE: Final = re.compile(r"shared/(\d+)-[^/]+")
 _ADVICE: Final = {
     errno.ENOSPC: "free some space, or keep fewer checkpoints",
     errno.EDQUOT: "free some space, raise the quota, or keep fewer checkpoints",
@@ -168,11 +173,6 @@ def metadata_name(checkpoint_id: int) -> str:
     return f"{checkpoint_directory(checkpoint_id)}/{METADATA}"
 
 
-def private_name(checkpoint_id: int) -> str:
-    """A name that nobody has used, for a file of one checkpoint."""
-    return f"{checkpoint_directory(checkpoint_id)}/{uuid.uuid4().hex}"
-
-
 def shared_name(checkpoint_id: int) -> str:
     """A name that nobody has used, for a file that later checkpoints may use too."""
     return f"{SHARED}/{checkpoint_id}-{uuid.uuid4().hex}"
@@ -184,6 +184,17 @@ def is_own(directory: str, name: str) -> bool:
     Where the job has no directory of its own, others may have one of that name too.
     """
     return _OWN_FILES[directory].fullmatch(name) is not None
+
+
+def first_user(path: str) -> int | None:
+    """The checkpoint that a shared file was written for; None if it is no shared file.
+
+    Example:
+        >>> first_user("shared/7-0badcafe")
+        7
+    """
+    match = _SHARED_FILE.fullmatch(path)
+    return int(match[1]) if match else None
 
 
 def checked_name(name: str) -> str:

@@ -21,6 +21,7 @@ from holdfast.checkpoint.storage import (
     STAGED,
     TASK_OWNED,
     checkpoint_directory,
+    first_user,
     is_own,
     metadata_name,
 )
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.fence import Fence
     from holdfast.checkpoint.storage import NamedFiles
 
-_SHARED_FILE: Final = re.compile(r"(\d+)-[0-9a-f]+")
 _HALF_WRITTEN: Final = re.compile(r"\.[0-9a-f]{32}")
 """A file that a process which was killed has not given its name yet; see `create_local`."""
 
@@ -55,8 +55,7 @@ def delete_checkpoint(files: NamedFiles, checkpoint_id: int, unused: Iterable[st
     """
     files.delete(metadata_name(checkpoint_id))
     files.delete_tree(checkpoint_directory(checkpoint_id))
-    for path in unused:
-        files.delete(path)
+    files.delete_all(unused)
 
 
 def sweep(files: NamedFiles, *, below: int, fence: Fence, in_use: Collection[str] = ()) -> Swept:
@@ -82,8 +81,7 @@ def sweep(files: NamedFiles, *, below: int, fence: Fence, in_use: Collection[str
     unused = [] if unreadable else _unused_files(files, below, used.union(in_use))
     # Now, and not before it was seen what there is: that may be the next driver's.
     fence.check()
-    for name in [*stale.values(), *unused]:
-        files.delete(name)
+    files.delete_all([*stale.values(), *unused])
     for directory in unfinished:
         files.delete_tree(directory)
     return Swept(tuple(sorted([*stale.values(), *unused, *unfinished])), tuple(unreadable))
@@ -137,5 +135,15 @@ def _references(files: NamedFiles, complete: set[int]) -> tuple[set[str], list[s
 
 def _unused_files(files: NamedFiles, below: int, used: set[str]) -> list[str]:
     """Shared files of checkpoints under `below` that none uses."""
-    found = ((f"{SHARED}/{name}", _SHARED_FILE.fullmatch(name)) for name in files.entries(SHARED))
-    return [path for path, own in found if own and int(own[1]) < below and path not in used]
+    found = (f"{SHARED}/{name}" for name in files.entries(SHARED))
+    return [
+        path
+        for path in found
+        if (first := first_user(path)) is not None and first < below and path not in used
+    ]
+
+
+def files_of(files: NamedFiles, checkpoint_id: int) -> set[str]:
+    """Shared files that were written for a checkpoint, which may not be complete."""
+    found = (f"{SHARED}/{name}" for name in files.entries(SHARED))
+    return {path for path in found if first_user(path) == checkpoint_id}

@@ -3,30 +3,47 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import xxhash
 
 from holdfast.checkpoint.handles import FileHandle, Handle, InlineHandle, inline
 from holdfast.checkpoint.storage import (
+    MOST_INLINE,
     check_cancelled,
     checked_name,
     never,
-    private_name,
     shared_name,
     storage_error,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from holdfast.checkpoint.storage import Cancelled, JobCheckpointFiles
 
+T = TypeVar("T")
+"""What a transfer gives back."""
+
 _SHAREABLE: Final = ".sst"
-_DOWNLOADS: Final = 4
 _VERIFIED_AT_ONCE: Final = 1024 * 1024
+_at_a_time: Final = ContextVar("files_at_a_time", default=1)
 _NONE: Final[dict[str, FileHandle]] = {}
+
+
+@contextmanager
+def files_at_a_time(number: int) -> Iterator[None]:
+    """Let transfers that this thread begins move so many files of a store at a time."""
+    token = _at_a_time.set(max(number, 1))
+    try:
+        yield
+    finally:
+        _at_a_time.reset(token)
 
 
 def upload_snapshot(
@@ -36,12 +53,14 @@ def upload_snapshot(
     *,
     known: Mapping[str, FileHandle] = _NONE,
     inline_below: int = 0,
+    inline_at_most: int = MOST_INLINE,
     incremental: bool = False,
     owner: str = "",
     cancelled: Cancelled = never,
 ) -> tuple[dict[str, Handle], int]:
     """Upload a local snapshot directory; its files by name, and the bytes uploaded.
 
+    Files are shared ones: a later checkpoint uses them too if the store has not changed.
     What a failed upload leaves behind is referred to by nothing, and goes with the
     next sweep.
 
@@ -53,7 +72,8 @@ def upload_snapshot(
             incarnation, by local name. In another lineage a name may stand for other
             bytes.
         inline_below: Files smaller than this travel within the metadata.
-        incremental: Whether files that never change are shared between checkpoints.
+        inline_at_most: Bytes of all those together; the smallest come first.
+        incremental: Whether files that never change are taken from `known`.
         owner: The operator and subtask, for error messages.
         cancelled: Asked between chunks.
 
@@ -64,21 +84,21 @@ def upload_snapshot(
     sizes = _sizes(directory)
     _check_limits(files, sizes, owner or str(directory))
     handles: dict[str, Handle] = {}
-    uploaded = 0
-    for name, size in sizes.items():
-        check_cancelled(cancelled, f"{directory}/{name}")
+    written: dict[str, Callable[[], Handle]] = {}
+    for name, size in sorted(sizes.items(), key=itemgetter(1)):
         shareable = incremental and name.endswith(_SHAREABLE)
         base = known.get(name) if shareable else None
         if base is not None and base.size == size:
             handles[name] = base
-            continue
-        if size == 0 or size < inline_below:
+        elif size == 0 or (size < inline_below and size <= inline_at_most):
             handles[name] = _inline_file(directory / name)
+            inline_at_most -= size
         else:
-            target = shared_name(checkpoint_id) if shareable else private_name(checkpoint_id)
-            handles[name] = files.write_file(directory / name, target, cancelled)
-        uploaded += size
-    return handles, uploaded
+            target = shared_name(checkpoint_id)
+            written[name] = partial(_write_file, directory / name, files, target, cancelled)
+    handles |= zip(written, _all_done(written.values()), strict=True)
+    uploaded = sum(size for name, size in sizes.items() if handles[name] is not known.get(name))
+    return {name: handles[name] for name in sizes}, uploaded
 
 
 def upload_bytes(
@@ -87,7 +107,7 @@ def upload_bytes(
     """Handle of `data`: within the metadata if it is small, else in a file."""
     if not data or len(data) < inline_below:
         return inline(data)
-    return files.write_bytes(private_name(checkpoint_id), data)
+    return files.write_bytes(shared_name(checkpoint_id), data)
 
 
 def download_snapshot(
@@ -110,16 +130,24 @@ def download_snapshot(
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise storage_error("writing the local copy", str(directory), error) from error
-    with ThreadPoolExecutor(_DOWNLOADS, "holdfast-download") as threads:
-        copies = [
-            threads.submit(files.download, handle, directory / checked_name(name), cancelled)
-            for name, handle in handles.items()
-        ]
+    targets = {name: directory / checked_name(name) for name in handles}
+    _all_done(
+        partial(files.download, handle, targets[name], cancelled)
+        for name, handle in handles.items()
+    )
+
+
+def _all_done(calls: Iterable[Callable[[], T]]) -> list[T]:
+    """Results of all calls, of which some run at a time; after an error no more are begun."""
+    threads = _at_a_time.get()
+    if threads == 1:
+        return [call() for call in calls]
+    with ThreadPoolExecutor(threads, "holdfast-file") as pool:
+        futures = [pool.submit(call) for call in calls]
         try:
-            for copy in copies:
-                copy.result()
+            return [future.result() for future in futures]
         except BaseException:
-            threads.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
@@ -165,6 +193,13 @@ def _check_limits(files: JobCheckpointFiles, sizes: Mapping[str, int], owner: st
     for name, size in sizes.items():
         files.limits.check_state(size, f"the state of {owner} in {name!r}")
     files.limits.check_message(sum(sizes.values()), f"the state of {owner}")
+
+
+def _write_file(
+    local: Path, files: JobCheckpointFiles, target: str, cancelled: Cancelled
+) -> Handle:
+    check_cancelled(cancelled, str(local))
+    return files.write_file(local, target, cancelled)
 
 
 def _inline_file(path: Path) -> Handle:

@@ -24,6 +24,7 @@ from holdfast.errors import RestoreError
 from holdfast.runtime.partition import partitioner
 from holdfast.runtime.plan import ChannelRows
 from holdfast.runtime.read_columns import Reader
+from holdfast.state.key_groups import key_groups, subtask_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +39,40 @@ SHORT_SLICE: Final = 0.02
 """Seconds; a slice that takes less makes the next one larger."""
 LONG_SLICE: Final = 0.1
 """Seconds; a slice that takes more makes the next one smaller."""
+
+
+def entries_of(level: LevelPlan) -> dict[tuple[str, int], tuple[Channel, OperatorPlan]]:
+    """Channels into the operators of a level, by uid and by number among those of the operator."""
+    entries: dict[tuple[str, int], tuple[Channel, OperatorPlan]] = {}
+    for channel in level.reads.channels:
+        for place in level.entries.get(channel.id, ()):
+            operator = level.operators[place]
+            number = sum(uid == operator.uid for uid, _ in entries)
+            entries[operator.uid, number] = channel, operator
+    return entries
+
+
+def takers(left: ChannelRows, channel: Channel, operator: OperatorPlan) -> range:
+    """Subtasks that some of the input may be for that was left over."""
+    if not _is_spread_by_key(left, channel, operator):
+        subtask = left.subtask % operator.parallelism
+        return range(subtask, subtask + 1)
+    if left.max_parallelism != operator.max_parallelism:
+        return range(operator.parallelism)
+    groups = key_groups(left.subtask, left.parallelism, left.max_parallelism)
+    first, last = (
+        subtask_of(group, operator.parallelism, operator.max_parallelism)
+        for group in (groups.start, max(groups.start, groups.stop - 1))
+    )
+    return range(first, last + 1)
+
+
+def _is_spread_by_key(left: ChannelRows, channel: Channel, operator: OperatorPlan) -> bool:
+    same = (left.parallelism, left.max_parallelism) == (
+        operator.parallelism,
+        operator.max_parallelism,
+    )
+    return channel.key is not None and not same
 
 
 class InputCut:
@@ -56,12 +91,7 @@ class InputCut:
         self._stop = self._started + _time_left(epoch, clock)
         self._kept: dict[int, RowsInStaging] = {}
         self._size = FIRST_SLICE
-        self._entries: dict[tuple[str, int], tuple[Channel, OperatorPlan]] = {}
-        for channel in level.reads.channels:
-            for place in level.entries.get(channel.id, ()):
-                operator = level.operators[place]
-                number = sum(uid == operator.uid for uid, _ in self._entries)
-                self._entries[operator.uid, number] = channel, operator
+        self._entries = entries_of(level)
 
     def left_before(self) -> Iterator[tuple[Channel, pa.RecordBatch]]:
         """What earlier epochs have left over for this subtask, in order."""
@@ -78,15 +108,9 @@ class InputCut:
         self, left: ChannelRows, channel: Channel, operator: OperatorPlan
     ) -> Iterator[pa.RecordBatch]:
         assert self._epoch.staging is not None
-        same = (left.parallelism, left.max_parallelism) == (
-            operator.parallelism,
-            operator.max_parallelism,
-        )
-        if self._subtask >= operator.parallelism:
+        if self._subtask not in takers(left, channel, operator):
             return
-        by_key = channel.key is not None and not same
-        if not by_key and left.subtask % operator.parallelism != self._subtask:
-            return
+        by_key = _is_spread_by_key(left, channel, operator)
         route = partitioner(channel, self._subtask, f"operator {operator.name!r}")
         reader = Reader(channel.type)
         for rows in self._epoch.staging.get(left.rows):

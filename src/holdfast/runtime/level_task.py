@@ -71,6 +71,7 @@ class LevelTask:
             unique = f"{epoch.incarnation}-{epoch.epoch}-{task.subtask}-{task.attempt_id}"
             self._cut = InputCut(level, epoch, task.subtask, unique, clock)
         self._latest: dict[str, int] = {}
+        self._unchanged: dict[str, str] = {}
         self._placed = 0
         """Rows sent on broadcast channels."""
         self._copiers = {c.id: copier(c.type) for c in level.reads.channels}
@@ -311,13 +312,19 @@ class LevelTask:
         return plan.has_operator_state or (plan.listens and news)
 
     def _seat_idle_stores(self) -> None:
-        """Open every store that is to be snapshot and was not used, whether rows came or not."""
+        """Open every store that was not used and is to be snapshot, whether rows came or not.
+
+        One that a complete checkpoint holds as it is need not be.
+        """
         epoch = self._epoch
         if epoch is None or epoch.checkpoint is None:
             return
         for index, plan in enumerate(self._level.operators):
-            if (plan.uid, self._task.subtask) in epoch.expected:
-                seat = self._seats.get(index)
+            where = (plan.uid, self._task.subtask)
+            seat = self._seats.get(index)
+            if where in epoch.held and (seat is None or seat.state is None):
+                self._unchanged[plan.uid] = epoch.expected[where]
+            elif where in epoch.expected:
                 if seat is None:
                     seat = Seat(plan, self._level, epoch, self._task, self._clock)
                     self._seats[index] = seat
@@ -334,6 +341,7 @@ class LevelTask:
         # First, since the commit may need the room.
         self._delete_snapshots()
         self._seat_idle_stores()
+        ends_in_checkpoint = self._epoch is not None and self._epoch.checkpoint is not None
         stores: dict[str, StoreReport] = {}
         warnings: list[str] = []
         for seat in self._seats.values():
@@ -342,6 +350,8 @@ class LevelTask:
             report = seat.commit()
             if report is not None:
                 stores[seat.plan.uid] = report
+                if ends_in_checkpoint and report.snapshot is None:
+                    self._unchanged[seat.plan.uid] = report.version
         return TaskReport(
             epoch=None if self._epoch is None else self._epoch.epoch,
             level=self._level.index,
@@ -360,6 +370,7 @@ class LevelTask:
                 for seat in self._seats.values()
                 if (keys := seat.key_report()) is not None
             },
+            unchanged=self._unchanged,
             latest=self._latest_times(),
         )
 

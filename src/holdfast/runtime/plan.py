@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.api.graph import ErrorPolicy, Partitioning
     from holdfast.api.sink import StagedRows, Staging
     from holdfast.api.types import StreamType
+    from holdfast.state.directories import KeptSnapshots
     from holdfast.state.machine import ProcessIdentity
 
 
@@ -286,10 +287,19 @@ class EpochPlan:
     local_dir: str | None
     owner: ProcessIdentity
     """The driver, whose death makes the job's local state worthless."""
-    expected: dict[tuple[str, int], str]
-    """Version every store stands at, by uid and subtask; none for a new one."""
+    expected: dict[tuple[str, int], str] = field(default_factory=dict)
+    """Version every store stands at, by uid and subtask; none for a new one.
+
+    This, what is held, the timers that are due and what is left over are many where there are many
+    subtasks: tasks are told their own part, see `runtime/assignments.py`.
+    """
     checkpoint: CheckpointOrder | None = None
     """The checkpoint that the epoch ends in, if it does."""
+    held: frozenset[tuple[str, int]] = frozenset()
+    """Stores that the newest complete checkpoint holds as they are expected, by uid and subtask.
+
+    If the epoch does not change them, its own checkpoint uses the same files.
+    """
     next_checkpoint: int = 1
     """Id of the first checkpoint that will contain the epoch."""
     restored: int | None = None
@@ -298,8 +308,8 @@ class EpochPlan:
     """Checkpoints that were completed since functions were last told."""
     aborted: tuple[int, ...] = ()
     """Checkpoints that were aborted since functions were last told."""
-    kept_snapshots: tuple[int, ...] | None = None
-    """Checkpoints whose local snapshots stay, if others are to be removed."""
+    kept_snapshots: KeptSnapshots | None = None
+    """Local snapshots that stay, if others are to be removed."""
     exactly_once: bool = False
     """Whether the output of sinks waits for a checkpoint."""
     staging: Staging | None = None

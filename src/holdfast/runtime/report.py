@@ -104,5 +104,10 @@ class TaskReport:
     """Input for the next epoch."""
     keys: dict[str, KeyReport] = field(default_factory=dict)
     """By uid; only operators of which keys are known."""
+    unchanged: dict[str, str] = field(default_factory=dict)
+    """Stores that are as the newest complete checkpoint holds them, by uid, with their versions.
+
+    They have no snapshot. One that was not opened is not among `stores`.
+    """
     latest: dict[str, int] = field(default_factory=dict)
     """Latest event time that was given to rows, by the uid of what gave it."""

@@ -336,7 +336,16 @@ class Seat:
                 self._operator_state.flush()
             next_event_timer = self._next_timer(EVENT_TIMERS)
             next_processing_timer = self._next_timer(PROCESSING_TIMERS)
-            statistics, sync_ms = self._commit_store(version, directory, where)
+            start = monotonic()
+            changed = self.state.stage(snapshot=directory is not None)
+            if not changed and self._may_stay:
+                # Nothing was written: the store keeps its version, and needs no snapshot.
+                assert self._expected is not None
+                version, directory = self._expected, None
+                statistics = self._store.leave()
+            else:
+                statistics = self._commit_store(version, directory, where)
+            sync_ms = int((monotonic() - start) * 1000)
             snapshot = None
             if directory is not None:
                 if exported is not None:
@@ -358,19 +367,24 @@ class Seat:
         state = self.open_state()
         return state.timers(name).next_time if state.has_timers(name) else None
 
+    @property
+    def _may_stay(self) -> bool:
+        """Whether the store may be left at its version, if nothing was written to it."""
+        epoch = self._epoch
+        assert epoch is not None
+        where = (self.plan.uid, self._subtask)
+        return where in (epoch.expected if epoch.checkpoint is None else epoch.held)
+
     def _commit_store(
         self, version: str, directory: Path | None, where: dict[str, Any]
-    ) -> tuple[StoreStatistics, int]:
-        assert self.state is not None
+    ) -> StoreStatistics:
         if directory is None:
-            statistics = self.state.commit(version)
-            faults.reach("after-commit", **where)
-            return statistics, 0
-        self._make_snapshot_directory(directory)
-        start = monotonic()
-        statistics = self.state.commit(version, directory / STORE)
+            statistics = self._store.commit(version)
+        else:
+            self._make_snapshot_directory(directory)
+            statistics = self._store.commit(version, directory / STORE)
         faults.reach("after-commit", **where)
-        return statistics, int((monotonic() - start) * 1000)
+        return statistics
 
     def _make_snapshot_directory(self, directory: Path) -> None:
         epoch = self._epoch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from msgspec import UNSET
@@ -16,15 +17,16 @@ from holdfast.checkpoint.metadata import (
     StoreSnapshot,
 )
 from holdfast.checkpoint.statistics import SubtaskCheckpoint
-from holdfast.checkpoint.storage import SHARED
+from holdfast.checkpoint.storage import MOST_INLINE, SHARED
+from holdfast.errors import CheckpointError
 from holdfast.spark.outbox import Outbox, staged_handle
-from holdfast.spark.snapshot_transfer import Upload
+from holdfast.spark.snapshot_transfer import Upload, Uploaded
 from holdfast.state.key_groups import key_groups
 from holdfast.state.key_shapes import KeyShape
 from holdfast.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from holdfast.api.checkpoint_settings import CheckpointSettings
     from holdfast.checkpoint.metadata import SourceSnapshot
@@ -34,13 +36,27 @@ if TYPE_CHECKING:
     from holdfast.spark.epochs import EpochResult, JobIdentity
     from holdfast.spark.query_log import QueryPosition
     from holdfast.spark.savepoint_parts import SavepointPart, SavepointTarget
-    from holdfast.spark.snapshot_transfer import Uploaded
 
 
 def inline_below(settings: CheckpointSettings) -> int:
     """Size below which bytes travel within the metadata."""
     threshold: int = getattr(settings.storage, "file_state_size_threshold", 0)
     return threshold
+
+
+def held_by(base: CheckpointMetadata | None, job: JobIdentity) -> dict[tuple[str, int], str]:
+    """Versions of the stores that a checkpoint of this incarnation holds, by uid and subtask.
+
+    In another one a version may stand for other bytes. For a savepoint nothing is held: it
+    is made out of local snapshots.
+    """
+    if base is None or base.incarnation != job.incarnation:
+        return {}
+    return {
+        (operator.uid, store.subtask): store.version
+        for operator in base.operators
+        for store in operator.subtasks
+    }
 
 
 class CheckpointDraft:
@@ -81,6 +97,7 @@ class CheckpointDraft:
         self.outbox = outbox or Outbox()
         self._savepoint = savepoint
         self._origin = origin
+        self._before = {} if base is None else {one.uid: one for one in base.operators}
         self._channel_rows = result.channel_rows
         self.position = position
         self.base = base
@@ -91,12 +108,21 @@ class CheckpointDraft:
         self.broken: BaseException | None = None
         """What has kept it from being completed, other than a reason to give it up."""
         self._reports: dict[tuple[str, int], StoreReport] = {}
+        self.versions: dict[tuple[str, int], str] = {}
+        """Version of every store, by uid and subtask."""
+        self.unchanged: set[tuple[str, int]] = set()
+        """Stores that are as the base holds them."""
         self._levels: dict[tuple[str, int], int] = {}
         self._missing: dict[tuple[int, int], int] = defaultdict(int)
-        self._uploaded: dict[tuple[str, int], Uploaded] = {}
+        self._uploaded: dict[str, dict[int, Uploaded]] = defaultdict(dict)
+        """By uid and subtask."""
+        self._by_task: dict[tuple[int, int], list[Uploaded]] = defaultdict(list)
         for report in result.reports:
-            for uid, store in report.stores.items():
-                self._reports[uid, report.subtask] = store
+            self._reports |= {(uid, report.subtask): one for uid, one in report.stores.items()}
+            self.unchanged |= {(uid, report.subtask) for uid in report.unchanged}
+            versions = {uid: store.version for uid, store in report.stores.items()}
+            for uid, version in (versions | report.unchanged).items():
+                self.versions[uid, report.subtask] = version
                 self._levels[uid, report.subtask] = report.level
                 self._missing[report.level, report.subtask] += 1
 
@@ -123,15 +149,17 @@ class CheckpointDraft:
     def savepoint_parts(self) -> dict[tuple[str, int], SavepointPart]:
         """What was written of its savepoint, by uid and subtask."""
         return {
-            where: done.savepoint
-            for where, done in self._uploaded.items()
+            (uid, subtask): done.savepoint
+            for uid, stores in self._uploaded.items()
+            for subtask, done in stores.items()
             if done.savepoint is not None
         }
 
     def figures(self, store: Uploaded, now: int) -> SubtaskCheckpoint:
         """What is shown of a store that was uploaded."""
         upload = store.upload
-        snapshot = self._reports[upload.uid, upload.subtask].snapshot
+        report = self._reports.get((upload.uid, upload.subtask))
+        snapshot = None if report is None else report.snapshot
         return SubtaskCheckpoint(
             uid=upload.uid,
             subtask=upload.subtask,
@@ -148,31 +176,54 @@ class CheckpointDraft:
         Args:
             inherited: Stores that build upon the files of the base.
         """
-        known = self._known_files()
-        for (uid, subtask), directory in self.local_copies.items():
-            yield Upload(
-                checkpoint_id=self._order.id,
-                level=self._levels[uid, subtask],
-                uid=uid,
-                subtask=subtask,
-                directory=directory,
-                incremental=self._settings.incremental,
-                inline_below=self.inline_below,
-                known=known.get((uid, subtask), {}) if (uid, subtask) in inherited else {},
-                keep=self._settings.local_backup,
-                savepoint=self._savepoint,
+        held = self._held()
+        for where, directory in self.local_copies.items():
+            files = held[where].files if where in inherited and where in held else {}
+            yield replace(
+                self._upload(*where, directory),
+                known={
+                    name: handle
+                    for name, handle in files.items()
+                    if isinstance(handle, FileHandle) and handle.path.startswith(f"{SHARED}/")
+                },
             )
 
-    def _known_files(self) -> dict[tuple[str, int], dict[str, FileHandle]]:
-        if self.base is None:
-            return {}
+    def kept(self) -> Iterator[Uploaded]:
+        """Stores that are as the base holds them: with its files, and nothing to upload.
+
+        Raises:
+            CheckpointError: The base does not hold one of them so.
+        """
+        held = self._held()
+        for where in self.unchanged:
+            store, version = held.get(where), self.versions[where]
+            if store is None or store.version != version:
+                found = "not there" if store is None else f"at version {store.version!r}"
+                raise CheckpointError(
+                    f"operator {where[0]!r}, subtask {where[1]}: the store has not changed since "
+                    f"version {version!r}, but in the checkpoint before it is {found}"
+                )
+            yield Uploaded(self._upload(*where, ""), store.files, store.operator_state, 0, 0)
+
+    def _upload(self, uid: str, subtask: int, directory: str) -> Upload:
+        return Upload(
+            checkpoint_id=self._order.id,
+            level=self._levels[uid, subtask],
+            uid=uid,
+            subtask=subtask,
+            directory=directory,
+            incremental=self._settings.incremental,
+            inline_below=self.inline_below,
+            inline_at_most=MOST_INLINE // len(self.versions),
+            keep=self._settings.local_backup,
+            savepoint=self._savepoint,
+        )
+
+    def _held(self) -> dict[tuple[str, int], StoreSnapshot]:
+        """What the base holds, by uid and subtask."""
         return {
-            (operator.uid, store.subtask): {
-                name: handle
-                for name, handle in store.files.items()
-                if isinstance(handle, FileHandle) and handle.path.startswith(f"{SHARED}/")
-            }
-            for operator in self.base.operators
+            (operator.uid, store.subtask): store
+            for operator in ([] if self.base is None else self.base.operators)
             for store in operator.subtasks
         }
 
@@ -183,16 +234,11 @@ class CheckpointDraft:
     def arrived(self, done: Uploaded) -> list[Uploaded] | None:
         """Note an upload; all of its task's, once they are complete."""
         upload = done.upload
-        self._uploaded[upload.uid, upload.subtask] = done
+        self._uploaded[upload.uid][upload.subtask] = done
         task = (upload.level, upload.subtask)
+        self._by_task[task].append(done)
         self._missing[task] -= 1
-        if self._missing[task]:
-            return None
-        return [
-            other
-            for other in self._uploaded.values()
-            if (other.upload.level, other.upload.subtask) == task
-        ]
+        return None if self._missing[task] else self._by_task[task]
 
     def metadata(
         self, sources: list[SourceSnapshot], fence: int, completed_ms: int
@@ -235,28 +281,26 @@ class CheckpointDraft:
         )
 
     def _operator(self, operator: OperatorPlan) -> OperatorSnapshot | None:
-        stores = {
-            subtask: done for (uid, subtask), done in self._uploaded.items() if uid == operator.uid
-        }
+        stores = self._uploaded.get(operator.uid)
         if not stores:
             return None
         states: dict[str, dict[str, object]] = {}
-        key: KeyShape | None = None
+        keys: list[str | None] = []
+        before = self._before.get(operator.uid)
+        if before is not None and any((operator.uid, one) in self.unchanged for one in stores):
+            states, keys = {state["name"]: state for state in before.states}, [before.key]
         for subtask in sorted(stores):
-            snapshot = self._reports[operator.uid, subtask].snapshot
-            assert snapshot is not None
-            states.update({state["name"]: state for state in snapshot.states})
-            if snapshot.key is not None:
-                shape = KeyShape(snapshot.key)
-                key = shape if key is None else key.joined(shape)
-                assert key is not None, "tasks whose keys differ end no epoch"
+            report = self._reports.get((operator.uid, subtask))
+            if report is not None and report.snapshot is not None:
+                states.update({state["name"]: state for state in report.snapshot.states})
+                keys.append(report.snapshot.key)
         return OperatorSnapshot(
             uid=operator.uid,
             name=operator.name,
             parallelism=operator.parallelism,
             max_parallelism=operator.max_parallelism,
             states=list(states.values()),
-            key=None if key is None else key.name,
+            key=_joined(keys),
             subtasks=[
                 self._store(operator, subtask, stores[subtask]) for subtask in sorted(stores)
             ],
@@ -268,10 +312,19 @@ class CheckpointDraft:
         return StoreSnapshot(
             subtask=subtask,
             backend=backend.name,  # type: ignore[arg-type]
-            version=self._reports[operator.uid, subtask].version,
+            version=self.versions[operator.uid, subtask],
             key_groups=None if operator.key is None else (groups.start, groups.stop - 1),
             files=done.files,
             full_size=sum(handle.size for handle in done.files.values()),
             uploaded_size=done.uploaded_size,
             operator_state=done.operator_state,
         )
+
+
+def _joined(names: Iterable[str | None]) -> str | None:
+    """Name of the shape that keys of all these shapes have; None if there are no keys."""
+    joined: KeyShape | None = None
+    for shape in (KeyShape(name) for name in names if name is not None):
+        joined = shape if joined is None else joined.joined(shape)
+        assert joined is not None, "tasks whose keys differ end no epoch"
+    return None if joined is None else joined.name

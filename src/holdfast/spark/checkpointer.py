@@ -19,7 +19,7 @@ from holdfast.checkpoint.statistics import CheckpointStatisticsKeeper
 from holdfast.clock import SystemClock, monotonic
 from holdfast.errors import CheckpointError
 from holdfast.runtime.plan import CheckpointOrder
-from holdfast.spark.checkpoint_draft import CheckpointDraft
+from holdfast.spark.checkpoint_draft import CheckpointDraft, held_by
 from holdfast.spark.completion import Completion
 from holdfast.spark.epochs import EpochOrder
 from holdfast.spark.notices import Notices
@@ -102,7 +102,6 @@ class Checkpointer:
         self._plan = plan
         self._settings = settings
         self._storage = JobStorage(files, fence, completed)
-        self._calls = calls
         self._uploads = Uploads(plan, calls, files)
         self._on_failure = on_failure
         self._publication = publication
@@ -174,6 +173,8 @@ class Checkpointer:
             leaves: Which of Spark's sources are whose.
             origin: Names the snapshot that the job's first checkpoint began from.
         """
+        if base is not None:
+            self._storage.adopt(base)
         self._standing.begin(Footing(job, base, inherited, query_dir, leaves, origin))
 
     def claim(self, snapshot: ClaimedSnapshot) -> None:
@@ -218,6 +219,9 @@ class Checkpointer:
                 kind = self._savepoints.kind
             begun = [] if plain else coordinator.trigger(start, self._plan.tasks, kind=kind)
             checkpoint = self._begun(begun, savepoint)
+            footing = standing.footing
+            assert footing is not None, "an incarnation has begun"
+            base = footing.base
         # Nothing is left over where a savepoint is taken.
         cut = None if idle or savepoint is not None else self._settings.cut_after(now, due)
         completed, aborted = self._notices.take()
@@ -231,6 +235,8 @@ class Checkpointer:
             cut_within_ms=cut or 0,
             least_work_ms=max(LEAST_WORK_MS, (self._settings.interval_ms or 0) // 4),
             kept_snapshots=standing.local_snapshots.order(),
+            held={} if savepoint or not checkpoint else held_by(base, footing.job),
+            staging=self._publication.staging(),
         )
 
     def _begun(
@@ -259,8 +265,7 @@ class Checkpointer:
             # It was given up while the epoch ran, with the incarnation that the epoch belongs to.
             return
         self._epoch_ms = result.statistics.duration_ms
-        for report in result.reports:
-            self._calls.learn(report.subtask, report.executor)
+        self._uploads.learn(result.reports)
         self._standing.epoch_taken(result.channel_rows, contained=checkpoint is not None)
         if checkpoint is None:
             return

@@ -235,6 +235,7 @@ class Checkpointing:
             self._restorer.accepts_duplicates = settings is not None and settings.accept_duplicates
         if settings is None:
             return
+        calls.threads = settings.transfer_threads
         if self.exactly_once:
             _warn_of_repetition(plan)
         restorer = self._restorer

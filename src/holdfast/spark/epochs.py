@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from pyspark.sql import DataFrame
 
 from holdfast.clock import Moment, SystemClock
 from holdfast.errors import JobExecutionError, StoreVersionError
+from holdfast.runtime.assignments import assign
 from holdfast.runtime.plan import EpochPlan
 from holdfast.runtime.wire import wire_schema
 from holdfast.spark.key_agreement import KeyAgreement
@@ -24,6 +26,8 @@ from holdfast.spark.types import refuse_collated_keys, spark_schema
 from holdfast.state.machine import ProcessIdentity
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import SparkSession
 
     from holdfast.api.sink import Staging
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     from holdfast.spark.compiler import JobPlan, SourcePlan
     from holdfast.spark.pinning import Pinning
     from holdfast.spark.statistics import EpochStatistics, StatisticsKeeper
+    from holdfast.state.directories import KeptSnapshots
 
 
 @dataclass(frozen=True)
@@ -97,8 +102,12 @@ class EpochOrder:
     """Whether the job has no more input, so that time comes to its end."""
     drains: bool = False
     """Whether event time alone comes to its end."""
-    kept_snapshots: tuple[int, ...] | None = None
-    """Checkpoints whose local snapshots stay, if others are to be removed."""
+    kept_snapshots: KeptSnapshots | None = None
+    """Local snapshots that stay, if others are to be removed."""
+    held: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    """Versions of stores that the newest complete checkpoint holds, by uid and subtask."""
+    staging: Staging | None = None
+    """Where rows are kept that wait; where all epochs keep them, if None."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +178,7 @@ class EpochRunner:
             and time_readable(frame, source.time_column)
         ):
             return routed(frame, source.channels, wire, source.time_column)
-        function = LevelFunction(self._source_levels[source.uid], None, self._reports)
+        function = LevelFunction(self._source_levels[source.uid], self._reports)
         return frame.mapInArrow(function, spark_schema(wire_schema(wire)))
 
     def _no_rows(self) -> DataFrame:
@@ -179,13 +188,15 @@ class EpochRunner:
     def rows(self, batch: DataFrame, order: EpochOrder | None = None) -> DataFrame:
         """The plan of the next epoch over `batch`; it may run once only."""
         order = order or EpochOrder()
+        time = None if order.idle else self._time.of_epoch(order, Moment.of(self._clock))
+        due: frozenset[tuple[str, int]] = frozenset() if time is None else time.due
+        left_over = () if order.idle else self.channel_rows
         epoch = EpochPlan(
             job_id=self._job.job_id,
             incarnation=self._job.incarnation,
             epoch=self.epoch + 1,
             local_dir=self._job.local_dir,
             owner=self._owner,
-            expected=self._expected,
             checkpoint=order.checkpoint,
             next_checkpoint=order.next_checkpoint,
             restored=self._restored,
@@ -193,21 +204,21 @@ class EpochRunner:
             aborted=order.aborted,
             kept_snapshots=order.kept_snapshots,
             exactly_once=self._delivery.exactly_once,
-            staging=self._delivery.staging if self._stages(order) else None,
-            channel_rows=() if order.idle else self.channel_rows,
+            staging=(order.staging or self._delivery.staging) if self._stages(order) else None,
             cut_at=order.cut_at,
             cut_within_ms=order.cut_within_ms,
             least_work_ms=order.least_work_ms,
-            time=None if order.idle else self._time.of_epoch(order, Moment.of(self._clock)),
+            time=time and replace(time, due=frozenset()),
             tables={} if order.idle else self._tables.copies(self._clock.monotonic_ms()),
             key_shapes=self._keys.shapes,
         )
         rows = batch
-        for number, level in enumerate(self._levels):
-            function = LevelFunction(level, epoch, self._reports)
-            spread = self._pinning.spread(rows, self._plan.level_parallelism[number])
-            wire = self._plan.levels[number].reads
-            spread = in_order(spread, self._plan.sorted_by[number], wire)
+        for number, level in enumerate(self._plan.levels):
+            tasks = self._plan.level_parallelism[number]
+            told = assign(level, tasks, self._expected, order.held, due, left_over)
+            function = LevelFunction(self._levels[number], self._reports, epoch, told)
+            spread = self._pinning.spread(rows, tasks)
+            spread = in_order(spread, self._plan.sorted_by[number], level.reads)
             rows = spread.mapInArrow(function, self._schemas[number])
         return rows
 
@@ -281,8 +292,12 @@ class EpochRunner:
 
         Refuse an epoch that some subtask ran never or twice, or with keys of another type.
         """
+        by_level: dict[int, list[TaskReport]] = defaultdict(list)
+        for report in reports:
+            if report.epoch == self.epoch:
+                by_level[report.level].append(report)
         for level, tasks in zip(self._plan.levels, self._plan.level_parallelism, strict=True):
-            acks = [r for r in reports if r.level == level.index and r.epoch == self.epoch]
+            acks = by_level[level.index]
             seen = sorted(report.subtask for report in acks)
             if seen != list(range(tasks)):
                 raise self._broken(level.index, seen, tasks)
@@ -295,7 +310,7 @@ class EpochRunner:
             self._warned.update(report.warnings)
 
     def _broken(self, level: int, seen: list[int], tasks: int) -> Exception:
-        twice = sorted({s for s in seen if seen.count(s) > 1})
+        twice = sorted(subtask for subtask, times in Counter(seen).items() if times > 1)
         never = sorted(set(range(tasks)) - set(seen))
         kind = StoreVersionError if twice else JobExecutionError
         return kind(

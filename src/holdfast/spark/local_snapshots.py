@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from holdfast.state.directories import KeptSnapshots
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 
 class LocalSnapshots:
@@ -15,7 +17,8 @@ class LocalSnapshots:
     Tasks leave a snapshot behind in every epoch that carries a checkpoint. An upload takes
     its own away. All others, those of checkpoints that failed before they were uploaded, and
     backups that are no longer the newest, go with the next epoch: every executor that has
-    some takes part in it. Serves any thread.
+    some takes part in it. A store that has not changed has none in the newest checkpoint;
+    its backup is that of an older one. Serves any thread.
 
     Args:
         keep: Whether those of the newest complete checkpoint stay as a backup.
@@ -25,35 +28,48 @@ class LocalSnapshots:
         self._keep = keep
         self._lock = threading.Lock()
         self._under_way: set[int] = set()
-        self._newest: tuple[int, ...] = ()
-        self._copies: dict[tuple[str, int], str] = {}
+        self._copies: dict[tuple[str, int], tuple[int, str]] = {}
+        """Checkpoint and directory, by uid and subtask."""
         self._some_go = False
 
     @property
     def copies(self) -> dict[tuple[str, int], str]:
         """Those of the newest complete checkpoint, by uid and subtask; none if none are kept."""
         with self._lock:
-            return dict(self._copies)
+            return {where: directory for where, (_, directory) in self._copies.items()}
 
     def begun(self, checkpoint_id: int) -> None:
         """A checkpoint is under way; its snapshots are wanted until it has ended."""
         with self._lock:
             self._under_way.add(checkpoint_id)
 
-    def completed(self, checkpoint_id: int, copies: Mapping[tuple[str, int], str]) -> None:
-        """A checkpoint is complete; if it can be restored from, it has these snapshots."""
+    def completed(
+        self,
+        checkpoint_id: int,
+        copies: Mapping[tuple[str, int], str],
+        unchanged: Collection[tuple[str, int]] = (),
+    ) -> None:
+        """A checkpoint is complete.
+
+        Args:
+            checkpoint_id: The checkpoint.
+            copies: Its local snapshots, by uid and subtask; none if it cannot be restored from.
+            unchanged: Stores that are as the checkpoint before holds them.
+        """
         with self._lock:
             self._end(checkpoint_id)
-            if self._keep and copies:
-                self._newest, self._copies = (checkpoint_id,), dict(copies)
+            if self._keep and (copies or unchanged):
+                kept = {where: self._copies[where] for where in unchanged if where in self._copies}
+                new = {where: (checkpoint_id, directory) for where, directory in copies.items()}
+                self._copies = kept | new
 
     def aborted(self, checkpoint_id: int) -> None:
         """A checkpoint has failed."""
         with self._lock:
             self._end(checkpoint_id)
 
-    def order(self) -> tuple[int, ...] | None:
-        """Checkpoints whose snapshots stay, for the next epoch; None if none have to go.
+    def order(self) -> KeptSnapshots | None:
+        """Those that stay, for the next epoch; None if none have to go.
 
         If that epoch fails, another incarnation begins, which clears all that there is.
         """
@@ -61,7 +77,8 @@ class LocalSnapshots:
             if not self._some_go:
                 return None
             self._some_go = False
-            return tuple(sorted(self._under_way.union(self._newest)))
+            complete = {checkpoint for checkpoint, _ in self._copies.values()}
+            return KeptSnapshots(tuple(sorted(self._under_way)), tuple(sorted(complete)))
 
     def _end(self, checkpoint_id: int) -> None:
         self._under_way.discard(checkpoint_id)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from holdfast.api.checkpoint_options import TRANSFER_THREADS
+from holdfast.checkpoint.transfer import files_at_a_time
+from holdfast.spark.serialization import dump_function
 from holdfast.spark.threads import in_threads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -20,22 +24,23 @@ T = TypeVar("T")
 R = TypeVar("R")
 """What a call gives back."""
 
-LOCAL_THREADS = 2
-"""Calls at a time where everything is on this machine."""
-
 
 class PinnedCalls:
     """Calls functions on the executors that hold the state of subtasks.
 
     Where the driver's machine holds all state, they run in threads of the driver, and
-    take no slot from the epochs. Elsewhere they are tasks, one per executor at a time.
+    take no slot from the epochs. Elsewhere an executor makes all its calls in one task, in
+    threads of it; it is known for every subtask that has run where that was, and one that
+    has not has a task of its own.
     """
 
     def __init__(self, spark: SparkSession, pinning: Pinning) -> None:
         """Calls along the anchors of `pinning`."""
         self._spark = spark
         self._pinning = pinning
-        self._homes: dict[int, str] = {}
+        self._homes: dict[tuple[int, int], str] = {}
+        self.threads = TRANSFER_THREADS.default
+        """Calls at a time on one executor; if they are fewer, files at a time."""
 
     @property
     def local(self) -> bool:
@@ -47,9 +52,9 @@ class PinnedCalls:
         if not self.local:
             self._spark.sparkContext.cancelJobGroup(group)
 
-    def learn(self, subtask: int, executor: str) -> None:
-        """Note which executor a subtask runs on."""
-        self._homes[subtask] = executor
+    def learn(self, tasks: int, subtask: int, executor: str) -> None:
+        """Note which executor a subtask runs on, in a level of so many tasks."""
+        self._homes[tasks, subtask] = executor
 
     def map(
         self,
@@ -60,45 +65,61 @@ class PinnedCalls:
         """Results of `function` for all items, as they come, in any order.
 
         Args:
-            function: Called once for every item; must be picklable.
+            function: Called once for every item, from several threads; must be picklable.
             items: Subtask, number of tasks of its level, and the argument.
             group: Spark's job group, by which the calls can be cancelled.
         """
         if self.local:
-            arguments = [item for _, _, item in items]
-            yield from in_threads(function, arguments, LOCAL_THREADS, "holdfast-transfer")
+            yield from _in_threads(function, [item for _, _, item in items], self.threads)
             return
         context = self._spark.sparkContext
         context.setJobGroup(group, group, interruptOnCancel=True)
-        for tasks, wave in self._waves(items):
-            by_subtask: dict[int, list[T]] = defaultdict(list)
-            for subtask, item in wave:
-                by_subtask[subtask].append(item)
+        for tasks, places in self._places(items).items():
+            # Every task gets all of them, and unpickles its own.
+            pickled = {
+                subtask: dump_function(mine, f"what subtask {subtask} is to do for {group}")
+                for subtask, mine in places.items()
+            }
+            call = partial(_call_for_rows, function, pickled, self.threads)
             anchor = self._pinning.anchor_of(tasks)
-            call = partial(_call_for_rows, function, dict(by_subtask))
-            yield from context.runJob(anchor.rdd, call, sorted(by_subtask))
+            yield from context.runJob(anchor.rdd, call, sorted(pickled))
 
-    def _waves(
-        self, items: Sequence[tuple[int, int, T]]
-    ) -> Iterator[tuple[int, list[tuple[int, T]]]]:
-        """Items in groups of which no two subtasks share an executor."""
-        left = list(items)
-        while left:
-            tasks = left[0][1]
-            taken: dict[str, int] = {}
-            wave, rest = [], []
-            for subtask, number, item in left:
-                home = self._homes.get(subtask, str(subtask))
-                if number == tasks and taken.setdefault(home, subtask) == subtask:
-                    wave.append((subtask, item))
-                else:
-                    rest.append((subtask, number, item))
-            yield tasks, wave
-            left = rest
+    def _places(self, items: Iterable[tuple[int, int, T]]) -> dict[int, dict[int, list[T]]]:
+        """Items by the task that makes their calls: by number of tasks, and by subtask.
+
+        One subtask stands for all that share its executor.
+        """
+        places: dict[int, dict[int, list[T]]] = defaultdict(lambda: defaultdict(list))
+        speakers: dict[str, tuple[int, int]] = {}
+        for subtask, tasks, item in items:
+            place = (tasks, subtask)
+            if place in self._homes:
+                place = speakers.setdefault(self._homes[place], place)
+            places[place[0]][place[1]].append(item)
+        return places
 
 
 def _call_for_rows(
-    function: Callable[[T], R], items: dict[int, list[T]], anchors: Iterable[Any]
+    function: Callable[[T], R],
+    pickled: Mapping[int, bytes],
+    threads: int,
+    anchors: Iterable[Any],
 ) -> list[R]:
     """What a task does: the calls for those subtasks whose anchors it holds."""
-    return [function(item) for anchor in anchors for item in items.get(anchor[0], ())]
+    items: list[T] = []
+    for anchor in anchors:
+        if anchor[0] in pickled:
+            items += pickle.loads(pickled[anchor[0]])
+    return list(_in_threads(function, items, threads))
+
+
+def _in_threads(function: Callable[[T], R], items: Sequence[T], threads: int) -> Iterator[R]:
+    if not items:
+        return
+    calls = min(len(items), threads)
+
+    def call(item: T) -> R:
+        with files_at_a_time(threads // calls):
+            return function(item)
+
+    yield from in_threads(call, items, calls, "holdfast-transfer")

@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections import Counter
+from collections import Counter, deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from holdfast import faults
 from holdfast.api.checkpoint_options import COMMITTER_TIMEOUT
+from holdfast.checkpoint.handles import InlineHandle
 from holdfast.checkpoint.staging import FileStaging
+from holdfast.checkpoint.storage import MOST_INLINE
 from holdfast.errors import CheckpointError, CorruptCheckpointError, SinkError
 from holdfast.spark.epochs import Delivery
 from holdfast.spark.opened_notes import OpenedNotes
@@ -30,6 +32,12 @@ if TYPE_CHECKING:
     from holdfast.spark.publisher import Publisher
 
 logger = logging.getLogger("holdfast")
+
+PUBLISHED_KNOWN: Final = 100
+"""Checkpoints, the newest, that are not published again by the driver that has done so.
+
+Any other is, which changes nothing: publishing can be repeated.
+"""
 
 
 class _CleanUps:
@@ -103,7 +111,7 @@ class Publication:
         self.exactly_once = exactly_once
         self._patience = patience or Patience()
         self._closed = False
-        self._published: set[int] = set()
+        self._published: deque[int] = deque(maxlen=PUBLISHED_KNOWN)
         self._lineage = uuid.uuid4().hex
         self._tidied: str | None = None
         self._job: JobIdentity | None = None
@@ -111,6 +119,8 @@ class Publication:
         """Whether the last publication has not come to its end."""
         self._notes = OpenedNotes(files, publisher.quiet)
         self.outbox = Outbox(self._lineage, self._notes)
+        self._inline: dict[int, int] = {}
+        """Bytes of rows that wait within their handles, by epoch."""
 
     @property
     def owes(self) -> bool:
@@ -125,10 +135,13 @@ class Publication:
     @property
     def delivery(self) -> Delivery:
         """What the tasks of every epoch are told."""
-        return Delivery(
-            self.exactly_once and self._publisher.has_sinks,
-            FileStaging(self._files, self._inline_below),
-        )
+        return Delivery(self.exactly_once and self._publisher.has_sinks, self.staging())
+
+    def staging(self) -> FileStaging:
+        """Where the next epoch keeps rows; in its metadata, as long as there is room for all."""
+        room = max(MOST_INLINE - sum(list(self._inline.values())), 0)
+        share = room // max(self._publisher.most_staged, 1)
+        return FileStaging(self._files, min(self._inline_below, share))
 
     def begin(self, job: JobIdentity) -> None:
         """Another incarnation begins; what the one before has staged is its own.
@@ -139,6 +152,7 @@ class Publication:
         _CLEAN_UPS.check(job.job_id)
         self._job = job
         self.outbox = Outbox(self._lineage, self._notes)
+        self._inline = {}
 
     def inherit(self, completed: Iterable[CheckpointMetadata]) -> None:
         """Drivers before have completed these checkpoints, and may have published them."""
@@ -148,6 +162,7 @@ class Publication:
         """An epoch has ended well: its output waits, or goes out at once."""
         epoch = result.statistics.epoch
         if self.exactly_once:
+            self._inline[epoch] = _inline_bytes(result.reports)
             self.outbox.add(epoch, result.reports)
         else:
             self._release(epoch, result.reports)
@@ -178,6 +193,8 @@ class Publication:
         self._settle_notes(metadata)
         self._publish(metadata, self._files, recovered=False)
         outbox.published(metadata.epoch)
+        for epoch in [epoch for epoch in list(self._inline) if epoch <= metadata.epoch]:
+            del self._inline[epoch]
         self._tidy(metadata, storage)
 
     def recover(self, metadata: CheckpointMetadata, files: JobCheckpointFiles) -> None:
@@ -210,7 +227,7 @@ class Publication:
             recovered=recovered,
         )
         self._failed = False
-        self._published.add(metadata.checkpoint_id)
+        self._published.append(metadata.checkpoint_id)
 
     def _commit(
         self,
@@ -326,3 +343,9 @@ class Publication:
         self._closed = True
         if ended and self._job is not None and not self.owes:
             self._clean_up(self._job.job_id, None)
+            self._publisher.clean_up(self._job.job_id, None)
+
+
+def _inline_bytes(reports: Iterable[TaskReport]) -> int:
+    staged = (one.rows for report in reports for one in report.prepared)
+    return sum(rows.size for rows in staged if rows and isinstance(rows.handle, InlineHandle))

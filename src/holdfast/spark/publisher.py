@@ -95,6 +95,14 @@ class Publisher:
         return bool(self._sinks)
 
     @property
+    def most_staged(self) -> int:
+        """Pieces of rows that the tasks of one epoch may keep: output, and input left over."""
+        return sum(
+            tasks * (len(level.operators) + len(level.reads.channels))
+            for level, tasks in zip(self._plan.levels, self._plan.level_parallelism, strict=True)
+        )
+
+    @property
     def notes_opened(self) -> bool:
         """Whether writers note what they have opened."""
         return len(self.quiet) < len(self._sinks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from holdfast.api.backends import StateBackend
-    from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorSnapshot
+    from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorSnapshot, StoreSnapshot
     from holdfast.checkpoint.storage import JobCheckpointFiles
     from holdfast.runtime.plan import OperatorPlan
     from holdfast.spark.compiler import JobPlan
@@ -71,18 +72,15 @@ def _operator_restores(
     stores = {store.subtask: store for store in snapshot.subtasks}
     kind = next((store.backend for store in snapshot.subtasks), CANONICAL)
     same = snapshot.parallelism == operator.parallelism
+    # Ranges of key groups do not overlap, so both ends of them are in order.
+    keyed = sorted((one for one in stores.values() if one.key_groups), key=_key_groups)
+    firsts, lasts = ([_key_groups(one)[end] for one in keyed] for end in (0, 1))
     for subtask in range(operator.parallelism):
         groups = key_groups(subtask, operator.parallelism, operator.max_parallelism)
         if same:
             chosen = [stores[subtask]] if subtask in stores else []
         else:
-            chosen = [
-                store
-                for store in stores.values()
-                if store.key_groups is not None
-                and store.key_groups[0] < groups.stop
-                and groups.start <= store.key_groups[1]
-            ]
+            chosen = keyed[bisect_left(lasts, groups.start) : bisect_left(firsts, groups.stop)]
         if not chosen and shares[subtask] is None:
             continue
         yield Restore(
@@ -107,6 +105,11 @@ def _operator_restores(
             key_groups=groups,
             operator_state=shares[subtask],
         )
+
+
+def _key_groups(store: StoreSnapshot) -> tuple[int, int]:
+    assert store.key_groups is not None
+    return store.key_groups
 
 
 def _operator_state(

@@ -14,6 +14,7 @@ from holdfast.checkpoint.completed import (
     completed_checkpoints,
     load,
     lost_reason,
+    used_ids,
     verify_handles,
 )
 from holdfast.checkpoint.endings import check_not_stopped
@@ -114,7 +115,7 @@ class Restorer:
     def next_id(self) -> int:
         """The lowest checkpoint id that was never used."""
         recorded = (checkpoint_id for _, checkpoint_id in recorded_checkpoints(self._files))
-        used = [*checkpoint_ids(self._files), *recorded, *self._ids_at_pointer()]
+        used = [*used_ids(self._files), *recorded, *self._ids_at_pointer()]
         return max(used, default=0) + 1
 
     def max_parallelism(self) -> dict[str, int]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast import faults
-from holdfast.checkpoint.storage import never
+from holdfast.checkpoint.storage import MOST_INLINE, never
 from holdfast.checkpoint.transfer import (
     difference,
     download_snapshot,
@@ -57,6 +57,9 @@ class Upload:
     directory: str
     incremental: bool
     inline_below: int
+    """Size below which a file travels within the metadata."""
+    inline_at_most: int = MOST_INLINE
+    """Bytes of all its files that may."""
     known: dict[str, FileHandle] = field(default_factory=dict)
     """Files that storage has from the checkpoint before, by local name."""
     keep: bool = False
@@ -101,28 +104,34 @@ def _upload(upload: Upload, files: JobCheckpointFiles, cancelled: Cancelled) -> 
     where = {"uid": upload.uid, "subtask": upload.subtask, "checkpoint": upload.checkpoint_id}
     faults.reach("before-upload", **where)
     directory = Path(upload.directory)
+    state, room = _operator_state(upload), upload.inline_at_most
+    is_inline = state is not None and len(state) < upload.inline_below and len(state) <= room
     handles, size = upload_snapshot(
         directory / STORE,
         files,
         upload.checkpoint_id,
         known=upload.known,
         inline_below=upload.inline_below,
+        inline_at_most=room - len(state) if state and is_inline else room,
         incremental=upload.incremental,
         owner=f"operator {upload.uid!r}, subtask {upload.subtask}",
         cancelled=cancelled,
     )
     faults.reach("during-upload", **where)
     operator_state: Handle | None = None
-    if (directory / OPERATOR_STATE).exists():
-        data = (directory / OPERATOR_STATE).read_bytes()
-        operator_state = upload_bytes(
-            data, files, upload.checkpoint_id, inline_below=upload.inline_below
-        )
-        size += len(data)
+    if state is not None:
+        inline_below = upload.inline_below if is_inline else 0
+        operator_state = upload_bytes(state, files, upload.checkpoint_id, inline_below=inline_below)
+        size += len(state)
     faults.reach("after-upload", **where)
     part = None if target is None else _added_part(upload, target, cancelled)
     duration = int((monotonic() - start) * 1000)
     return Uploaded(upload, handles, operator_state, size, duration, part)
+
+
+def _operator_state(upload: Upload) -> bytes | None:
+    path = Path(upload.directory) / OPERATOR_STATE
+    return path.read_bytes() if path.exists() else None
 
 
 def _added_part(upload: Upload, target: SavepointTarget, cancelled: Cancelled) -> SavepointPart:

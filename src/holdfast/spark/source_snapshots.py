@@ -2,7 +2,9 @@
 
 A file source's log names every file it has ever seen. So a checkpoint holds the end
 of it, and handles to parts that earlier checkpoints have written: what is uploaded
-follows what is new.
+follows what is new. A new part takes in parts before it, so that each of those that stay is
+larger than all behind it together: of n bytes there are about log(n) parts, and each
+byte is written about log(n) times in the life of a job.
 """
 
 from __future__ import annotations
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
 
 PARTS: Final = "parts"
 """Name under which a source's snapshot lists the older parts of its logs."""
-MOST_PARTS: Final = 32
-"""Parts beyond which they are written anew as one."""
 
 
 def source_snapshots(
@@ -48,16 +48,25 @@ def source_snapshots(
         parts = list(known.logs.get(PARTS, [])) if known is not None else []
         tail = leaves if known is None else _joined([_decoded(known.position), leaves])
         if len(msgspec.json.encode(tail)) > inline_below and _has_log(tail):
-            if len(parts) >= MOST_PARTS:
-                tail = _joined([*_parts(parts, files), tail])
-                parts = []
-            data = msgspec.json.encode(tail)
-            parts.append(files.write_bytes(shared_name(checkpoint_id), data))
+            kept = _larger(parts, len(msgspec.json.encode(tail)))
+            merged = _joined([*_parts(parts[kept:], files), tail])
+            data = msgspec.json.encode(merged)
+            parts[kept:] = [files.write_bytes(shared_name(checkpoint_id), data)]
             tail = tuple(map(_without_entries, tail))
         snapshots.append(
             SourceSnapshot(uid=uid, position=msgspec.to_builtins(tail), logs={PARTS: parts})
         )
     return snapshots
+
+
+def _larger(parts: Sequence[Handle], size: int) -> int:
+    """How many parts stay as they are when one of `size` bytes comes behind them."""
+    kept = len(parts)
+    for at in reversed(range(len(parts))):
+        if parts[at].size <= size:
+            kept = at
+        size += parts[at].size
+    return kept
 
 
 def position_of(metadata: CheckpointMetadata, files: JobCheckpointFiles) -> QueryPosition:

@@ -218,8 +218,8 @@ class Standing:
             footing = self.footing
             if footing is not None and draft.stored is not None and self._is_mine(draft.stored):
                 footing.base = draft.stored
-                footing.inherited = frozenset(draft.local_copies)
-            self.local_snapshots.completed(checkpoint_id, draft.local_copies)
+                footing.inherited = frozenset(draft.versions)
+            self.local_snapshots.completed(checkpoint_id, draft.local_copies, draft.unchanged)
             return draft
 
     def aborted(self, checkpoint_id: int) -> CheckpointDraft | None:

@@ -147,11 +147,12 @@ class StatisticsKeeper:
             if uid in self._first:
                 events += figures.records_in
         for uid, store in report.stores.items():
-            self._operators[uid].expired_removed += store.expired_removed
+            total = self._operators[uid]
+            entries, size = self._stores.get((uid, report.subtask), (0, 0))
             self._stores[uid, report.subtask] = (store.entries, store.bytes_on_disk)
-            mine = [size for (owner, _), size in self._stores.items() if owner == uid]
-            self._operators[uid].state_entries = sum(entries for entries, _ in mine)
-            self._operators[uid].state_bytes = sum(size for _, size in mine)
+            total.expired_removed += store.expired_removed
+            total.state_entries += store.entries - entries
+            total.state_bytes += store.bytes_on_disk - size
         return events
 
     def snapshot(self, job_id: str, name: str, status: JobStatus) -> JobStatistics:

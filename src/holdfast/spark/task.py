@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from holdfast.runtime.assignments import Assignments
     from holdfast.runtime.plan import EpochPlan
 
 
@@ -42,12 +43,24 @@ class LevelFunction:
     """What `mapInArrow` is given: runs one level over one task's batches."""
 
     def __init__(
-        self, level: bytes, epoch: EpochPlan | None, reports: Accumulator[list[TaskReport]]
+        self,
+        level: bytes,
+        reports: Accumulator[list[TaskReport]],
+        epoch: EpochPlan | None = None,
+        assignments: Assignments | None = None,
     ) -> None:
-        """`level` is a pickled `LevelPlan`: pickled once, unpickled fresh in every task."""
+        """A function for all tasks of a level.
+
+        Args:
+            level: A pickled `LevelPlan`: pickled once, unpickled fresh in every task.
+            reports: Where tasks report.
+            epoch: What all tasks are told alike; None for the level at the sources.
+            assignments: What each of them is told beside that.
+        """
         self._level = level
-        self._epoch = epoch
         self._reports = reports
+        self._epoch = epoch
+        self._assignments = assignments
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the level; reports once all input was processed and state committed."""
@@ -56,6 +69,9 @@ class LevelFunction:
         identity = TaskIdentity(
             context.partitionId(), context.attemptNumber(), context.taskAttemptId()
         )
-        task = LevelTask(pickle.loads(self._level), self._epoch, identity, SystemClock())
+        epoch = self._epoch
+        if epoch is not None and self._assignments is not None:
+            epoch = self._assignments.told(epoch, identity.subtask)
+        task = LevelTask(pickle.loads(self._level), epoch, identity, SystemClock())
         yield from task.run(batches)
         self._reports.add([task.report])

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from holdfast.spark.snapshot_transfer import Upload, upload_one
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from holdfast.checkpoint.storage import JobCheckpointFiles
+    from holdfast.runtime.report import TaskReport
     from holdfast.spark.checkpoint_draft import CheckpointDraft
     from holdfast.spark.compiler import JobPlan
     from holdfast.spark.pinned_calls import PinnedCalls
@@ -29,6 +30,13 @@ class Uploads:
         self._files = files
         self._cancelled: dict[int, threading.Event] = {}
         """Of checkpoints that are begun, and neither uploaded nor cancelled."""
+
+    def learn(self, reports: Iterable[TaskReport]) -> None:
+        """Note where the tasks of an epoch have run."""
+        for report in reports:
+            # Tasks at the sources run anywhere.
+            if report.epoch is not None:
+                self._calls.learn(self._tasks[report.level], report.subtask, report.executor)
 
     def begin(self, checkpoint_id: int) -> None:
         """A checkpoint has begun, and can be cancelled from here on."""
@@ -57,6 +65,10 @@ class Uploads:
                 upload = partial(upload, cancelled=cancelled.is_set)
             for task in draft.tasks_without_state():
                 yield task, []
+            for kept in draft.kept():
+                stores = draft.arrived(kept)
+                if stores is not None:
+                    yield (kept.upload.level, kept.upload.subtask), stores
             items = [(one.subtask, self._tasks[one.level], one) for one in uploads]
             for done in self._calls.map(upload, items, _group(checkpoint_id)):
                 stores = draft.arrived(done)

@@ -30,7 +30,7 @@ import shutil
 import tempfile
 import uuid
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -40,7 +40,7 @@ from holdfast.errors import ConfigurationError, HoldfastError, StateError, Store
 from holdfast.state.machine import ProcessIdentity
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 _JOB: Final = "holdfast-"
 _NEW: Final = ".holdfast-new-"
@@ -182,12 +182,30 @@ def tidy_job(
         delete_job(local_dir, job_id, other)
 
 
-def delete_snapshots(local_dir: str | None, job_id: str, *, run: str, but: Collection[int]) -> None:
-    """Remove the local snapshots of a run, but for those of the checkpoints named."""
-    kept = {f"chk-{checkpoint}" for checkpoint in but}
-    for directory in job_directory(local_dir, job_id, run).glob("*.snapshots/chk-*"):
+@dataclass(frozen=True, slots=True)
+class KeptSnapshots:
+    """Local snapshots that are still wanted."""
+
+    under_way: tuple[int, ...] = ()
+    """Checkpoints that have not ended: all of theirs."""
+    complete: tuple[int, ...] = ()
+    """Checkpoints that are complete: of each store, the newest one among them."""
+
+
+def delete_snapshots(local_dir: str | None, job_id: str, *, run: str, but: KeptSnapshots) -> None:
+    """Remove the local snapshots of a run that are no longer wanted."""
+    job = job_directory(local_dir, job_id, run)
+    kept = {f"chk-{checkpoint}" for checkpoint in (*but.under_way, *but.complete)}
+    for directory in job.glob("*.snapshots/chk-*"):
         if directory.name not in kept:
             shutil.rmtree(directory, ignore_errors=True)
+    newest: dict[tuple[str, str], int] = {}
+    for checkpoint in sorted(but.complete, reverse=True):
+        for snapshot in job.glob(f"*.snapshots/chk-{checkpoint}/*/*"):
+            store = (snapshot.parent.name, snapshot.name.partition("-")[0])
+            # A store that has not changed since has none in the checkpoints after.
+            if newest.setdefault(store, checkpoint) != checkpoint:
+                shutil.rmtree(snapshot, ignore_errors=True)
 
 
 def delete_job(local_dir: str | None, job_id: str, run: str) -> None:

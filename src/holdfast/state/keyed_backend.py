@@ -303,10 +303,21 @@ class KeyedStateBackend:
         What has expired is swept out, as far as the states' strategies go. See
         `StateStore.commit` for `snapshot` and for what can fail.
         """
-        self.flush()
-        self._sweep.run(snapshot=snapshot is not None)
-        self._store.write([(OPERATOR_KEY, self._operator_metadata())])
+        self.stage(snapshot=snapshot is not None)
         return self._store.commit(version, snapshot)
+
+    def stage(self, *, snapshot: bool) -> bool:
+        """Stage all changes, and sweep; whether the store is to change at all.
+
+        Args:
+            snapshot: Whether a snapshot is made of what is there afterwards.
+        """
+        self.flush()
+        self._sweep.run(snapshot=snapshot)
+        metadata = self._operator_metadata()
+        if self._store.get(OPERATOR_KEY) != metadata:
+            self._store.write([(OPERATOR_KEY, metadata)])
+        return self._store.is_changed
 
     def abort(self) -> None:
         """Drop all changes and close the store."""

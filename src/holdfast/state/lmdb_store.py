@@ -196,6 +196,20 @@ class LmdbStore:
         finally:
             self.abort()
 
+    @property
+    def is_changed(self) -> bool:
+        """Whether anything is staged."""
+        return bool(self._staged.entries)
+
+    def leave(self) -> StoreStatistics:
+        """Close a store of which nothing is staged; it stays at its version."""
+        self._require_open()
+        try:
+            entries = self._entries + self._long_entries
+            return StoreStatistics(entries, self._path.stat().st_size)
+        finally:
+            self.abort()
+
     def abort(self) -> None:
         """Drop everything staged and close; the store stays as it was. Idempotent."""
         if not self._closed:

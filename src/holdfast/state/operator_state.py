@@ -124,7 +124,12 @@ class OperatorStateBackend:
             return
         for state in self._states.values():
             if not isinstance(state, NamedState):
-                self._store.write(state.drain())
+                drained = state.drain()
+                stored = self._store.get_many([key for key, _ in drained])
+                # What is set to what it is already does not make a store one that has changed.
+                self._store.write(
+                    [new for new, old in zip(drained, stored, strict=True) if new[1] != old]
+                )
         old, raw = self._raw_stored, dict(raw_layout(self._raw_partitions, self._raw_key_groups))
         changes: list[tuple[bytes, bytes | None]] = [(key, None) for key in old.keys() - raw.keys()]
         changes += [(key, data) for key, data in raw.items() if old.get(key) != data]

@@ -205,12 +205,29 @@ class RocksDBStore:
                 self._let_compaction_catch_up()
                 if snapshot is not None:
                     self._link_to(snapshot, version)
-                return StoreStatistics(
-                    entries=max(self._property("estimate-num-keys") - 1, 0),
-                    bytes_on_disk=self._property("total-sst-files-size"),
-                )
+                return self._statistics()
         finally:
             self.abort()
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether anything is staged."""
+        return bool(self._staged.entries)
+
+    def leave(self) -> StoreStatistics:
+        """Close a store of which nothing is staged; it stays at its version."""
+        self._require_open()
+        try:
+            with self._translated_errors():
+                return self._statistics()
+        finally:
+            self.abort()
+
+    def _statistics(self) -> StoreStatistics:
+        return StoreStatistics(
+            entries=max(self._property("estimate-num-keys") - 1, 0),
+            bytes_on_disk=self._property("total-sst-files-size"),
+        )
 
     def abort(self) -> None:
         """Drop everything staged and close; the store stays as it was. Idempotent."""

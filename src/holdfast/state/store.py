@@ -71,13 +71,20 @@ class StateStore(Protocol):
             StateError: The store stands at `version`, but its snapshot could not be made.
         """
 
+    @property
+    def is_changed(self) -> bool:
+        """Whether anything is staged."""
+
+    def leave(self) -> StoreStatistics:
+        """Close a store of which nothing is staged; it stays at its version."""
+
     def abort(self) -> None:
         """Drop everything staged and close; the store stays as it was. Idempotent."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreStatistics:
-    """What a commit left behind."""
+    """What a store holds, once it is closed."""
 
     entries: int
     """Entries in the store, or an estimate of them where counting would be a scan."""

@@ -1,0 +1,119 @@
+"""What every subtask of a level is told in one epoch, packed: a task reads its own part only.
+
+The driver knows things of all subtasks: versions of stores, timers that are due, input
+that was left over. Handed to every task as a whole, they would cost each of them time that
+grows with the number of subtasks, and all together its square. So they are encoded
+subtask by subtask, into one string of bytes which tasks carry and do not look into, but
+for the few bytes that are theirs.
+"""
+
+from __future__ import annotations
+
+import pickle
+from array import array
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from holdfast.runtime.input_cut import entries_of, takers
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from holdfast.runtime.plan import ChannelRows, EpochPlan, LevelPlan
+
+Store = tuple[str, int]
+"""Uid and subtask."""
+
+_Packed = tuple[list[str | None], list[int], list[int], bytes]
+"""Versions by operator; positions of operators whose stores a complete checkpoint holds, and
+with timers due; input left over, pickled."""
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(_Packed).decode
+_ENDS: Final = "I"
+
+
+@dataclass(frozen=True)
+class Assignments:
+    """What the subtasks of one level are told."""
+
+    uids: tuple[str, ...]
+    """The level's operators."""
+    data: bytes
+    ends: bytes
+    """Where the part of each subtask ends in `data`."""
+
+    def told(self, epoch: EpochPlan, subtask: int) -> EpochPlan:
+        """The epoch's plan with what it says of one subtask."""
+        ends = memoryview(self.ends).cast(_ENDS)
+        begin = ends[subtask - 1] if subtask else 0
+        versions, held, due, left = _decode(memoryview(self.data)[begin : ends[subtask]])
+        time = epoch.time
+        return replace(
+            epoch,
+            expected={
+                (uid, subtask): version
+                for uid, version in zip(self.uids, versions, strict=False)
+                if version is not None
+            },
+            held=frozenset((self.uids[at], subtask) for at in held),
+            channel_rows=pickle.loads(left) if left else (),
+            time=time and replace(time, due=frozenset((self.uids[at], subtask) for at in due)),
+        )
+
+
+def assign(
+    level: LevelPlan,
+    tasks: int,
+    expected: Mapping[Store, str],
+    held: Mapping[Store, str],
+    due: Collection[Store],
+    channel_rows: Iterable[ChannelRows],
+) -> Assignments:
+    """Pack what the tasks of a level are told.
+
+    Args:
+        level: The level.
+        tasks: Number of its subtasks.
+        expected: Versions of all stores, of other levels too.
+        held: Versions of stores that the newest complete checkpoint holds.
+        due: Stores with timers that are to fire.
+        channel_rows: What earlier epochs have left over, in order.
+    """
+    uids = tuple(operator.uid for operator in level.operators)
+    left = _by_subtask(level, channel_rows)
+    nothing = _encode(([], [], [], b""))
+    parts = []
+    for subtask in range(tasks):
+        versions = [expected.get((uid, subtask)) for uid in uids]
+        stays = [
+            at
+            for at, version in enumerate(versions)
+            if version is not None and held.get((uids[at], subtask)) == version
+        ]
+        fires = [at for at, uid in enumerate(uids) if (uid, subtask) in due] if due else []
+        mine = left.get(subtask)
+        if fires or mine or any(versions):
+            rows = pickle.dumps(tuple(mine)) if mine else b""
+            parts.append(_encode((versions, stays, fires, rows)))
+        else:
+            parts.append(nothing)
+    ends = array(_ENDS, accumulate(map(len, parts)))
+    return Assignments(uids, b"".join(parts), ends.tobytes())
+
+
+def _by_subtask(
+    level: LevelPlan, channel_rows: Iterable[ChannelRows]
+) -> dict[int, list[ChannelRows]]:
+    entries = entries_of(level)
+    found: dict[int, list[ChannelRows]] = defaultdict(list)
+    for left in channel_rows:
+        entry = entries.get((left.uid, left.input))
+        if entry is not None:
+            for subtask in takers(left, *entry):
+                found[subtask].append(left)
+    return found

@@ -1,0 +1,114 @@
+"""What the driver holds follows the checkpoints that are there, not those that ever were."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast import EmbeddedRocksDBStateBackend, HashMapStateBackend
+from holdfast.api.sink import StagedRows
+from holdfast.checkpoint.completed import load
+from holdfast.checkpoint.handles import InlineHandle, inline
+from holdfast.checkpoint.metadata import handles_of
+from holdfast.errors import CheckpointError
+from holdfast.runtime.report import Prepared, TaskReport
+from holdfast.spark import checkpoint_draft, publication
+from holdfast.spark.epochs import EpochResult, JobIdentity
+from holdfast.spark.publication import Publication
+from holdfast.spark.statistics import EpochStatistics
+from tests.unit.driver_memory import grown, held
+from tests.unit.test_checkpointer import Bench, make
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+__all__ = ["make"]
+
+HISTORY = 12
+"""Checkpoints after which the statistics' history is full."""
+
+
+def sizes(bench: Bench) -> dict[str, int]:
+    return held(bench.checkpointer, bench.publication)
+
+
+def life(bench: Bench) -> None:
+    """Some checkpoints that complete, one that fails in its upload and one in its epoch."""
+    bench.epoch(due=False)
+    bench.epoch()
+    bench.epoch()
+    number = bench.checkpointer._standing.coordinator.next_id
+    bench.calls.fail(number, CheckpointError("no room"))
+    bench.epoch()
+    bench.checkpointer.missed(bench.order())
+    bench.epoch()
+    bench.order(due=False)
+
+
+@pytest.mark.parametrize("backend", [HashMapStateBackend(), EmbeddedRocksDBStateBackend()])
+def test_nothing_on_the_driver_grows_with_the_checkpoints_of_a_job(
+    make: Callable[..., Bench], backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publication, "PUBLISHED_KNOWN", HISTORY)
+    bench = make(backend=backend, incremental=True, tolerable_failures=1)
+    for _ in range(HISTORY // 3):
+        life(bench)
+    before = sizes(bench)
+    for _ in range(10):
+        life(bench)
+    assert bench.failures == []
+    assert grown(before, sizes(bench)) == {}
+
+
+def test_state_within_the_metadata_is_bounded_in_sum(
+    make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = 600
+    monkeypatch.setattr(checkpoint_draft, "MOST_INLINE", most)
+    bench = make(backend=EmbeddedRocksDBStateBackend(), inline_below=10_000)
+    bench.epoch()
+    handles = [handle for _, handle in handles_of(load(bench.files, 1))]
+    inlined = [handle.size for handle in handles if isinstance(handle, InlineHandle)]
+    assert len(inlined) < len(handles)
+    assert 0 < sum(inlined) <= most
+
+
+def test_rows_within_the_metadata_are_bounded_in_sum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path)
+    publication = Publication(
+        bench.publication._publisher, bench.files, exactly_once=True, inline_below=10_000
+    )
+    pieces = publication._publisher.most_staged
+    assert pieces == 2 * 2
+    monkeypatch.setattr("holdfast.spark.publication.MOST_INLINE", 1_000 * pieces)
+    assert publication.staging()._inline_below == 1_000
+    waiting = Prepared("sink", rows=StagedRows(inline(b"x" * 2_400), 1, 2_400))
+    in_file = Prepared("sink", rows=StagedRows("elsewhere", 1, 9_000))
+    report = TaskReport(1, 1, 0, 7, "", "", {}, {}, prepared=(waiting, in_file))
+    publication.taken(EpochResult(EpochStatistics(1, 1, 1), [report]))
+    assert publication.staging()._inline_below == 400
+    publication.taken(EpochResult(EpochStatistics(2, 1, 1), [report]))
+    assert publication.staging()._inline_below == 0
+    publication.begin(JobIdentity("job", "Job", None, "2"))
+    assert publication.staging()._inline_below == 1_000
+
+
+def test_a_checkpoint_that_turned_up_is_built_upon_and_goes_in_its_turn(
+    make: Callable[..., Bench],
+) -> None:
+    bench = make(backend=EmbeddedRocksDBStateBackend(), incremental=True)
+    bench.epoch()
+    turned_up = load(bench.files, 1)
+    bench.checkpointer.close()
+    # Another driver has completed it after this one has looked for complete checkpoints.
+    bench.checkpointer = bench.make(completed=[], next_id=4)
+    bench.begin(turned_up, frozenset({("count", 0), ("count", 1)}))
+    bench.epoch()
+    assert bench.failures == []
+    assert bench.complete == [4]
+    for store in load(bench.files, 4).operators[0].subtasks:
+        assert store.uploaded_size < store.full_size
