@@ -37,7 +37,7 @@ Some epochs may be within the checkpoint that a job starts from, and not yet pub
 """
 EVENTS_PER_KILL, SLOW_EVENTS_PER_KILL = 400, 200
 RATE = 300.0
-LONG_RATE, LONG_INTERVAL_MS = 100.0, 500
+LONG_RATE, LONG_INTERVAL_MS = 60.0, 500
 """Events in a second, and the interval of checkpoints, of a run that lasts."""
 WITH_DATA = 0.5
 """Share of the events that come in such a run; a job is down for some of the time."""

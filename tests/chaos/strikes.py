@@ -51,7 +51,7 @@ FULL_CHECKPOINTS, FULL_LOCAL = "full-checkpoints", "full-local"
 FLAKY, SLOW = "flaky", "slow"
 """Requests to checkpoint storage fail or linger for some seconds."""
 ROT = "rot"
-"""A bit flips in every local copy of state, and a worker dies, so that copies are needed."""
+"""Bits flip in every local copy of state, and a worker dies, so that copies are needed."""
 GENTLE = (CLOCK, FULL_CHECKPOINTS, FULL_LOCAL, FLAKY, SLOW, ROT)
 """What a driver lives through."""
 MISSING_METADATA, MISSING_FILE = "missing-metadata", "missing-file"
