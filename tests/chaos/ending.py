@@ -9,7 +9,7 @@ from holdfast.checkpoint.stopped import STOPPED
 from tests.chaos.driver import PATIENCE, SLOWEST, ChaosError, wait_for
 from tests.chaos.growth import verdicts
 from tests.chaos.places import checkpoints_of, local_leftovers, missing, orphans
-from tests.chaos.plan import TAIL
+from tests.chaos.plan import with_tail
 from tests.chaos.results import forget_state
 from tests.chaos.sampler import TOLERANCES
 from tests.chaos.verdict import wrong_results
@@ -48,9 +48,9 @@ class Ending:
         (stage.directory / "finish").unlink()
         before = self._leftovers() if stage.plan.cluster else set()
         restores = len(stage.log.restored)
-        count = max(seen, stage.options.data) + TAIL
+        count = with_tail(max(seen, stage.options.data), stage.options.largest_epoch)
         stage.options = replace(stage.options, rate=None, count=count)
-        ended = stage.start().wait(PATIENCE + TAIL / SLOWEST)
+        ended = stage.start().wait(PATIENCE + (count - seen) / SLOWEST)
         stage.expect("status", ended["status"], "FINISHED")
         stage.expect("restores at the last start", len(stage.log.restored) > restores, True)
         stage.outcome.faults += wrong_results(stage.directory, stage.options, self._server)

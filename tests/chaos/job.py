@@ -117,6 +117,7 @@ class JobOptions:
     parallelism: int = PARALLELISM
     from_savepoint: str | None = None
     interval_ms: int = INTERVAL_MS
+    largest_epoch: int = LARGEST_EPOCH
     checkpoints: str | None = None
     """Directory of checkpoint storage; one in the program's own if not given."""
     flaky: bool = False
@@ -230,7 +231,7 @@ def environment_of(
     if options.state is not None:
         configuration.set(LOCAL_STATE_DIR, options.state)
     env = StreamExecutionEnvironment.get_execution_environment(spark, configuration)
-    env.set_parallelism(options.parallelism).set_max_events_per_epoch(LARGEST_EPOCH)
+    env.set_parallelism(options.parallelism).set_max_events_per_epoch(options.largest_epoch)
     env.set_job_id(options.job_id).add_checkpoint_listener(CompleteSavepoints(directory))
     rocksdb = EmbeddedRocksDBStateBackend(enable_incremental_checkpointing=True)
     env.set_state_backend(rocksdb if options.backend == "rocksdb" else HashMapStateBackend())

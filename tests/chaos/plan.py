@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tests.chaos.events import KEYS
-from tests.chaos.job import LARGEST_EPOCH, JobOptions
+from tests.chaos.job import JobOptions
 from tests.chaos.sinks import FILES, LOG, NEWEST, RESULTS
 from tests.chaos.stretches import WILD, Stretch, stretches
 from tests.chaos.strikes import (
@@ -30,17 +30,19 @@ if TYPE_CHECKING:
 
     from tests.chaos.growth import Verdict
 
-TAIL = 4 * (LARGEST_EPOCH + KEYS)
-"""Probes after which, however epochs are cut, all state was given out after all data.
-
-Some epochs may be within the checkpoint that a job starts from, and not yet published.
-"""
+EPOCHS_OF_TAIL = 4
+"""Some may be within the checkpoint that a job starts from, and not yet published."""
 EVENTS_PER_KILL, SLOW_EVENTS_PER_KILL = 400, 200
 RATE = 300.0
 LONG_RATE, LONG_INTERVAL_MS = 60.0, 500
 """Events in a second, and the interval of checkpoints, of a run that lasts."""
 WITH_DATA = 0.5
 """Share of the events that come in such a run; a job is down for some of the time."""
+
+
+def with_tail(data: int, largest_epoch: int) -> int:
+    """Events after which, however epochs are cut, all state was given out after all data."""
+    return data + EPOCHS_OF_TAIL * (largest_epoch + KEYS)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import random
 import shutil
+import signal
 import sys
 import tempfile
 from contextlib import nullcontext
@@ -115,6 +116,8 @@ def parsed(arguments: list[str]) -> tuple[Plan, bool]:
 def main(arguments: list[str]) -> int:
     """Run as told; 1 if anything was not as it must be."""
     plan, keep = parsed(arguments)
+    # What was started is ended then, and what was mounted let go.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     directory = Path(tempfile.mkdtemp(prefix="chaos-"))
     outcome = chaos(plan, directory, lambda text: print(text, flush=True))
     if outcome.faults or keep:
