@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 HOURS: Final = 6
 """How far the clock is wrong at most, ahead or behind; no state lives shorter than that."""
-BLOCK: Final = 512
-"""Bytes of which one bit flips."""
+BYTES: Final = 100
+"""Of so many that are not zero, one bit flips, if many do."""
 _HOUR_MS: Final = 3_600_000
 
 
@@ -163,13 +163,12 @@ def flip_local_copies(directory: Path, options: JobOptions, chance: random.Rando
 
 
 def flip_bits(path: Path, chance: random.Random) -> None:
-    """Flip bits of a file, but not of others that share its content by a link."""
+    """Flip bits of a file, one or many, but not of others that share its content by a link."""
     stat = path.stat()
     content = bytearray(path.read_bytes())
-    # One in every block: much of a file is never read.
-    for start in range(0, len(content), BLOCK):
-        size = min(BLOCK, len(content) - start)
-        content[start + chance.randrange(size)] ^= 1 << chance.randrange(8)
+    used = [place for place, byte in enumerate(content) if byte] or [0]
+    for place in chance.sample(used, 1 if chance.random() < 0.5 else -(-len(used) // BYTES)):
+        content[place] ^= 1 << chance.randrange(8)
     damaged = path.with_name(f".{path.name}.damaged")
     damaged.write_bytes(content)
     os.utime(damaged, ns=(stat.st_atime_ns, stat.st_mtime_ns))
