@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tests.chaos.driver import PATIENCE, ChaosError, wait_for
@@ -9,7 +10,16 @@ from tests.chaos.ground import flip_local_copies, held_still, hidden_file
 from tests.chaos.job import REFUSED, STOP_SESSION
 from tests.chaos.places import missing, newest_checkpoint
 from tests.chaos.stage import is_refusal
-from tests.chaos.strikes import FLAKY, JAVA, MISSING_FILE, MISSING_METADATA, ROT, SLOW
+from tests.chaos.strikes import (
+    FLAKY,
+    FULL_CHECKPOINTS,
+    FULL_LOCAL,
+    JAVA,
+    MISSING_FILE,
+    MISSING_METADATA,
+    ROT,
+    SLOW,
+)
 
 if TYPE_CHECKING:
     from tests.chaos.ground import Ground
@@ -18,7 +28,9 @@ if TYPE_CHECKING:
     from tests.chaos.strikes import Strike
 
 SHORTEST, LONGEST = 1.0, 8.0
-"""Seconds for which something is out of order."""
+"""Seconds for which something is out of order, if the job has noticed by then."""
+UNNOTICED = 40.0
+"""Seconds after which it is in order again though nobody has noticed."""
 
 
 class Breakdowns:
@@ -39,9 +51,22 @@ class Breakdowns:
             self._let_copies_rot()
         else:
             with self._ground.giving_way(strike, stage.driver) as what:
+                before = len(stage.log.failed)
                 stage.note(strike.kind, what)
                 stage.pass_time(SHORTEST + (LONGEST - SHORTEST) * strike.strength)
+                if strike.kind in (FULL_CHECKPOINTS, FULL_LOCAL, FLAKY):
+                    self._await_failure(before)
         stage.await_recovery()
+
+    def _await_failure(self, before: int) -> None:
+        """Wait until the job has met what is out of order; a slow one may take its time."""
+        stage = self._stage
+        with suppress(ChaosError):
+            wait_for(
+                lambda: stage.driver.has_ended() or len(stage.log.failed) > before,
+                UNNOTICED,
+                "a failure",
+            )
 
     def _let_copies_rot(self) -> None:
         stage = self._stage

@@ -28,6 +28,8 @@ ROOT = Path(__file__).parents[2]
 LOOK_EVERY = 0.02
 PATIENCE = 180.0
 """Seconds within which a job must get anywhere, on a machine that has much else to do."""
+WRITING = 1.0
+"""Seconds in which a program has written the stacks of its threads."""
 SLOWEST = 40.0
 """Events in a second that a job gets through at least, be it slow and the machine busy."""
 
@@ -99,6 +101,12 @@ class Driver:
             if process.is_jvm:
                 process.kill()
 
+    def write_stacks(self) -> None:
+        """Let the program write into its log what all its threads are at, if it lives."""
+        if not self.has_ended():
+            os.kill(self._popen.pid, signal.SIGUSR1)
+            time.sleep(WRITING)
+
     def kill_all(self) -> None:
         """Clear away whatever runs of it."""
         for process in self.processes():
@@ -110,8 +118,6 @@ class Driver:
         try:
             code = self._popen.wait(timeout)
         except subprocess.TimeoutExpired:
-            # The program writes the stacks of its threads into its log.
-            os.kill(self._popen.pid, signal.SIGUSR1)
             raise ChaosError(f"the driver has not ended within {timeout:.0f} s") from None
         said = self.directory / "ended.json"
         return code, json.loads(said.read_text()) if said.exists() else {}

@@ -12,6 +12,7 @@ _TOLD: Final = {
     "complete": re.compile(rb"INFO checkpoint (\d+) is complete"),
     "restored": re.compile(rb"restored from (?:checkpoint|savepoint) (\d+)"),
     "restarts": re.compile(rb"failed and restarts in ([\d.]+) s"),
+    "failed": re.compile(rb"WARNING (checkpoint \d+ failed|job .* failed and restarts)"),
 }
 
 
@@ -37,6 +38,11 @@ class Log:
     def restarts(self) -> list[str]:
         """Every time that a job went back to a checkpoint by itself."""
         return self._told("restarts")
+
+    @property
+    def failed(self) -> list[str]:
+        """Every time that a checkpoint or a job has failed."""
+        return self._told("failed")
 
     def _told(self, name: str) -> list[str]:
         if self._path.exists():

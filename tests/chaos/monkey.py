@@ -83,6 +83,7 @@ class Monkey:
             self._ending.compare()
         except ChaosError as error:
             self._stage.outcome.faults.append(str(error))
+            self._stage.driver.write_stacks()
         finally:
             self._sampler.stop()
             self._ending.judge(self._sampler.samples)

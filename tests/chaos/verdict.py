@@ -57,6 +57,7 @@ def wrong_undisturbed(plan: Plan, directory: Path, server: PostgresServer | None
     try:
         driver.wait(PATIENCE + count / SLOWEST)
     except ChaosError as error:
+        driver.write_stacks()
         return [str(error)]
     finally:
         driver.kill_all()
