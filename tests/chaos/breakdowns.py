@@ -18,7 +18,6 @@ from tests.chaos.strikes import (
     MISSING_FILE,
     MISSING_METADATA,
     ROT,
-    SLOW,
 )
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ class Breakdowns:
     def live_through(self, strike: Strike) -> None:
         """Let something give way for a while; the job must get on when it is over."""
         stage = self._stage
-        if strike.kind in (FLAKY, SLOW) and not stage.options.flaky:
+        if self._ground.is_storage(strike.kind) and not stage.options.flaky:
             stage.driver.kill()
             stage.start_on(flaky=True)
             stage.await_progress()

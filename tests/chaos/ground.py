@@ -57,6 +57,10 @@ class Ground:
         data = {kind: str(disk.data) for kind, disk in self._disks.items()}
         return replace(options, checkpoints=data[FULL_CHECKPOINTS], state=data[FULL_LOCAL])
 
+    def is_storage(self, kind: str) -> bool:
+        """Whether only storage that fails when it is told to gives way so."""
+        return kind in (FLAKY, SLOW) or (kind == FULL_CHECKPOINTS and not self._disks)
+
     def clear(self) -> None:
         """Let go of the disks, with all that is on them."""
         for disk in self._disks.values():

@@ -195,6 +195,7 @@ def build(
 
 def main(directory: Path, options: JobOptions) -> int:
     """Run the job to its end; the exit code."""
+    faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("holdfast").setLevel(logging.INFO)
