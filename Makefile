@@ -72,7 +72,7 @@ bench-driver: $(READY) ## The driver's work for an epoch as the number of subtas
 bench-checkpoints: $(READY) ## Part of bench: what checkpoints cost, how long a recovery takes
 	@$(SPARK) $(BIN)/python -m benchmarks.checkpoints $(ARGS)
 
-chaos: $(READY) ## Kill a job's processes at random and compare its state (ARGS="--seed 7 --kills 25")
+chaos: $(READY) ## Strike at a job at random, compare its state and output (ARGS="--hours 1")
 	@$(SPARK) $(BIN)/python -m tests.chaos.run $(ARGS)
 
 example-%: $(READY)

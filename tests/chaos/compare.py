@@ -30,7 +30,7 @@ def expected_state(numbers: Iterable[int], data: int) -> State:
         counts[bucket_of(number)] = counts.get(bucket_of(number), 0) + 1
         teams[team] = teams.get(team, NOTHING).plus(number)
         ranks[team] = ranks.get(team, 0) + keys[key].events
-        if is_sampled(number):
+        if is_sampled(number, data):
             samples.setdefault(team, []).append(number)
     return {
         **{f"key {key}": [*tally, sorted(buckets[key].items())] for key, tally in keys.items()},
@@ -60,7 +60,7 @@ def tally_of(numbers: Iterable[int]) -> Tally:
 
 
 def state_in(results: Mapping[str, Mapping[str, Any]]) -> State:
-    """The state as the job's own results tell it (see `job.Results`)."""
+    """The state as the job's own results tell it (see `results.Results`)."""
     ledger = NOTHING
     for tally in results["ledger"].values():
         # Which subtask saw which event differs from run to run; together they saw all.

@@ -13,7 +13,9 @@ KEYS: Final = 40
 TEAMS: Final = 7
 BUCKETS: Final = 5
 SAMPLED: Final = 61
-"""One event of so many is kept whole."""
+"""One event of so many is kept whole, at most."""
+SAMPLES: Final = 200
+"""About so many events are kept whole at most: state is bounded, however long a job runs."""
 
 _MASK: Final = (1 << 62) - 1
 
@@ -73,6 +75,6 @@ def bucket_of(number: int) -> str:
     return f"bucket {number % BUCKETS}"
 
 
-def is_sampled(number: int) -> bool:
-    """Whether an event goes into the list state."""
-    return number % SAMPLED == 0
+def is_sampled(number: int, data: int) -> bool:
+    """Whether an event goes into the list state, of a source with so many that carry data."""
+    return number % max(SAMPLED, data // SAMPLES) == 0

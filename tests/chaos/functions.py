@@ -176,10 +176,12 @@ class FoldByTeam(KeyedProcessFunction):
     """Aggregating state, and list state with a time to live that no element reaches.
 
     Its sum of counts is right only if both operators have seen the same events: a state
-    of one that is ahead of the other's shows. Takes `pause` seconds for an event.
+    of one that is ahead of the other's shows. Takes `pause` seconds for an event, of which
+    the first `data` carry data.
     """
 
-    def __init__(self, pause: float = 0.0) -> None:
+    def __init__(self, data: int, pause: float = 0.0) -> None:
+        self.data = data
         self.pause = pause
 
     def open(self, ctx: Any) -> None:
@@ -193,7 +195,7 @@ class FoldByTeam(KeyedProcessFunction):
             time.sleep(self.pause)
         if not value.event.probe:
             self.sums.add(value)
-            if is_sampled(value.event.number):
+            if is_sampled(value.event.number, self.data):
                 self.sample.add(value.event.number)
         *tally, ranks = self.sums.get() or (*NOTHING, 0)
         yield Output(value, Tally(*tally), ranks, sorted(self.sample.get()))

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.endings import STOPPED
-from tests.chaos.driver import PATIENCE, storage_of
+from tests.chaos.driver import PATIENCE
 from tests.chaos.job import successor
+from tests.chaos.places import storage_of
 from tests.chaos.savepoints import (
     COMPLETE,
     FORMS,

@@ -18,6 +18,8 @@ import logging
 import os
 import signal
 import sys
+import threading
+import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -25,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast import (
+    Configuration,
     EmbeddedRocksDBStateBackend,
     ExternalizedCheckpointRetention,
     FileSystemCheckpointStorage,
@@ -33,9 +36,11 @@ from holdfast import (
     StreamExecutionEnvironment,
     WatermarkStrategy,
 )
+from holdfast.api.checkpoint_options import LOCAL_BACKUP
+from holdfast.api.configuration import LOCAL_STATE_DIR
 from holdfast.errors import CheckpointError, JobExecutionError
-from tests.chaos.compare import tally_of
-from tests.chaos.events import NOTHING, Event, Tally, event
+from tests.chaos import seams
+from tests.chaos.events import Event, event
 from tests.chaos.functions import (
     RULES,
     Delay,
@@ -46,11 +51,15 @@ from tests.chaos.functions import (
     Ledgered,
     Output,
 )
+from tests.chaos.results import Results, write_atomically
+from tests.chaos.sampler import report_heap
 from tests.chaos.savepoints import CompleteSavepoints, asked_form, savepoints_in
 from tests.chaos.sinks import RESULTS, attach
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from collections.abc import Iterator, Mapping
+
+    from pyspark.sql import SparkSession
 
     from holdfast import JobClient
 
@@ -64,6 +73,22 @@ INLINE_BELOW = 2048
 INTERVAL_MS = 200
 SLOW_INTERVAL_MS, SLOW = 500, 0.002
 """Of a slow job: the interval, and the seconds for an event. Epochs take longer than that."""
+HEAP_EVERY = 10.0
+"""Seconds between two looks at what the Java heap holds after a collection."""
+SEAMS = {
+    "spark.python.daemon.module": "tests.chaos.worker",
+    "spark.executorEnv.PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    # Spark remembers so much for its pages that its heap would grow for half an hour.
+    "spark.ui.retainedJobs": "50",
+    "spark.ui.retainedStages": "50",
+    "spark.ui.retainedTasks": "500",
+    "spark.sql.ui.retainedExecutions": "20",
+}
+"""Settings with which the job can be disturbed, and what it takes can be told."""
+STOP_SESSION = "stop-session"
+"""The file that lets the program stop its own session."""
+REFUSED, SUSPENDED = 2, 3
+"""Exit codes: of a start that was refused, or a job that failed; of one that was suspended."""
 CLUSTER_SETTINGS = {
     "spark.shuffle.reduceLocality.enabled": "false",
     "spark.locality.wait": "600s",
@@ -91,6 +116,15 @@ class JobOptions:
     job_id: str = JOB_ID
     parallelism: int = PARALLELISM
     from_savepoint: str | None = None
+    interval_ms: int = INTERVAL_MS
+    largest_epoch: int = LARGEST_EPOCH
+    checkpoints: str | None = None
+    """Directory of checkpoint storage; one in the program's own if not given."""
+    flaky: bool = False
+    """Whether checkpoint storage is remote, and fails when it is told to."""
+    state: str | None = None
+    """Directory for local state; Spark's own if not given."""
+    local_backup: bool = False
 
 
 def successor(options: JobOptions, savepoint: str, number: int) -> JobOptions:
@@ -107,83 +141,8 @@ def successor(options: JobOptions, savepoint: str, number: int) -> JobOptions:
     )
 
 
-class Results:
-    """The newest state of every key and subtask that came out, in a file.
-
-    What came last counts, not what is largest: a state that has lost something must not
-    hide behind an older output. Output comes with its checkpoint, once or again under the
-    same id; figures of all events that came tell that each came under one id alone.
-    """
-
-    def __init__(self, path: Path, data: int) -> None:
-        self._path = path
-        self._data = data
-        self.tables: dict[str, Any] = {
-            **{"key": {}, "team": {}, "ledger": {}, "seen": 0},
-            **{"checkpoint": 0, "output": NOTHING, "all": NOTHING, "faults": []},
-        }
-        if path.exists():
-            self.tables = json.loads(path.read_text())
-        self.only_probes = False
-        """Whether the last output held no data: all of it is processed then."""
-
-    def take(self, rows: DataFrame, checkpoint: int) -> None:
-        """Take what has become final with a checkpoint."""
-        found = rows.collect()
-        numbers = [row.folded.event.number for row in found]
-        self._account(numbers, checkpoint)
-        if found:
-            self.only_probes = min(numbers) >= self._data
-            self.tables["seen"] = max(self.tables["seen"], max(numbers) + 1)
-        # Within a checkpoint, what has seen most events came last.
-        for row in sorted(found, key=lambda row: row.folded.event.ledger.events):
-            event = row.folded.event
-            self.tables["ledger"][str(event.subtask)] = [*event.ledger]
-        for row in sorted(found, key=lambda row: row.folded.tally.events):
-            held = [*row.folded.tally, [[*pair] for pair in row.folded.buckets]]
-            self.tables["key"][str(row.folded.event.key)] = held
-        for row in sorted(found, key=lambda row: row.tally.events):
-            held = [*row.tally, row.ranks, list(row.sample)]
-            self.tables["team"][str(row.folded.team)] = held
-        write_atomically(self._path, self.tables)
-
-    def _account(self, numbers: list[int], checkpoint: int) -> None:
-        """Add the output to the figures, unless it came before under the same id."""
-        tables, output = self.tables, tally_of(numbers)
-        if checkpoint > tables["checkpoint"]:
-            tables["checkpoint"], tables["output"] = checkpoint, output
-            tables["all"] = Tally(*tables["all"]).joined(output)
-        elif checkpoint < tables["checkpoint"]:
-            tables["faults"].append(
-                f"output of checkpoint {checkpoint} after that of {tables['checkpoint']}"
-            )
-        elif [*output] != [*tables["output"]]:
-            tables["faults"].append(
-                f"checkpoint {checkpoint} came again with {output} instead of {tables['output']}"
-            )
-
-
-def forget_state(path: Path) -> dict[str, Any]:
-    """Let a successor find no state in the results, but all else; which is returned."""
-    tables: dict[str, Any] = json.loads(path.read_text())
-    write_atomically(path, tables | {"key": {}, "team": {}, "ledger": {}})
-    return tables
-
-
-def events_given_out(path: Path) -> int:
-    """How far the results have come, if there are any."""
-    return int(json.loads(path.read_text())["seen"]) if path.exists() else 0
-
-
-def write_atomically(path: Path, content: Any) -> None:
-    """Let `path` hold `content` as JSON, wholly or not at all."""
-    fresh = path.with_suffix(".new")
-    fresh.write_text(json.dumps(content))
-    fresh.rename(path)
-
-
-def session(directory: Path, master: str) -> SparkSession:
-    """A session that keeps to the directory, even if it is killed."""
+def session(directory: Path, master: str, more: Mapping[str, str] | None = None) -> SparkSession:
+    """A session that keeps to the directory, even if it is killed; with `more` settings."""
     from pyspark.sql import SparkSession
 
     settings = {
@@ -201,6 +160,7 @@ def session(directory: Path, master: str) -> SparkSession:
     if master.startswith("local-cluster"):
         settings |= CLUSTER_SETTINGS
         settings["spark.executorEnv.PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    settings |= more or {}
     builder = SparkSession.builder.master(master).appName("chaos")
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -226,43 +186,86 @@ def build(
     delay = Delay(holds=not options.unaligned)
     delayed = ledger.key_by("key").connect(rules).process(delay, Ledgered).uid("delay")
     keys = delayed.key_by("key").process(FoldByKey(), Folded).uid("keys")
-    slow = FoldByTeam(SLOW if options.unaligned else 0.0)
+    slow = FoldByTeam(options.data, SLOW if options.unaligned else 0.0)
     teams = keys.key_by("team").process(slow, Output).uid("teams")
     teams.foreach_batch(results.take).uid(RESULTS)
     if options.database is not None:
         attach(keys, teams, directory, options.database, options.schema)
 
 
-def main(directory: Path, options: JobOptions) -> None:
-    """Run the job to its end."""
+def main(directory: Path, options: JobOptions) -> int:
+    """Run the job to its end; the exit code."""
+    faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("holdfast").setLevel(logging.INFO)
-    spark = session(directory, options.master)
-    env = StreamExecutionEnvironment.get_execution_environment(spark)
-    env.set_parallelism(options.parallelism).set_max_events_per_epoch(LARGEST_EPOCH)
+    seams.install()
+    environment = {f"spark.executorEnv.{seams.DIRECTORY}": os.environ.get(seams.DIRECTORY, "")}
+    spark = session(directory, options.master, SEAMS | environment)
+    report_heap(spark, directory, HEAP_EVERY)
+    stop_when_told(spark, directory)
+    results = Results(directory / "results.json", options.data)
+    client = None
+    ended: dict[str, Any] = {"savepoint": None}
+    try:
+        env = environment_of(spark, directory, options)
+        build(env, options, directory, results)
+        client = env.execute_async("chaos", from_savepoint=options.from_savepoint)
+        ended["savepoint"] = watch(client, directory, results)
+        client.result()
+    except Exception as error:
+        ended["errors"] = [f"{type(one).__name__}: {one}" for one in causes(error)]
+    ended["status"] = "REFUSED" if client is None else client.status().name
+    ended["restarts"] = 0 if client is None else client.statistics().restarts
+    write_atomically(directory / "ended.json", ended)
+    # A session that has died cannot be stopped.
+    with suppress(Exception):
+        spark.stop()
+    return {"SUSPENDED": SUSPENDED, "FAILED": REFUSED, "REFUSED": REFUSED}.get(ended["status"], 0)
+
+
+def environment_of(
+    spark: SparkSession, directory: Path, options: JobOptions
+) -> StreamExecutionEnvironment:
+    """How the job runs."""
+    configuration = Configuration({LOCAL_BACKUP.key: options.local_backup})
+    if options.state is not None:
+        configuration.set(LOCAL_STATE_DIR, options.state)
+    env = StreamExecutionEnvironment.get_execution_environment(spark, configuration)
+    env.set_parallelism(options.parallelism).set_max_events_per_epoch(options.largest_epoch)
     env.set_job_id(options.job_id).add_checkpoint_listener(CompleteSavepoints(directory))
     rocksdb = EmbeddedRocksDBStateBackend(enable_incremental_checkpointing=True)
     env.set_state_backend(rocksdb if options.backend == "rocksdb" else HashMapStateBackend())
     env.add_epoch_listener(lambda epoch: logging.getLogger("holdfast").info("%s", epoch))
-    env.enable_checkpointing(SLOW_INTERVAL_MS if options.unaligned else INTERVAL_MS)
+    env.enable_checkpointing(SLOW_INTERVAL_MS if options.unaligned else options.interval_ms)
     env.set_restart_strategy(RestartStrategies.fixed_delay_restart(1000, 100))
     checkpoints = env.get_checkpoint_config()
-    checkpoints.set_checkpoint_storage(
-        FileSystemCheckpointStorage(str(directory / "checkpoints"), INLINE_BELOW)
-    )
+    place = options.checkpoints or str(directory / "checkpoints")
+    url = f"{seams.PROTOCOL}://{place}" if options.flaky else place
+    checkpoints.set_checkpoint_storage(FileSystemCheckpointStorage(url, INLINE_BELOW))
     checkpoints.enable_unaligned_checkpoints(options.unaligned)
     checkpoints.set_externalized_checkpoint_retention(
         ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION
     )
-    results = Results(directory / "results.json", options.data)
-    build(env, options, directory, results)
-    client = env.execute_async("chaos", from_savepoint=options.from_savepoint)
-    savepoint = watch(client, directory, results)
-    client.result()
-    ended = {"status": client.status().name, "restarts": client.statistics().restarts}
-    write_atomically(directory / "ended.json", ended | {"savepoint": savepoint})
-    spark.stop()
+    return env
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, and what has led to it."""
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def stop_when_told(spark: SparkSession, directory: Path) -> None:
+    """Stop the session, from a thread, as soon as the monkey asks for it."""
+
+    def run() -> None:
+        while not (directory / STOP_SESSION).exists():
+            time.sleep(0.05)
+        spark.stop()
+
+    threading.Thread(target=run, daemon=True).start()
 
 
 def watch(client: JobClient, directory: Path, results: Results) -> str | None:
@@ -287,4 +290,5 @@ def arguments(directory: Path, options: JobOptions) -> list[str]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), JobOptions(**json.loads(sys.argv[2])))
+    code = main(Path(sys.argv[1]), JobOptions(**json.loads(sys.argv[2])))
+    sys.exit(code)

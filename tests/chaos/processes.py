@@ -35,7 +35,7 @@ class Process:
     @property
     def is_worker(self) -> bool:
         """Whether it runs the job's Python functions, be it a worker or what forks them."""
-        return "-m pyspark.daemon pyspark.worker" in self.command
+        return " pyspark.worker" in self.command
 
     def holds_state(self) -> bool:
         """Whether it has a file of a local store open: it is in the middle of an epoch."""

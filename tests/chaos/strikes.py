@@ -1,15 +1,14 @@
 """What is killed and when: processes at random moments, and drivers as they publish.
 
 The job is also stopped with a savepoint and handed over to a successor, and processes die
-on the way there.
+on the way there. And what a job stands on gives way: the clock, disks, files, the session.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from itertools import cycle, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tests.chaos.savepoints import COMPLETE
 from tests.chaos.sinks import FILES, LOG, NEWEST, RESULTS
@@ -17,7 +16,6 @@ from tests.chaos.sinks import FILES, LOG, NEWEST, RESULTS
 if TYPE_CHECKING:
     import random
     from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
 
 PROCESSES = ("driver", "worker", "executor", "database")
 RECOVERING = "before-recovered-publish"
@@ -46,7 +44,23 @@ RESTORING = "during-restore"
 """A point in the start from a savepoint."""
 HANDOVERS = (HANDOVER, HANDOVER_WORKER, *SAVING)
 """All that begins with a savepoint that is asked for."""
-KINDS = (*PROCESSES, *PUBLISHING, RECOVERING, *HANDOVERS, RESTORING)
+CLOCK = "clock"
+"""The wall clock steps, by hours, forward or back."""
+FULL_CHECKPOINTS, FULL_LOCAL = "full-checkpoints", "full-local"
+"""The disk of checkpoints, or of local state, is full for some seconds."""
+FLAKY, SLOW = "flaky", "slow"
+"""Requests to checkpoint storage fail or linger for some seconds."""
+ROT = "rot"
+"""Bits flip in every local copy of state, and a worker dies, so that copies are needed."""
+GENTLE = (CLOCK, FULL_CHECKPOINTS, FULL_LOCAL, FLAKY, SLOW, ROT)
+"""What a driver lives through."""
+MISSING_METADATA, MISSING_FILE = "missing-metadata", "missing-file"
+"""The driver dies, a file of its newest checkpoint is gone, and the next start is refused."""
+JAVA, SESSION = "java", "session"
+"""The driver's Java side dies, or its session is stopped; the job must be suspended then."""
+FATAL = (MISSING_METADATA, MISSING_FILE, JAVA, SESSION)
+"""What ends a driver, and more."""
+KINDS = (*PROCESSES, *PUBLISHING, RECOVERING, *HANDOVERS, RESTORING, *GENTLE, *FATAL)
 _UIDS = PUBLISHING | SAVING | {RESTORING: STATEFUL}
 
 
@@ -58,17 +72,19 @@ class Strike:
     """A kind of process, a point that a process reaches, or a handover."""
     uid: str | None = None
     """The sink or operator at whose point."""
+    strength: float = 0.5
+    """From 0 to 1: how far a clock steps, how long a disk is full."""
 
     @property
     def is_point(self) -> bool:
         """Whether a process kills itself, where it stands."""
-        return self.kind not in (*PROCESSES, HANDOVER, HANDOVER_WORKER)
+        return self.kind not in (*PROCESSES, HANDOVER, HANDOVER_WORKER, *GENTLE, *FATAL)
 
     def hits_driver(self, *, cluster: bool) -> bool:
         """Whether the driver dies; executors publish for most sinks, and keep all state."""
         if self.is_point and cluster:
             return self.uid in (None, RESULTS)
-        return self.is_point or self.kind == "driver"
+        return self.is_point or self.kind in ("driver", *FATAL)
 
     def hands_over(self, *, cluster: bool) -> bool:
         """Whether a successor goes on from a savepoint; which it does unless the driver dies."""
@@ -77,7 +93,9 @@ class Strike:
 
 def in_turn(kinds: Sequence[str], kills: int, chance: random.Random) -> list[Strike]:
     """Exactly these, again and again."""
-    return [Strike(kind, _one_of(kind, chance)) for kind in islice(cycle(kinds), kills)]
+    return [
+        Strike(kind, one_of(kind, chance), chance.random()) for kind in islice(cycle(kinds), kills)
+    ]
 
 
 def mixed_up(
@@ -94,7 +112,7 @@ def mixed_up(
         some = [
             strike
             for point in chance.sample(points, len(points))
-            for strike in (Strike(next(turn)), Strike(point, _one_of(point, chance, sinks)))
+            for strike in (Strike(next(turn)), Strike(point, one_of(point, chance, sinks)))
         ]
         drivers = [place for place, strike in enumerate(some) if strike.kind == "driver"]
         some.insert(chance.choice(drivers) + 1, Strike(RECOVERING))
@@ -121,53 +139,11 @@ def _rounds_of_handovers(chance: random.Random) -> Iterator[list[Strike]]:
     while True:
         for kind in chance.sample(HANDOVERS, len(HANDOVERS)):
             kinds = (kind, RESTORING) if kind == HANDOVER else (kind,)
-            yield [Strike(each, _one_of(each, chance)) for each in kinds]
+            yield [Strike(each, one_of(each, chance)) for each in kinds]
 
 
-def _one_of(point: str, chance: random.Random, sinks: Iterable[str] | None = None) -> str | None:
+def one_of(point: str, chance: random.Random, sinks: Iterable[str] | None = None) -> str | None:
+    """The sink or operator at whose point it is, of those that pass it."""
     uids = _UIDS.get(point, ())
     known = [uid for uid in uids if sinks is None or uid in sinks]
     return chance.choice(known) if known else None
-
-
-class Trap:
-    """Lets a process of the job die at a point; set at any time, while the job runs or not."""
-
-    def __init__(self, directory: Path) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        self._directory = directory
-        self._markers = 0
-        self._set: Strike | None = None
-
-    def set(self, strike: Strike) -> None:
-        """Let the next process die that comes to this point; unless that is set already."""
-        if self._set == strike:
-            return
-        self._set = strike
-        self._markers += 1
-        fault: dict[str, Any] = {
-            "point": strike.kind,
-            "action": "kill",
-            "once": str(self._marker),
-        }
-        if strike.uid is not None:
-            fault["uid"] = strike.uid
-        fresh = self.file_in(self._directory).with_suffix(".new")
-        fresh.write_text(json.dumps([fault]))
-        fresh.rename(self.file_in(self._directory))
-
-    def has_struck(self) -> bool:
-        """Whether a process has died there; then another may be set."""
-        struck = self._marker.exists()
-        if struck:
-            self._set = None
-        return struck
-
-    @property
-    def _marker(self) -> Path:
-        return self._directory / f"struck-{self._markers}"
-
-    @staticmethod
-    def file_in(directory: Path) -> Path:
-        """Where the job looks for faults."""
-        return directory / "faults.json"

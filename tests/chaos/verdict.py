@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tests.chaos.compare import differences, expected_state, state_in, tally_of
 from tests.chaos.driver import PATIENCE, SLOWEST, ChaosError, Driver
-from tests.chaos.plan import TAIL
+from tests.chaos.plan import with_tail
 from tests.chaos.sinks import create_tables, expected_rows, row_differences, staged_files, written
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tests.integration.postgres import PostgresServer
 
 CALM_SCHEMA = "undisturbed"
+EPOCHS_OF_CALM = 50
+"""About so many epochs process all data of the job that nobody disturbs, if there is much."""
 
 
 def with_tables(options: JobOptions, server: PostgresServer | None, schema: str) -> JobOptions:
@@ -48,11 +50,14 @@ def wrong_results(directory: Path, options: JobOptions, server: PostgresServer |
 def wrong_undisturbed(plan: Plan, directory: Path, server: PostgresServer | None) -> list[str]:
     """What is not as it must be of the same job when nobody disturbs it."""
     options = with_tables(plan.options, server, CALM_SCHEMA)
-    options = replace(options, rate=None, count=options.data + TAIL)
+    largest = max(options.largest_epoch, options.data // EPOCHS_OF_CALM)
+    count = with_tail(options.data, largest)
+    options = replace(options, rate=None, count=count, largest_epoch=largest)
     driver = Driver(directory, options)
     try:
-        driver.wait(PATIENCE + (options.data + TAIL) / SLOWEST)
+        driver.wait(PATIENCE + count / SLOWEST)
     except ChaosError as error:
+        driver.write_stacks()
         return [str(error)]
     finally:
         driver.kill_all()

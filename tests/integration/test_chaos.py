@@ -1,4 +1,4 @@
-"""A job that is killed again and again ends with the state of one that never was."""
+"""A job that is disturbed again and again ends with the state of one that never was."""
 
 from __future__ import annotations
 
@@ -14,7 +14,18 @@ from tests.chaos.plan import Outcome, Plan
 from tests.chaos.run import chaos, disturbed
 from tests.chaos.savepoints import savepoints_in, wrong_savepoints
 from tests.chaos.sinks import RESULTS, expected_rows, row_differences
-from tests.chaos.strikes import HANDOVER, HANDOVERS, PUBLISHING, RECOVERING, RESTORING, mixed_up
+from tests.chaos.strikes import (
+    CLOCK,
+    FATAL,
+    FULL_LOCAL,
+    GENTLE,
+    HANDOVER,
+    HANDOVERS,
+    PUBLISHING,
+    RECOVERING,
+    RESTORING,
+    mixed_up,
+)
 
 DATA = 200
 GOLDEN = Path(__file__).parents[1] / "formats" / "savepoints"
@@ -27,9 +38,10 @@ def said(outcome: Outcome, plan: Plan, directory: Path) -> str:
 
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-def test_a_few_kills_and_a_handover_change_neither_state_nor_output(tmp_path: Path) -> None:
-    kinds = (HANDOVER, "before-savepoint-metadata", "during-publish", RECOVERING, "worker")
-    plan = Plan(seed=181, kills=5, backend="hashmap", only=kinds)
+def test_a_few_strikes_and_a_handover_change_neither_state_nor_output(tmp_path: Path) -> None:
+    kills = (HANDOVER, "before-savepoint-metadata", "during-publish", RECOVERING, "worker")
+    kinds = (*kills, CLOCK, FULL_LOCAL)
+    plan = Plan(seed=181, kills=7, backend="hashmap", only=kinds)
     outcome = disturbed(plan, tmp_path, print)
     assert not outcome.faults, said(outcome, plan, tmp_path)
     assert tuple(kill.kind for kill in outcome.kills) == kinds
@@ -38,6 +50,27 @@ def test_a_few_kills_and_a_handover_change_neither_state_nor_output(tmp_path: Pa
     # From the savepoint, and from a checkpoint that stayed, after all kills of drivers and at the
     # end. Whether a worker that dies is at work, so that the job restarts, is a matter of luck.
     assert outcome.restores >= 5
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(1800)
+def test_minutes_in_which_everything_gives_way_change_nothing(tmp_path: Path) -> None:
+    plan = Plan(seed=31, minutes=4)
+    outcome = chaos(plan, tmp_path, print)
+    assert not outcome.faults, said(outcome, plan, tmp_path)
+    assert {kill.kind for kill in outcome.kills} & {*GENTLE}
+    assert len(outcome.kills) >= 5
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(1800)
+def test_a_job_whose_files_or_session_are_lost_goes_on_later(tmp_path: Path) -> None:
+    plan = Plan(seed=32, kills=4, only=FATAL)
+    outcome = disturbed(plan, tmp_path, print)
+    assert not outcome.faults, said(outcome, plan, tmp_path)
+    assert (outcome.refused, outcome.suspended) == (2, 2)
 
 
 @pytest.mark.slow
