@@ -292,7 +292,10 @@ class Checkpointing:
             tidy_local_state(self._plan, job, self._calls)
             return FRESH
         keeper = self._checkpointer
-        unwanted = frozenset() if keeper is None else keeper.end_incarnation()
+        unwanted: frozenset[int] = frozenset()
+        if keeper is not None:
+            unwanted = keeper.end_incarnation()
+            keeper.wait_for_completion()
         local = {} if keeper is None else keeper.local_snapshots.copies
         restored = self._restorer.restore(
             self._plan, job, self._backend, self._calls, local, unwanted
@@ -303,7 +306,6 @@ class Checkpointing:
             assert restored.files is not None
             assert self._publication is not None
             if keeper is not None:
-                keeper.wait_for_completion()
                 # The checkpoint may be that of a driver which has taken over, and publishes.
                 self._fence.check()
                 if restored.files is self._files:
