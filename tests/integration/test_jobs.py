@@ -370,7 +370,7 @@ def test_a_running_job_can_be_watched_and_cancelled(
     client = env.execute_async("endless")
     assert len(client.job_id) == 32
     while client.statistics().epochs < 2:
-        client._ended.wait(0.02)
+        client._supervisor.ended.wait(0.02)
     assert client.status() is JobStatus.RUNNING
     with pytest.raises(TimeoutError):
         client.result(timeout=0.01)

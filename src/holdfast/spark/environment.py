@@ -29,12 +29,13 @@ from holdfast.errors import ConfigurationError
 from holdfast.spark.checkpointing import Checkpointing, recovery_order
 from holdfast.spark.collecting import CollectedResults
 from holdfast.spark.compiler import JobPlan, Settings, compile_job
-from holdfast.spark.job import JobClient, JobExecutionResult, JobOrder, new_job_id
+from holdfast.spark.job import JobClient, JobExecutionResult, new_job_id
 from holdfast.spark.pace import pace_of, runs_as_batch
 from holdfast.spark.patience import Patience
 from holdfast.spark.progress import wait_watched
 from holdfast.spark.session import check_session, local_session
 from holdfast.spark.source_methods import SourceMethods
+from holdfast.spark.supervisor import JobOrder, Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -281,7 +282,7 @@ class StreamExecutionEnvironment(SourceMethods):
             savepoint_dir=settings.get(SAVEPOINT_DIR),
             listeners=tuple(self._listeners),
         )
-        client = JobClient(self.spark, order, checkpointing)
+        client = JobClient(Supervisor(self.spark, order, checkpointing))
         client.start()
         self.graph.mark_executed(graph)
         return client

@@ -1,0 +1,365 @@
+"""Runs a job, incarnation after incarnation, and ends it.
+
+When an incarnation breaks, the restart strategy decides whether and when the next begins, from
+the newest complete checkpoint.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JJavaError
+from pyspark import InheritableThread
+
+from holdfast.checkpoint.restart import RestartTracker
+from holdfast.clock import SystemClock, monotonic
+from holdfast.errors import (
+    ConfigurationError,
+    FencedError,
+    HoldfastError,
+    JobExecutionError,
+    JobGraphError,
+    RestoreError,
+    SinkError,
+)
+from holdfast.spark.checkpointing import JobEnding
+from holdfast.spark.epochs import EpochRunner, JobIdentity
+from holdfast.spark.executors import ExecutorWatch
+from holdfast.spark.failures import original_error, summary
+from holdfast.spark.incarnation import Incarnation
+from holdfast.spark.kept_rows import SCRATCH, check_kept_rows, with_rows_read
+from holdfast.spark.local_state import delete_local_state, local_state_root, scratch_directory
+from holdfast.spark.pinned_calls import PinnedCalls
+from holdfast.spark.pinning import Pinning
+from holdfast.spark.query_log import lay_out
+from holdfast.spark.session import QUERY_SETTINGS, is_alive, settings
+from holdfast.spark.source import in_one_pass
+from holdfast.spark.statistics import EpochStatistics, JobStatistics, JobStatus, StatisticsKeeper
+from holdfast.spark.time_keeper import warn_of_held_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from holdfast.api.restart_strategies import RestartStrategy
+    from holdfast.spark.checkpointing import Checkpointing
+    from holdfast.spark.compiler import JobPlan, SourcePlan
+    from holdfast.spark.epochs import EpochResult
+    from holdfast.spark.incarnation import Pace
+
+logger = logging.getLogger("holdfast")
+
+HOPELESS = (ConfigurationError, FencedError, JobGraphError, RestoreError)
+"""Failures that another start would only repeat."""
+SESSION_ENDS = 2.0
+"""Seconds for which a job that Spark has failed looks whether the session ends."""
+LOOK_AGAIN = 0.1
+PASSING = (JobExecutionError, Py4JJavaError, SinkError)
+"""Failures of a start that have to do with the moment, not with the program."""
+
+
+@dataclass(frozen=True)
+class JobOrder:
+    """What a job is started with."""
+
+    name: str
+    job_id: str
+    plan: JobPlan
+    pace: Pace
+    restarts: RestartStrategy
+    lasting_id: bool = False
+    """Whether other runs of the job have the same id."""
+    local_dir: str | None = None
+    savepoint_dir: str | None = None
+    """Directory of savepoints for which none is named."""
+    listeners: tuple[Callable[[EpochStatistics], None], ...] = ()
+
+
+class Supervisor:
+    """Starts a job, restarts it, and sees to its end."""
+
+    def __init__(self, spark: SparkSession, order: JobOrder, checkpointing: Checkpointing) -> None:
+        """A job that is not started yet."""
+        self._spark = spark
+        self.order = order
+        self._plan = order.plan
+        self._name = order.name
+        self.checkpointing = checkpointing
+        root = local_state_root(spark, order.local_dir)
+        self._job = JobIdentity(order.job_id, order.name, root)
+        self._pinning = Pinning(spark)
+        self._calls = PinnedCalls(spark, self._pinning)
+        self._statistics = StatisticsKeeper(order.plan)
+        self._restarts = RestartTracker(order.restarts)
+        self._scratch = scratch_directory()
+        self.incarnation: Incarnation | None = None
+        """The one that runs now."""
+        self._runner: EpochRunner | None = None
+        self._begun = 0
+        self._prepared = False
+        self._ran = False
+        """Whether an incarnation has ever begun."""
+        self.status = JobStatus.RUNNING
+        self.failure: BaseException | None = None
+        """What the job has failed with."""
+        self.told_to_end = threading.Event()
+        """Set when the job is to end early."""
+        self.suspends = False
+        """Whether the job was told to end so that another start goes on with it."""
+        self.savepoint: str | None = None
+        """What the job was ended with, and goes on from."""
+        self.ended = threading.Event()
+        self._started = monotonic()
+        self.runtime_ms = 0
+
+    def statistics(self) -> JobStatistics:
+        """What the job has done so far."""
+        figures = self._statistics.snapshot(self.order.job_id, self._name, self.status)
+        return replace(figures, checkpoints=self.checkpointing.statistics())
+
+    def stop(self) -> None:
+        """Stop the incarnation that runs now."""
+        if self.incarnation is not None:
+            self.incarnation.stop()
+
+    def start(self) -> None:
+        """Start the job in the background.
+
+        A program that cannot run is refused here. Where Spark or storage failed meanwhile,
+        the job has failed for the first time, and is restarted like any other.
+        """
+        failure: BaseException | None = None
+        try:
+            if self._has_finished():
+                return
+            self._begin()
+        except BaseException as raised:
+            failure = original_error(raised)
+            if not isinstance(failure, PASSING):
+                self.failure, self.status = raised, JobStatus.FAILED
+                self._clean_up()
+                self.ended.set()
+                raise
+        InheritableThread(target=self._supervise, args=(failure,), daemon=True).start()
+
+    def _has_finished(self) -> bool:
+        """Whether a run under the same job id has processed all input; then so has this one."""
+        when = self.checkpointing.finished() if self.order.lasting_id else None
+        if when is None:
+            return False
+        logger.warning(
+            "job %r with job id %r finished %s, so nothing is left to do. To run it again from the "
+            "beginning, start it under another job id, or delete %s",
+            self._name,
+            self.order.job_id,
+            when,
+            self.checkpointing.finished_note,
+        )
+        self.status = JobStatus.FINISHED
+        self._clean_up()
+        self.ended.set()
+        return True
+
+    def _prepare(self) -> None:
+        """Do what is done once for all incarnations."""
+        self._pinning.anchor(self._plan.level_parallelism)
+        self.checkpointing.open(self._spark, self._plan, self._calls, self._break_off)
+        self._job = self.checkpointing.owned(self._job)
+        self._frames = [self._frame(source) for source in self._plan.sources]
+        self._watch = ExecutorWatch(self._spark, self._pinning, self._break_off)
+        warn_of_held_time(self._name, self._plan)
+        self._prepared = True
+
+    def _frame(self, source: SourcePlan) -> DataFrame:
+        if self.order.pace.one_pass:
+            return in_one_pass(source.node.function)
+        frame: DataFrame = source.node.function.streaming(self._source_directory(source))
+        return frame
+
+    def _source_directory(self, source: SourcePlan) -> str:
+        kept = self.checkpointing.source_directory(source.uid)
+        return kept or (self._scratch / f"{SCRATCH}{source.node.id}").as_uri()
+
+    def _begin(self) -> None:
+        """Begin the next incarnation, from the newest checkpoint if there is one."""
+        if not self._prepared:
+            self._prepare()
+        self._close_runner()
+        self._begun += 1
+        job = replace(self._job, incarnation=self.checkpointing.incarnation(self._begun))
+        query_dir = self._scratch / f"query-{self._begun}"
+        restored = self.checkpointing.restore(job)
+        job = restored.job or job
+        leaves = self.checkpointing.leaves(self._plan, self._frames)
+        position = restored.position
+        if position is not None:
+            if restored.base is None:
+                check_kept_rows(position, self._plan, one_pass=self.order.pace.one_pass)
+                directories = {one.uid: self._source_directory(one) for one in self._plan.sources}
+                position = with_rows_read(position, self._plan, directories, self._spark)
+            with settings(self._spark, QUERY_SETTINGS):
+                lay_out(query_dir, position, leaves)
+        runner = EpochRunner(
+            self._spark,
+            self._plan,
+            job,
+            self._statistics,
+            self._pinning,
+            restored.start,
+            self.checkpointing.delivery,
+            self.order.pace.interval_ms,
+        )
+        self._runner = runner
+        self.checkpointing.begin(job, restored, query_dir, leaves)
+        self._watch.note()
+        self.incarnation = Incarnation(
+            self._spark,
+            f"{self._name}-{self.order.job_id[:8]}-{job.incarnation}",
+            self.order.pace,
+            runner,
+            self.checkpointing,
+            self._frames,
+            query_dir,
+            self._end_epoch,
+            restored.batch_id,
+            self.checkpointing.patience,
+        )
+        self.incarnation.start()
+        self._ran = True
+
+    def _supervise(self, failure: BaseException | None) -> None:
+        try:
+            self.failure = self._run_to_the_end(failure)
+        except BaseException as failure:
+            self.failure = failure
+        finally:
+            self.status = self._final_status()
+            self.runtime_ms = int((monotonic() - self._started) * 1000)
+            self._clean_up()
+            self.ended.set()
+
+    def _final_status(self) -> JobStatus:
+        if self.told_to_end.is_set():
+            self.failure = None
+            return JobStatus.SUSPENDED if self.suspends else JobStatus.CANCELED
+        if self.failure is None:
+            return JobStatus.FINISHED
+        return JobStatus.SUSPENDED if self._has_lost_session(self.failure) else JobStatus.FAILED
+
+    def _has_lost_session(self, failure: BaseException) -> bool:
+        """Whether the session has ended, or does so within a moment, which explains the failure."""
+        may_follow = isinstance(failure, PASSING) or not isinstance(failure, HoldfastError)
+        # A cluster's master that drops the application fails its tasks first.
+        until = monotonic() + (0 if self._pinning.local or not may_follow else SESSION_ENDS)
+        while is_alive(self._spark):
+            if monotonic() >= until:
+                return False
+            self.told_to_end.wait(LOOK_AGAIN)
+        return True
+
+    def _run_to_the_end(self, failure: BaseException | None) -> BaseException | None:
+        """Run incarnation after incarnation; what broke the last one, or None.
+
+        Args:
+            failure: What kept the first one from beginning, if something did.
+        """
+        if failure is None:
+            assert self.incarnation is not None
+            failure = self.incarnation.wait()
+        while failure is not None and not self.told_to_end.is_set():
+            decision = None
+            if not isinstance(failure, HOPELESS) and is_alive(self._spark):
+                decision = self._restarts.failed(SystemClock().monotonic_ms())
+            if decision is None:
+                return failure
+            logger.warning(
+                "job %r failed and restarts in %.1f s: %s",
+                self._name,
+                decision.delay_ms / 1000,
+                summary(failure),
+            )
+            self.status = JobStatus.RESTARTING
+            self._statistics.restarted()
+            self.told_to_end.wait(decision.delay_ms / 1000)
+            failure = self._begin_and_wait()
+        return failure
+
+    def _begin_and_wait(self) -> BaseException | None:
+        if self.told_to_end.is_set():
+            return None
+        try:
+            self._begin()
+        except Exception as failure:
+            return original_error(failure)
+        self.status = JobStatus.RUNNING
+        if self.told_to_end.is_set():
+            # Cancelled in between: the stop went to the incarnation before.
+            self.stop()
+        assert self.incarnation is not None
+        return self.incarnation.wait()
+
+    def _break_off(self, failure: BaseException) -> None:
+        """Let the incarnation that runs now fail."""
+        if self.incarnation is not None:
+            self.incarnation.break_off(failure)
+
+    def _clean_up(self) -> None:
+        steps: list[Callable[[], None]] = [
+            self._close_checkpoints,
+            self._stop_watch,
+            self._close_runner,
+            self._pinning.close,
+            self._delete_local_state,
+        ]
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        for step in steps:
+            try:
+                step()
+            except Exception as error:
+                logger.warning("job %r left something behind: %s", self._name, error)
+
+    def _close_checkpoints(self) -> None:
+        # What another driver has taken over is no longer this one's to delete; and a program
+        # that does not fit its checkpoints, or did not start, is corrected and started again.
+        kept = not self._ran or isinstance(self.failure, FencedError | RestoreError)
+        if kept or self.status is JobStatus.SUSPENDED:
+            self.checkpointing.close(None)
+            return
+        order = self.order
+        ending = JobEnding(
+            self._name, self.status, order.lasting_id, not order.pace.ends, self.savepoint
+        )
+        self.checkpointing.close(ending)
+
+    def _close_runner(self) -> None:
+        if self._runner is not None:
+            self._runner.close()
+            self._runner = None
+
+    def _stop_watch(self) -> None:
+        watch = getattr(self, "_watch", None)
+        if watch is not None:
+            watch.stop()
+
+    def _delete_local_state(self) -> None:
+        tasks = max(self._plan.level_parallelism, default=1)
+        delete_local_state(self._spark, self._job, tasks)
+
+    def _end_epoch(self, result: EpochResult) -> None:
+        epoch = result.statistics
+        assert self._runner is not None
+        for text in self._runner.take_warnings():
+            logger.warning("job %r: %s", self._name, text)
+        for listener in self.order.listeners:
+            try:
+                listener(epoch)
+            except Exception as error:
+                raise JobExecutionError(
+                    f"an epoch listener raised after epoch {epoch.epoch}: "
+                    f"{type(error).__name__}: {error}"
+                ) from error
