@@ -193,6 +193,28 @@ def test_what_epochs_behind_the_checkpoint_had_open_is_aborted_later(drive: Any)
     assert opened(driver) == []
 
 
+def test_what_is_open_when_a_job_ends_for_good_is_aborted(drive: Any) -> None:
+    """It is cancelled, say, and its notes go with its checkpoints."""
+    driver = drive(opens=True)
+    driver.begin()
+    driver.epoch(1)
+    driver.complete(1)
+    driver.epoch(2)
+    [left] = opened(driver)
+    driver.publication.abort_left_open(driver.fence.check)
+    assert aborted() == [left]
+    assert opened(driver) == []
+
+
+def test_of_a_driver_that_was_replaced_nothing_open_is_aborted(drive: Any) -> None:
+    driver = drive(opens=True)
+    driver.begin()
+    driver.epoch(1)
+    drive(opens=True)
+    driver.publication.abort_left_open(driver.fence.check)
+    assert aborted() == []
+
+
 class Undeletable:
     """Files whose notes are not deleted; those of one epoch, or all."""
 

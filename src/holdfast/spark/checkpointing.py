@@ -396,6 +396,8 @@ class Checkpointing:
             )
         elif ending.deletes(self._settings.retention):
             self._note(ending)
+            # The notes of what is open go with the job.
+            self._publication.abort_left_open(self._fence.check)
             delete_job(self._files)
         else:
             self._checkpointer.drop_staged()

@@ -294,7 +294,7 @@ class Publication:
         first = self._tidied != job.incarnation
         try:
             if first or self._publisher.notes_opened:
-                self._abort_opened(job.incarnation, metadata.epoch, storage)
+                self._abort_opened(job.incarnation, metadata.epoch, storage.check_fence)
             if first:
                 # Another driver may have taken over while this one published.
                 storage.check_fence()
@@ -304,7 +304,14 @@ class Publication:
         except Exception as error:
             logger.warning("output that was given up was not removed: %s", error)
 
-    def _abort_opened(self, incarnation: str, epoch: int, storage: JobStorage) -> None:
+    def abort_left_open(self, check_fence: Callable[[], None]) -> None:
+        """Let sinks abort all that no checkpoint lists: the job has ended for good."""
+        try:
+            self._abort_opened("", 0, check_fence)
+        except Exception as error:
+            logger.warning("what writers have left open was not aborted: %s", error)
+
+    def _abort_opened(self, incarnation: str, epoch: int, check_fence: Callable[[], None]) -> None:
         try:
             orphans = self._notes.orphans(incarnation, epoch)
         except CorruptCheckpointError as error:
@@ -316,7 +323,7 @@ class Publication:
             return
         if orphans:
             # Looked at only now: what another driver has opened is noted after its fence.
-            storage.check_fence()
+            check_fence()
             self._patience.call(
                 "sinks, to abort what is open",
                 lambda _: self._publisher.abort_opened(self._notes, orphans),
@@ -343,7 +350,6 @@ class Publication:
         self._closed = True
         if ended and self._job is not None and not self.owes:
             self._clean_up(self._job.job_id, None)
-            self._publisher.clean_up(self._job.job_id, None)
 
 
 def _inline_bytes(reports: Iterable[TaskReport]) -> int:
