@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.checkpoint.transfer import _at_a_time
+from holdfast.errors import CorruptCheckpointError
 from holdfast.spark.pinned_calls import PinnedCalls, _call_for_rows, _in_threads
 
 
@@ -97,6 +98,40 @@ def test_few_calls_move_several_files_each() -> None:
     assert list(_in_threads(files, [1], 4)) == [4]
     assert list(_in_threads(files, [1, 2], 4)) == [2, 2]
     assert list(_in_threads(files, [1, 2, 3], 4)) == [1, 1, 1]
+
+
+def test_another_incarnation_looks_for_its_subtasks_anew() -> None:
+    calls = calls_with({(2, 0): "a", (2, 1): "a"})
+    calls.forget()
+    assert calls._places([(0, 2, "x"), (1, 2, "y")]) == {2: {0: ["x"], 1: ["y"]}}
+
+
+def test_what_a_call_raises_on_an_executor_is_raised_here() -> None:
+    """A damaged file, say, for which an older checkpoint is tried."""
+
+    class Context:
+        def setJobGroup(self, *_: Any, **__: Any) -> None:
+            return
+
+        def runJob(self, *_: Any) -> list[Any]:
+            raise RuntimeError(
+                "Job aborted: Traceback (most recent call last):\n  File ...\n"
+                "holdfast.errors.CorruptCheckpointError: shared/1-aa has changed\n\n\tat org.x"
+            )
+
+    class Session:
+        sparkContext = Context()
+
+    class Anchored:
+        local = False
+
+        def anchor_of(self, tasks: int) -> Any:
+            return type("Anchor", (), {"rdd": None})
+
+    session: Any = Session()
+    anchored: Any = Anchored()
+    with pytest.raises(CorruptCheckpointError, match=r"^shared/1-aa has changed$"):
+        list(PinnedCalls(session, anchored).map(str, [(0, 1, "a")], "group"))
 
 
 def test_on_one_machine_an_error_of_a_call_comes_through() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.api.checkpoint_options import TRANSFER_THREADS
 from holdfast.checkpoint.transfer import files_at_a_time
+from holdfast.spark.failures import original_error
 from holdfast.spark.serialization import dump_function
 from holdfast.spark.threads import in_threads
 
@@ -56,6 +57,10 @@ class PinnedCalls:
         """Note which executor a subtask runs on, in a level of so many tasks."""
         self._homes[tasks, subtask] = executor
 
+    def forget(self) -> None:
+        """Another incarnation begins: its subtasks may run elsewhere."""
+        self._homes.clear()
+
     def map(
         self,
         function: Callable[[T], R],
@@ -68,6 +73,9 @@ class PinnedCalls:
             function: Called once for every item, from several threads; must be picklable.
             items: Subtask, number of tasks of its level, and the argument.
             group: Spark's job group, by which the calls can be cancelled.
+
+        Raises:
+            HoldfastError: A call has raised it, wherever it was made.
         """
         if self.local:
             yield from _in_threads(function, [item for _, _, item in items], self.threads)
@@ -82,7 +90,14 @@ class PinnedCalls:
             }
             call = partial(_call_for_rows, function, pickled, self.threads)
             anchor = self._pinning.anchor_of(tasks)
-            yield from context.runJob(anchor.rdd, call, sorted(pickled))
+            try:
+                results = context.runJob(anchor.rdd, call, sorted(pickled))
+            except Exception as failure:
+                error = original_error(failure)
+                if error is failure:
+                    raise
+                raise error from failure
+            yield from results
 
     def _places(self, items: Iterable[tuple[int, int, T]]) -> dict[int, dict[int, list[T]]]:
         """Items by the task that makes their calls: by number of tasks, and by subtask.

@@ -26,7 +26,7 @@ from holdfast.checkpoint.staging import FileStaging
 from holdfast.checkpoint.statistics import RestoreStatistics
 from holdfast.checkpoint.storage import checkpoint_directory, metadata_name
 from holdfast.clock import SystemClock, monotonic
-from holdfast.errors import CorruptCheckpointError, HoldfastError, RestoreError
+from holdfast.errors import CorruptCheckpointError, HoldfastError, KeyTypeError, RestoreError
 from holdfast.runtime.plan import ChannelRows
 from holdfast.spark.epochs import StartingPoint
 from holdfast.spark.kept_rows import check_kept_rows
@@ -257,7 +257,11 @@ class Restorer:
         }
         items = [(one.subtask, tasks[one.uid], one) for one in wanted]
         group = f"holdfast-restore-{ground.job.incarnation}"
-        done = list(calls.map(partial(restore_one, files=files), items, group))
+        try:
+            done = list(calls.map(partial(restore_one, files=files), items, group))
+        except KeyTypeError as error:
+            # Trying again would not help.
+            raise RestoreError(f"{files.root}: {error}") from error
         for one in done:
             for why in one.distrusted:
                 logger.warning(

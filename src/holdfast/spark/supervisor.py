@@ -193,6 +193,7 @@ class Supervisor:
         self._begun += 1
         job = replace(self._job, incarnation=self.checkpointing.incarnation(self._begun))
         query_dir = self._scratch / f"query-{self._begun}"
+        self._calls.forget()
         restored = self.checkpointing.restore(job)
         job = restored.job or job
         leaves = self.checkpointing.leaves(self._plan, self._frames)
