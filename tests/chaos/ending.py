@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from holdfast.checkpoint.endings import STOPPED
+from holdfast.checkpoint.endings import FINISHED, STOPPED
 from tests.chaos.driver import PATIENCE, SLOWEST, ChaosError, wait_for
 from tests.chaos.growth import verdicts
 from tests.chaos.places import checkpoints_of, local_leftovers, missing, orphans
@@ -54,11 +54,12 @@ class Ending:
         stage.expect("status", ended["status"], "FINISHED")
         stage.expect("restores at the last start", len(stage.log.restored) > restores, True)
         stage.outcome.faults += wrong_results(stage.directory, stage.options, self._server)
-        # Jobs that were stopped with a savepoint have left a note, and nothing else.
+        # Jobs that have finished, or were stopped with a savepoint, leave a note and nothing else.
+        notes = (FINISHED, STOPPED)
         storage = [
             str(path)
             for path in checkpoints_of(stage.directory, stage.options).rglob("*")
-            if path.name != STOPPED and not (path / STOPPED).exists()
+            if path.name not in notes and not any((path / note).exists() for note in notes)
         ]
         stage.expect("files of a finished job in checkpoint storage", storage, [])
         stage.outcome.faults += self._handovers.wrong()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from holdfast.api.sink import OPENED
 from holdfast.checkpoint.completed import checkpoint_ids, load
 from holdfast.checkpoint.files import FileSystemFiles
+from holdfast.checkpoint.ledger import record_name
 from holdfast.checkpoint.metadata import paths_of
 from holdfast.checkpoint.storage import FENCES, STAGED, metadata_name
 from holdfast.errors import CheckpointError
@@ -42,7 +43,9 @@ def orphans(storage: Path) -> list[str]:
     needed = set()
     for checkpoint_id in checkpoint_ids(files):
         if files.exists(metadata_name(checkpoint_id)):
-            needed |= {metadata_name(checkpoint_id), *paths_of(load(files, checkpoint_id))}
+            metadata = load(files, checkpoint_id)
+            needed |= {metadata_name(checkpoint_id), *paths_of(metadata)}
+            needed.add(record_name(metadata.fence, checkpoint_id))
     found = {str(path.relative_to(storage)) for path in storage.rglob("*") if path.is_file()}
     kept = (f"{FENCES}/", f"{STAGED}/{OPENED}")
     return sorted(name for name in found - needed if not name.startswith(kept))

@@ -43,6 +43,7 @@ from holdfast.spark.time_keeper import warn_of_held_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -192,7 +193,8 @@ class Supervisor:
         self._close_runner()
         self._begun += 1
         job = replace(self._job, incarnation=self.checkpointing.incarnation(self._begun))
-        query_dir = self._scratch / f"query-{self._begun}"
+        shutil.rmtree(self._query_dir(self._begun - 1), ignore_errors=True)
+        query_dir = self._query_dir(self._begun)
         self._calls.forget()
         restored = self.checkpointing.restore(job)
         job = restored.job or job
@@ -232,6 +234,10 @@ class Supervisor:
         )
         self.incarnation.start()
         self._ran = True
+
+    def _query_dir(self, incarnation: int) -> Path:
+        """Directory of the log of an incarnation's query."""
+        return self._scratch / f"query-{incarnation}"
 
     def _supervise(self, failure: BaseException | None) -> None:
         try:
