@@ -16,6 +16,7 @@ from holdfast.checkpoint.fence import take_fence
 from holdfast.checkpoint.files import FileSystemFiles
 from holdfast.checkpoint.job_storage import JobStorage
 from holdfast.checkpoint.ledger import lost_checkpoint, record_completed, recorded_checkpoints
+from holdfast.checkpoint.metadata import encode_metadata
 from holdfast.checkpoint.storage import metadata_name
 from holdfast.checkpoint.sweep import delete_job, sweep
 from holdfast.errors import CheckpointStorageError
@@ -129,6 +130,22 @@ def test_a_checkpoint_of_the_driver_before_goes_with_its_record(files: FileSyste
     storage.complete(checkpoint(7, fence=2))
     storage.delete(6)
     assert recorded_checkpoints(files) == [(2, 7)]
+
+
+def test_one_that_a_replaced_driver_completed_under_the_same_id_goes_with_its_record(
+    files: FileSystemFiles,
+) -> None:
+    """The next driver cannot complete one of that id, and discards it."""
+    old, new = take_fence(files), take_fence(files)
+    storage = JobStorage(files, new)
+    late = checkpoint(1, fence=old.number)
+    files.create_exclusive(metadata_name(1), encode_metadata(late))
+    record_completed(files, late)
+    with pytest.raises(CheckpointStorageError, match="complete already"):
+        storage.complete(checkpoint(1, fence=new.number))
+    storage.delete(1)
+    assert lost(files) is None
+    assert recorded_checkpoints(files) == []
 
 
 def test_one_that_was_given_up_is_not_missed(files: FileSystemFiles) -> None:

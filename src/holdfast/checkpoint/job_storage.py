@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.api.sink import OPENED
 from holdfast.checkpoint.completed import store_metadata
-from holdfast.checkpoint.ledger import record_completed, record_name
+from holdfast.checkpoint.ledger import record_completed, record_name, recorded_checkpoints
 from holdfast.checkpoint.metadata import paths_of
 from holdfast.checkpoint.registry import SharedFiles
 from holdfast.checkpoint.storage import (
@@ -157,12 +157,16 @@ class JobStorage:
             written_under = self._complete.pop(checkpoint_id, None)
             unused = self._shared.unregister(checkpoint_id)
             unused |= self._staged.unregister(checkpoint_id)
-        if written_under is None:
-            # Nobody knows what was uploaded of it, and nobody else uses that.
+        if written_under is not None:
+            fences = [written_under]
+        else:
+            # Nobody knows what was uploaded of it, and nobody else uses that. A driver that was
+            # replaced may have completed one of that id, too late to count.
             unused |= files_of(self.files, checkpoint_id)
-        fence = written_under or self._fence.number
+            recorded = recorded_checkpoints(self.files)
+            fences = [fence for fence, one in recorded if one == checkpoint_id]
         # Before the metadata: a record without a checkpoint means that somebody else deleted it.
-        self.files.delete(record_name(fence, checkpoint_id))
+        self.files.delete_all([record_name(fence, checkpoint_id) for fence in fences])
         delete_checkpoint(self.files, checkpoint_id, unused)
 
     def sweep(self, below: int) -> None:
