@@ -9,19 +9,24 @@ from holdfast.checkpoint.statistics import (
     Spread,
     SubtaskCheckpoint,
 )
+from holdfast.clock import Moment
+
+
+def at(ms: int) -> Moment:
+    return Moment(ms, ms)
 
 
 def kept() -> CheckpointStatisticsKeeper:
     """Two completed checkpoints of 100 and 300 bytes, a failed one, and a restore."""
     keeper = CheckpointStatisticsKeeper()
     for number, size in ((1, 100), (2, 300)):
-        keeper.begun(number, 1000 * number, 1)
-        keeper.epoch_ended(number, 1000 * number + 50, number)
+        keeper.begun(number, at(1000 * number), 1)
+        keeper.epoch_ended(number, at(1000 * number + 50), number)
         store = SubtaskCheckpoint("count", 0, 1000 * number + 70, 5, 20, size, size // 10)
-        keeper.acknowledged(number, 1000 * number + 70, [store])
-        keeper.completed(number, 1000 * number + 80, f"/chk-{number}")
-    keeper.begun(3, 3000, 1)
-    keeper.failed(3, 3100, "no room")
+        keeper.acknowledged(number, at(1000 * number + 70), [store])
+        keeper.completed(number, at(1000 * number + 80), f"/chk-{number}")
+    keeper.begun(3, at(3000), 1)
+    keeper.failed(3, at(3100), "no room")
     keeper.restored(RestoreStatistics(2, 3200, 12, "/chk-2", 300, 0, 1))
     return keeper
 
@@ -64,7 +69,7 @@ def test_a_job_without_checkpoints_has_an_empty_overview() -> None:
 def test_an_average_is_over_all_checkpoints_not_only_those_remembered() -> None:
     keeper = CheckpointStatisticsKeeper()
     for number in range(1, 31):
-        keeper.begun(number, 0, 0)
-        keeper.completed(number, number, "/chk")
+        keeper.begun(number, at(0), 0)
+        keeper.completed(number, at(number), "/chk")
     summary = keeper.snapshot().summary
     assert summary.end_to_end_duration_ms == Spread(1, 30, 15)

@@ -10,6 +10,11 @@ from holdfast.checkpoint.statistics import (
     RestoreStatistics,
     SubtaskCheckpoint,
 )
+from holdfast.clock import Moment
+
+
+def at(ms: int) -> Moment:
+    return Moment(ms, ms)
 
 
 def part(subtask: int, *, sync: int = 1, size: int = 100, uploaded: int = 10) -> SubtaskCheckpoint:
@@ -22,15 +27,15 @@ def test_there_are_no_figures_before_the_first_checkpoint() -> None:
 
 def test_a_checkpoint_is_followed_from_its_trigger_to_its_completion() -> None:
     keeper = CheckpointStatisticsKeeper()
-    keeper.begun(7, 1_000, 3)
-    keeper.epoch_ended(7, 1_400, 12)
-    keeper.acknowledged(7, 1_500, [])
-    keeper.acknowledged(7, 1_600, [part(0, sync=8), part(1, sync=3)])
+    keeper.begun(7, at(1_000), 3)
+    keeper.epoch_ended(7, at(1_400), 12)
+    keeper.acknowledged(7, at(1_500), [])
+    keeper.acknowledged(7, at(1_600), [part(0, sync=8), part(1, sync=3)])
     running = keeper.snapshot()
     assert (running.total, running.in_progress, running.completed) == (1, 1, 0)
     assert running.history[0].status is CheckpointStatus.IN_PROGRESS
-    keeper.acknowledged(7, 1_700, [part(2)])
-    keeper.completed(7, 1_750, "/chk-7")
+    keeper.acknowledged(7, at(1_700), [part(2)])
+    keeper.completed(7, at(1_750), "/chk-7")
     figures = keeper.snapshot()
     assert (figures.in_progress, figures.completed, figures.failed) == (0, 1, 0)
     [one] = figures.history
@@ -46,8 +51,8 @@ def test_a_checkpoint_is_followed_from_its_trigger_to_its_completion() -> None:
 
 def test_a_failed_checkpoint_says_when_and_why() -> None:
     keeper = CheckpointStatisticsKeeper()
-    keeper.begun(1, 1_000, 1)
-    keeper.failed(1, 1_200, "it expired")
+    keeper.begun(1, at(1_000), 1)
+    keeper.failed(1, at(1_200), "it expired")
     figures = keeper.snapshot()
     assert (figures.in_progress, figures.failed, figures.latest_completed) == (0, 1, None)
     failed = figures.latest_failed
@@ -58,21 +63,21 @@ def test_a_failed_checkpoint_says_when_and_why() -> None:
 
 def test_what_comes_after_the_end_changes_nothing() -> None:
     keeper = CheckpointStatisticsKeeper()
-    keeper.begun(1, 1_000, 1)
-    keeper.failed(1, 1_200, "it expired")
+    keeper.begun(1, at(1_000), 1)
+    keeper.failed(1, at(1_200), "it expired")
     before = keeper.snapshot()
-    keeper.epoch_ended(1, 1_300, 5)
-    keeper.acknowledged(1, 1_300, [part(0)])
+    keeper.epoch_ended(1, at(1_300), 5)
+    keeper.acknowledged(1, at(1_300), [part(0)])
     assert keeper.snapshot() == before
 
 
 def test_the_latest_of_each_kind_outlives_the_history() -> None:
     keeper = CheckpointStatisticsKeeper()
-    keeper.begun(1, 0, 1)
-    keeper.completed(1, 5, "/chk-1")
+    keeper.begun(1, at(0), 1)
+    keeper.completed(1, at(5), "/chk-1")
     for number in range(2, HISTORY + 5):
-        keeper.begun(number, number, 1)
-        keeper.failed(number, number, "no")
+        keeper.begun(number, at(number), 1)
+        keeper.failed(number, at(number), "no")
     figures = keeper.snapshot()
     assert [one.id for one in figures.history] == list(range(5, HISTORY + 5))
     assert figures.latest_completed is not None
@@ -83,8 +88,8 @@ def test_the_latest_of_each_kind_outlives_the_history() -> None:
 def test_a_retired_checkpoint_is_marked() -> None:
     keeper = CheckpointStatisticsKeeper()
     for number in (1, 2):
-        keeper.begun(number, 0, 1)
-        keeper.completed(number, 5, f"/chk-{number}")
+        keeper.begun(number, at(0), 1)
+        keeper.completed(number, at(5), f"/chk-{number}")
     keeper.discarded(1)
     keeper.discarded(99)
     assert [one.discarded for one in keeper.snapshot().history] == [True, False]
@@ -102,11 +107,24 @@ def test_restores_are_counted_and_the_last_is_kept() -> None:
 
 def test_figures_taken_do_not_change_afterwards() -> None:
     keeper = CheckpointStatisticsKeeper()
-    keeper.begun(1, 0, 2)
+    keeper.begun(1, at(0), 2)
     early = keeper.snapshot()
-    keeper.acknowledged(1, 5, [part(0)])
-    keeper.completed(1, 9, "/chk-1")
+    keeper.acknowledged(1, at(5), [part(0)])
+    keeper.completed(1, at(9), "/chk-1")
     assert early.history[0].status is CheckpointStatus.IN_PROGRESS
     assert early.history[0].subtasks == []
     early.history[0].state_size = 12345
     assert keeper.snapshot().history[0].state_size == 100
+
+
+def test_durations_do_not_follow_a_wall_clock_that_is_set() -> None:
+    keeper = CheckpointStatisticsKeeper()
+    keeper.begun(1, Moment(wall_ms=5_000_000, monotonic_ms=100), 1)
+    keeper.epoch_ended(1, Moment(wall_ms=1_000_000, monotonic_ms=140), 3)
+    keeper.acknowledged(1, Moment(wall_ms=900, monotonic_ms=150), [part(0)])
+    keeper.completed(1, Moment(wall_ms=9_000_000, monotonic_ms=157), "/chk-1")
+    found = keeper.snapshot().latest_completed
+    assert found is not None
+    assert (found.trigger_timestamp, found.latest_ack_timestamp) == (5_000_000, 900)
+    assert (found.epoch_duration_ms, found.async_duration_ms) == (40, 10)
+    assert (found.finalize_duration_ms, found.end_to_end_duration_ms) == (7, 57)

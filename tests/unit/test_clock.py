@@ -24,6 +24,7 @@ BY_THE_WALL_CLOCK = {
     "runtime/input_cut.py": "a time that tasks on all machines share, looked at once",
     "state/ttl_time.py": "time to live in processing time",
     "processor/max_parallelism.py": "labels a savepoint",
+    "checkpoint/statistics.py": "labels checkpoints",
     "spark/checkpointer.py": "labels checkpoints",
     "spark/checkpointing.py": "labels the end of a job",
     "spark/completion.py": "labels checkpoints",

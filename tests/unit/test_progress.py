@@ -6,9 +6,14 @@ from typing import Any
 import pytest
 
 from holdfast.checkpoint.statistics import CheckpointStatisticsKeeper
+from holdfast.clock import Moment
 from holdfast.errors import JobExecutionError
 from holdfast.spark.progress import progress_line, wait_watched
 from holdfast.spark.statistics import EpochStatistics, JobStatistics, JobStatus
+
+
+def at(ms: int) -> Moment:
+    return Moment(ms, ms)
 
 
 def figures(**changes: Any) -> JobStatistics:
@@ -31,12 +36,12 @@ def test_the_line_says_how_far_and_how_fast() -> None:
 
 def test_the_line_tells_of_checkpoints_failures_and_restarts() -> None:
     keeper = CheckpointStatisticsKeeper()
-    keeper.begun(1, 1000, 2)
+    keeper.begun(1, at(1000), 2)
     waiting = progress_line(figures(checkpoints=keeper.snapshot()))
     assert waiting.endswith("no checkpoint yet")
-    keeper.completed(1, 1500, "/chk-1")
-    keeper.begun(2, 1600, 2)
-    keeper.failed(2, 1700, "no room")
+    keeper.completed(1, at(1500), "/chk-1")
+    keeper.begun(2, at(1600), 2)
+    keeper.failed(2, at(1700), "no room")
     line = progress_line(
         figures(checkpoints=keeper.snapshot(), restarts=2, status=JobStatus.RESTARTING), now=2300
     )

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.spark.threads import in_threads, start_thread
+from holdfast.checkpoint.in_threads import in_threads
+from holdfast.spark.threads import start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable

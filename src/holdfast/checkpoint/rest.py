@@ -83,7 +83,8 @@ def _subtask(one: CheckpointStatistics, store: SubtaskCheckpoint) -> dict[str, A
         "index": store.subtask,
         "status": "completed",
         "ack_timestamp": store.ack_timestamp,
-        "end_to_end_duration": store.ack_timestamp - one.trigger_timestamp,
+        # Both are labels, and the clock may have been set in between.
+        "end_to_end_duration": max(0, store.ack_timestamp - one.trigger_timestamp),
         "state_size": store.state_size,
         "checkpointed_size": store.checkpointed_size,
         "checkpoint": {"sync": store.sync_duration_ms, "async": store.async_duration_ms},

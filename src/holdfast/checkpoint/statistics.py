@@ -6,7 +6,10 @@ import threading
 from collections import deque
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from holdfast.clock import Moment
 
 HISTORY: Final = 10
 """Checkpoints of which the details are kept."""
@@ -123,12 +126,17 @@ class CheckpointingStatistics:
 
 
 class CheckpointStatisticsKeeper:
-    """Follows checkpoints; may be read from other threads."""
+    """Follows checkpoints; may be read from other threads.
+
+    What happened when is told by the wall clock, how long it took by the monotonic one.
+    """
 
     def __init__(self) -> None:
         """No checkpoints yet."""
         self._lock = threading.Lock()
         self._open: dict[int, CheckpointStatistics] = {}
+        self._triggered: dict[int, int] = {}
+        """When those that are open were triggered, on the monotonic clock."""
         self._history: deque[CheckpointStatistics] = deque(maxlen=HISTORY)
         self._total = self._completed = self._failed = self._restored = 0
         self._latest_completed: CheckpointStatistics | None = None
@@ -136,34 +144,37 @@ class CheckpointStatisticsKeeper:
         self._latest_restored: RestoreStatistics | None = None
         self._tallies = {name: _Tally() for name in _SUMMARISED}
 
-    def begun(self, checkpoint_id: int, now: int, subtasks: int) -> None:
+    def begun(self, checkpoint_id: int, now: Moment, subtasks: int) -> None:
         """A checkpoint was triggered."""
         with self._lock:
-            one = CheckpointStatistics(checkpoint_id, now, subtasks)
+            one = CheckpointStatistics(checkpoint_id, now.wall_ms, subtasks)
             self._open[checkpoint_id] = one
+            self._triggered[checkpoint_id] = now.monotonic_ms
             self._history.append(one)
             self._total += 1
 
     def epoch_ended(
-        self, checkpoint_id: int, now: int, epoch: int, persisted_size: int = 0
+        self, checkpoint_id: int, now: Moment, epoch: int, persisted_size: int = 0
     ) -> None:
         """The epoch that carried it has ended, and left so many bytes of input over."""
         with self._lock:
             one = self._open.get(checkpoint_id)
             if one is not None:
                 one.epoch = epoch
-                one.epoch_duration_ms = now - one.trigger_timestamp
+                one.epoch_duration_ms = self._since(checkpoint_id, now)
                 one.persisted_size = persisted_size
 
-    def acknowledged(self, checkpoint_id: int, now: int, stores: list[SubtaskCheckpoint]) -> None:
+    def acknowledged(
+        self, checkpoint_id: int, now: Moment, stores: list[SubtaskCheckpoint]
+    ) -> None:
         """One task has handed in its part."""
         with self._lock:
             one = self._open.get(checkpoint_id)
             if one is None:
                 return
             one.num_acknowledged_subtasks += 1
-            one.latest_ack_timestamp = now
-            one.async_duration_ms = now - one.trigger_timestamp - one.epoch_duration_ms
+            one.latest_ack_timestamp = now.wall_ms
+            one.async_duration_ms = self._since(checkpoint_id, now) - one.epoch_duration_ms
             one.subtasks += stores
             one.state_size += sum(store.state_size for store in stores)
             one.checkpointed_size += sum(store.checkpointed_size for store in stores)
@@ -171,30 +182,34 @@ class CheckpointStatisticsKeeper:
                 [one.sync_duration_ms, *(store.sync_duration_ms for store in stores)]
             )
 
-    def completed(self, checkpoint_id: int, now: int, path: str) -> None:
+    def completed(self, checkpoint_id: int, now: Moment, path: str) -> None:
         """It is complete."""
         with self._lock:
-            one = self._open.pop(checkpoint_id, None)
+            took = self._since(checkpoint_id, now)
+            one = self._close(checkpoint_id)
             self._completed += 1
             if one is not None:
                 one.status = CheckpointStatus.COMPLETED
                 one.external_path = path
-                one.finalize_duration_ms = now - (one.latest_ack_timestamp or now)
-                one.end_to_end_duration_ms = now - one.trigger_timestamp
+                if one.num_acknowledged_subtasks:
+                    uploaded = one.epoch_duration_ms + one.async_duration_ms
+                    one.finalize_duration_ms = took - uploaded
+                one.end_to_end_duration_ms = took
                 self._latest_completed = one
                 for name, tally in self._tallies.items():
                     tally.add(getattr(one, name))
 
-    def failed(self, checkpoint_id: int, now: int, message: str) -> None:
+    def failed(self, checkpoint_id: int, now: Moment, message: str) -> None:
         """It has failed."""
         with self._lock:
-            one = self._open.pop(checkpoint_id, None)
+            took = self._since(checkpoint_id, now)
+            one = self._close(checkpoint_id)
             self._failed += 1
             if one is not None:
                 one.status = CheckpointStatus.FAILED
-                one.failure_timestamp = now
+                one.failure_timestamp = now.wall_ms
                 one.failure_message = message
-                one.end_to_end_duration_ms = now - one.trigger_timestamp
+                one.end_to_end_duration_ms = took
                 self._latest_failed = one
 
     def published(self, checkpoint_id: int, duration_ms: int) -> None:
@@ -216,6 +231,14 @@ class CheckpointStatisticsKeeper:
         with self._lock:
             self._restored += 1
             self._latest_restored = restore
+
+    def _since(self, checkpoint_id: int, now: Moment) -> int:
+        """Milliseconds since a checkpoint was triggered."""
+        return now.monotonic_ms - self._triggered.get(checkpoint_id, now.monotonic_ms)
+
+    def _close(self, checkpoint_id: int) -> CheckpointStatistics | None:
+        self._triggered.pop(checkpoint_id, None)
+        return self._open.pop(checkpoint_id, None)
 
     def snapshot(self) -> CheckpointingStatistics:
         """The figures now."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import xxhash
 
 from holdfast.checkpoint.handles import FileHandle, Handle, InlineHandle, inline
+from holdfast.checkpoint.in_threads import in_threads
 from holdfast.checkpoint.storage import (
     MOST_INLINE,
     check_cancelled,
@@ -142,13 +142,9 @@ def _all_done(calls: Iterable[Callable[[], T]]) -> list[T]:
     threads = _at_a_time.get()
     if threads == 1:
         return [call() for call in calls]
-    with ThreadPoolExecutor(threads, "holdfast-file") as pool:
-        futures = [pool.submit(call) for call in calls]
-        try:
-            return [future.result() for future in futures]
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    numbered = enumerate(calls)
+    done = in_threads(lambda one: (one[0], one[1]()), numbered, threads, "holdfast-file")
+    return [result for _, result in sorted(done, key=itemgetter(0))]
 
 
 def difference(handles: Mapping[str, Handle], directory: Path) -> str | None:

@@ -16,7 +16,7 @@ from holdfast.checkpoint.failures import FailureReason
 from holdfast.checkpoint.instructions import Begin, CheckpointKind, Finalize
 from holdfast.checkpoint.job_storage import JobStorage
 from holdfast.checkpoint.statistics import CheckpointStatisticsKeeper
-from holdfast.clock import SystemClock, monotonic
+from holdfast.clock import Moment, SystemClock, monotonic
 from holdfast.errors import CheckpointError
 from holdfast.runtime.plan import CheckpointOrder
 from holdfast.spark.checkpoint_draft import CheckpointDraft, held_by
@@ -245,13 +245,13 @@ class Checkpointer:
         """Note the checkpoint that was begun, if one was; what its epoch is told of it."""
         for instruction in instructions:
             if isinstance(instruction, Begin):
-                timestamp = self._clock.now_ms()
+                now = Moment.of(self._clock)
                 self._uploads.begin(instruction.id)
                 self._standing.local_snapshots.begun(instruction.id)
-                self.statistics.begun(instruction.id, timestamp, len(self._plan.tasks))
+                self.statistics.begun(instruction.id, now, len(self._plan.tasks))
                 if savepoint is not None:
                     self._savepoints.begin(instruction.id, savepoint)
-                return CheckpointOrder(instruction.id, timestamp)
+                return CheckpointOrder(instruction.id, now.wall_ms)
         return None
 
     def expire(self) -> None:
@@ -275,7 +275,7 @@ class Checkpointer:
         uploads = list(draft.uploads(inherited))
         self.statistics.epoch_ended(
             checkpoint.id,
-            self._clock.now_ms(),
+            Moment.of(self._clock),
             result.statistics.epoch,
             draft.persisted_size,
         )
@@ -416,10 +416,9 @@ class Checkpointer:
         stores: list[Uploaded],
     ) -> bool:
         """Hand in a task's part; whether that was the last, so that others go on from here."""
-        now = self._clock.now_ms()
-        self.statistics.acknowledged(
-            checkpoint_id, now, [draft.figures(store, now) for store in stores]
-        )
+        now = Moment.of(self._clock)
+        figures = [draft.figures(store, now.wall_ms) for store in stores]
+        self.statistics.acknowledged(checkpoint_id, now, figures)
         instructions = self._standing.acknowledge(checkpoint_id, task, stores)
         self._carry_out(instructions)
         return any(isinstance(one, Finalize) for one in instructions)

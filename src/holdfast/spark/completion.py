@@ -24,6 +24,7 @@ from holdfast.checkpoint.instructions import (
     Finalize,
     Retire,
 )
+from holdfast.clock import Moment
 from holdfast.errors import CheckpointError, FencedError, HoldfastError
 from holdfast.spark.left_over import release
 from holdfast.spark.source_snapshots import source_snapshots
@@ -194,7 +195,7 @@ class Completion:
         path = self._storage.path_of(checkpoint_id)
         draft = self._standing.complete(checkpoint_id)
         assert draft.stored is not None
-        self._statistics.completed(checkpoint_id, self._clock.now_ms(), path)
+        self._statistics.completed(checkpoint_id, Moment.of(self._clock), path)
         logger.info("checkpoint %d is complete: %s", checkpoint_id, path)
         self._publish(checkpoint_id, draft.stored, draft)
         self._savepoints.add(checkpoint_id, draft, self._storage.files)
@@ -225,7 +226,7 @@ class Completion:
 
     def _aborted(self, checkpoint_id: int, reason: FailureReason, detail: str) -> None:
         why = reason.value + (f" ({detail})" if detail else "")
-        self._statistics.failed(checkpoint_id, self._clock.now_ms(), why)
+        self._statistics.failed(checkpoint_id, Moment.of(self._clock), why)
         logger.warning("checkpoint %d failed: %s", checkpoint_id, why)
         self._savepoints.fail(checkpoint_id, why)
         if not self._savepoints.alone:

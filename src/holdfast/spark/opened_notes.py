@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from holdfast.api.sink import OPENED
 from holdfast.checkpoint.completed import load_all
+from holdfast.checkpoint.in_threads import in_threads
 from holdfast.checkpoint.storage import STAGED
 from holdfast.errors import HoldfastError
 from holdfast.runtime.writer_operator import opened_name
@@ -107,19 +107,19 @@ class OpenedNotes:
     def _delete(self, names: list[str], failures: list[HoldfastError]) -> set[str]:
         """Delete notes, unless storage fails too often; those that were."""
 
-        def delete(name: str) -> bool:
+        def delete(name: str) -> str | None:
             if len(failures) >= TRIES:
-                return False
+                return None
             try:
                 self._files.delete(f"{STAGED}/{name}")
             except HoldfastError as error:
                 failures.append(error)
-                return False
-            return True
+                return None
+            return name
 
         # Output waits for it, and a request to an object store takes a while.
-        with ThreadPoolExecutor(DELETIONS, "holdfast-notes") as pool:
-            return {name for name, done in zip(names, pool.map(delete, names), strict=True) if done}
+        deleted = in_threads(delete, names, DELETIONS, "holdfast-notes")
+        return {name for name in deleted if name is not None}
 
     def read(self, note: Note) -> bytes | None:
         """What was opened, encoded; None if the note is gone."""

@@ -8,10 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.api.checkpoint_options import TRANSFER_THREADS
+from holdfast.checkpoint.in_threads import in_threads
 from holdfast.checkpoint.transfer import files_at_a_time
 from holdfast.spark.failures import original_error
 from holdfast.spark.serialization import dump_function
-from holdfast.spark.threads import in_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -58,5 +58,5 @@ def _checkpoints(figures: CheckpointingStatistics, now: int) -> str:
     last = figures.latest_completed
     if last is None:
         return f"no checkpoint yet{failed}"
-    age = (now - last.trigger_timestamp - last.end_to_end_duration_ms) / 1000
+    age = max(0, now - last.trigger_timestamp - last.end_to_end_duration_ms) / 1000
     return f"checkpoint {last.id}, {age:.1f} s ago, {last.state_size / 1e6:.1f} MB{failed}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.clock import Moment
 from holdfast.spark.checkpointer import Checkpointer
 from holdfast.spark.completion import Completion
 
@@ -25,7 +26,7 @@ class SavepointCompletion(Completion):
         self._standing.forget(checkpoint_id)
         self._standing.local_snapshots.completed(checkpoint_id, {})
         path = self._storage.path_of(checkpoint_id)
-        self._statistics.completed(checkpoint_id, self._clock.now_ms(), path)
+        self._statistics.completed(checkpoint_id, Moment.of(self._clock), path)
         self._savepoints.complete(checkpoint_id)
 
 
