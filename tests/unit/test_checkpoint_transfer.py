@@ -246,8 +246,8 @@ def test_files_of_a_store_are_moved_at_the_same_time(files, snapshot, tmp_path):
     met = set()
 
     def together() -> bool:
-        if threading.current_thread().name not in met:
-            met.add(threading.current_thread().name)
+        if threading.get_ident() not in met:
+            met.add(threading.get_ident())
             meeting.wait()
         return False
 
