@@ -31,6 +31,17 @@ class TestLmdbStore(StoreContract, StoreSurvival, SnapshotContract):
     def open(self, directory: Path, expected: str | None = None) -> LmdbStore:
         return LmdbStore.open(directory, expected=expected, patience=0)
 
+    def test_a_small_snapshot_that_is_taken_over_has_no_holes(self, directory, tmp_path):
+        """Writing to a hole kills the process when the disk is full."""
+        self.filled(directory, {b"key": b"value"})
+        store = self.open(directory, "v1")
+        store.commit("v2", snapshot=tmp_path / "snapshot")
+        adopted = LmdbStore.adopt(tmp_path / "snapshot", tmp_path / "adopted")
+        [file] = (tmp_path / "adopted").glob("*.mdb")
+        found = file.stat()
+        adopted.abort()
+        assert found.st_blocks * 512 >= found.st_size
+
     def test_a_file_that_is_mostly_free_is_compacted(self, directory):
         self.filled(directory, {b"%05d" % i: bytes(4000) for i in range(20_000)})
         store = self.open(directory, "v1")

@@ -75,10 +75,14 @@ def open_environment(path: Path) -> lmdb.Environment:
     # descriptor of that file releases the locks that LMDB holds on it.
     _allocate(path.with_name(f"{path.name}-lock"), 0, _LOCK_TABLE)
     size = path.stat().st_size if path.exists() else 0
+    map_size = max(size // PAGE * PAGE, _FIRST_MAP)
+    if 0 < size < map_size:
+        # LMDB makes the file as long as its map, but what it adds is not on disk.
+        _allocate(path, size, map_size)
     with translated_errors(path):
         return lmdb.open(
             str(path),
-            map_size=max(size // PAGE * PAGE, _FIRST_MAP),
+            map_size=map_size,
             subdir=False,
             mode=0o600,
             # A store has to survive the death of its process, not that of the machine.
