@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import fsspec
+from fsspec.implementations.arrow import ArrowFSWrapper
+from pyarrow.fs import LocalFileSystem
+
 from holdfast.api.checkpoint_storage import (
     FileSystemCheckpointStorage,
     JobManagerCheckpointStorage,
@@ -39,6 +43,22 @@ class TestLocalFilesByUrl(CheckpointFilesContract, AtomicCreation):
 class TestMemoryUrl(CheckpointFilesContract):
     def open(self, directory: Path) -> JobCheckpointFiles:
         storage = FileSystemCheckpointStorage(f"memory://checkpoints{directory.parent}")
+        return open_files(storage, directory.name)
+
+
+class ArrowLocal(ArrowFSWrapper):  # type: ignore[misc]
+    """A local disk by way of Arrow, as HDFS is reached: it deletes one name at a time."""
+
+    protocol = "arrowlocal"
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(fs=LocalFileSystem(), **options)
+
+
+class TestArrowUrl(CheckpointFilesContract):
+    def open(self, directory: Path) -> JobCheckpointFiles:
+        fsspec.register_implementation("arrowlocal", ArrowLocal, clobber=True)
+        storage = FileSystemCheckpointStorage(f"arrowlocal://{directory.parent}")
         return open_files(storage, directory.name)
 
 

@@ -78,7 +78,8 @@ def files(tmp_path: Path) -> FileSystemFiles:
 
 def lost(files: FileSystemFiles, unwanted: Collection[int] = ()) -> int | None:
     written = [one for one in checkpoint_ids(files) if files.exists(metadata_name(one))]
-    return lost_checkpoint(files, completed_checkpoints(files), written, unwanted)
+    records = recorded_checkpoints(files)
+    return lost_checkpoint(files, records, completed_checkpoints(files), written, unwanted)
 
 
 def complete(files: FileSystemFiles, *ids: int) -> JobStorage:

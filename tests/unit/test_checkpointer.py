@@ -781,3 +781,53 @@ def wait_for(condition: Callable[[], bool]) -> None:
             return
         pause.wait(0.01)
     raise AssertionError("it never came true")
+
+
+# Storage that does not delete
+
+
+def undeletable(bench: Bench, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """Let the first deletions of metadata fail."""
+    real, left = bench.files.delete, [times]
+
+    def delete(name: str) -> None:
+        if name.endswith("_metadata") and left[0]:
+            left[0] -= 1
+            raise CheckpointStorageError(f"{name}: storage is away")
+        real(name)
+
+    monkeypatch.setattr(bench.files, "delete", delete)
+
+
+def test_a_checkpoint_that_storage_did_not_delete_is_deleted_with_the_next_one(
+    make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = make()
+    bench.epoch()
+    undeletable(bench, monkeypatch, 1)
+    bench.epoch()
+    assert bench.complete == [1, 2]
+    bench.epoch()
+    assert bench.complete == [3]
+    assert bench.checkpointer._standing.undeleted() == {}
+
+
+def test_a_checkpoint_that_was_given_up_stays_in_doubt_until_storage_has_deleted_it(
+    make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another start might go back to it: what it lists must still be there then."""
+    bench = make(tolerable_failures=1)
+    bench.epoch()
+    undeletable(bench, monkeypatch, 2)
+
+    def reach(point: str, **where: Any) -> None:
+        if (point, where) == ("after-metadata", {"checkpoint": 2}):
+            raise CheckpointError("the driver is confused")
+
+    monkeypatch.setattr("holdfast.faults.reach", reach)
+    bench.epoch()
+    assert bench.complete == [1, 2]
+    assert bench.checkpointer.is_in_doubt
+    assert bench.checkpointer.end_incarnation() == frozenset({2})
+    assert bench.checkpointer.end_incarnation() == frozenset()
+    assert bench.complete == [1]

@@ -35,7 +35,7 @@ def deleting(ending: JobEnding) -> Iterator[ExternalizedCheckpointRetention]:
 def test_retention_decides_but_never_over_a_failed_job_with_an_id_of_its_own(
     status: JobStatus, lasting_id: bool, expected: list[ExternalizedCheckpointRetention]
 ) -> None:
-    assert list(deleting(JobEnding("job", status, lasting_id))) == expected
+    assert list(deleting(JobEnding(status, lasting_id))) == expected
 
 
 @pytest.mark.parametrize(
@@ -45,5 +45,5 @@ def test_retention_decides_but_never_over_a_failed_job_with_an_id_of_its_own(
 def test_a_job_that_may_get_more_input_goes_on_from_its_checkpoints(
     lasting_id: bool, savepoint: str | None, deletes: bool
 ) -> None:
-    ending = JobEnding("job", JobStatus.FINISHED, lasting_id, True, savepoint)
+    ending = JobEnding(JobStatus.FINISHED, lasting_id, True, savepoint)
     assert list(deleting(ending)) == ([NONE, DELETE, RETAIN] if deletes else [])

@@ -159,3 +159,20 @@ def test_state_is_not_shown_for_an_equal_key_of_another_type() -> None:
         assert harness.state("count", 1) == 1
         with pytest.raises(KeyTypeError):
             harness.state("count", True)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "both"),
+    [
+        (((1, None), "a"), ((1, 2), "a"), "tuple[tuple[int, int], str]"),
+        ((None, 1), (("x", 2), 1), "tuple[tuple[str, int], int]"),
+        (((1, 2), "a"), ((1, "b"), "a"), None),
+        ((1, (2, 3)), ((1, 2), 3), None),
+    ],
+)
+def test_null_components_of_tuples_within_tuples_fit_any_type(
+    one: Any, other: Any, both: str | None
+) -> None:
+    for first, second in ((one, other), (other, one)):
+        found = KeyShape.of(first).joined(KeyShape.of(second))
+        assert (None if found is None else found.name) == both

@@ -234,6 +234,6 @@ def test_a_driver_that_lost_its_fence_and_does_not_know_it_leaves_all_of_the_nex
     newer.begin()
     newer.epoch(1)
     metadata = newer.stored(1)
-    checkpointing.close(JobEnding("job", status, lasting_id=True))
+    checkpointing.close(JobEnding(status, lasting_id=True))
     assert calls("clean_up") == []
     assert load(newer.files, 1) == metadata

@@ -8,12 +8,14 @@ import msgspec
 
 from holdfast import HashMapStateBackend
 from holdfast.checkpoint.claim import ClaimedSnapshot
-from holdfast.checkpoint.completed import store_metadata
+from holdfast.checkpoint.completed import completed_checkpoints, store_metadata
 from holdfast.checkpoint.fence import take_fence
 from holdfast.checkpoint.files import FileSystemFiles
+from holdfast.checkpoint.job_storage import JobStorage
 from holdfast.checkpoint.metadata import encode_metadata, identity_of
 from holdfast.checkpoint.savepoint import load_savepoint
 from holdfast.checkpoint.storage import metadata_name
+from holdfast.spark import restorer
 from holdfast.spark.epochs import JobIdentity
 from holdfast.spark.restorer import Restorer
 from tests.unit.barriers import ROWS
@@ -25,6 +27,8 @@ from tests.unit.test_checkpointer import Calls
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
     from holdfast.checkpoint.metadata import CheckpointMetadata
     from holdfast.spark.compiler import JobPlan
@@ -104,3 +108,58 @@ def test_a_claimed_checkpoint_leaves_files_of_one_that_cannot_be_read(tmp_path: 
     assert files.create_exclusive(metadata_name(2), later)
     ClaimedSnapshot(files, first).release()
     assert files.exists("shared/1-abc")
+
+
+class Own:
+    """A job that publishes, and has completed some checkpoints."""
+
+    def __init__(self, tmp_path: Path, *ids: int) -> None:
+        self.files = FileSystemFiles(str(tmp_path / "own"))
+        self.storage = JobStorage(self.files, take_fence(self.files))
+        for number in ids:
+            self.storage.complete(checkpoint(number))
+        self.restorer = Restorer(self.files, None, ignore_unclaimed=False)
+
+    def candidates(self) -> tuple[list[int], list[int]]:
+        """Checkpoints that would be tried, and those that are passed over."""
+        passed_over: dict[int, str] = {}
+        found = [metadata.checkpoint_id for _, metadata in self.restorer._candidates(passed_over)]
+        return found, sorted(passed_over)
+
+
+def test_an_old_checkpoint_that_cannot_be_read_does_not_matter(tmp_path: Path) -> None:
+    job = Own(tmp_path, 5, 6, 7)
+    job.files.delete(metadata_name(5))
+    job.files.create_exclusive(metadata_name(5), b"garbage")
+    assert job.candidates() == ([7, 6], [])
+
+
+def test_metadata_that_was_cut_off_before_its_record_does_not_matter(tmp_path: Path) -> None:
+    """Nothing of it was published."""
+    job = Own(tmp_path, 7)
+    job.files.create_exclusive(metadata_name(8), encode_metadata(checkpoint(8))[:100])
+    assert job.candidates() == ([7], [])
+
+
+def test_a_newest_checkpoint_that_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
+    job = Own(tmp_path, 6, 7)
+    job.files.delete(metadata_name(7))
+    job.files.create_exclusive(metadata_name(7), b"garbage")
+    assert job.candidates() == ([6], [7])
+
+
+def test_a_driver_that_is_replaced_may_retire_checkpoints_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Own(tmp_path, 1)
+    listed = completed_checkpoints
+
+    def goes_on(files: Any) -> list[tuple[int, int]]:
+        found = listed(files)
+        if found == [(1, 1)]:
+            job.storage.complete(checkpoint(2))
+            job.storage.delete(1)
+        return found
+
+    monkeypatch.setattr(restorer, "completed_checkpoints", goes_on)
+    assert job.candidates() == ([2], [])

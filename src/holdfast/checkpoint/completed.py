@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from holdfast.checkpoint.handles import FileHandle
-from holdfast.checkpoint.ledger import lost_checkpoint
+from holdfast.checkpoint.ledger import lost_checkpoint, recorded_checkpoints
 from holdfast.checkpoint.metadata import (
     LONGEST_HEADER,
     decode_header,
@@ -135,6 +135,8 @@ def load_newest(files: NamedFiles) -> tuple[CheckpointMetadata | None, list[Refu
     Raises:
         CheckpointStorageError: Storage failed.
     """
+    # Before the checkpoints: one that is completed meanwhile is no lost one.
+    records = recorded_checkpoints(files)
     complete, unreadable = _survey(files)
     refusals: list[Refusal] = []
     newest: CheckpointMetadata | None = None
@@ -151,7 +153,7 @@ def load_newest(files: NamedFiles) -> tuple[CheckpointMetadata | None, list[Refu
     floor = newest.checkpoint_id if newest else 0
     newer = [r for r in unreadable if r.checkpoint_id > floor]
     there = {r.checkpoint_id for r in unreadable} | {checkpoint_id for _, checkpoint_id in complete}
-    lost = lost_checkpoint(files, complete, there)
+    lost = lost_checkpoint(files, records, complete, there)
     if lost is not None:
         newer.append(Refusal(lost, lost_reason(files, lost)))
     return newest, newer + refusals

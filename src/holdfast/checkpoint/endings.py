@@ -4,9 +4,11 @@ Its checkpoints go when it ends. Without a note, a start under the same job id w
 and publish all output a second time: a supervisor, for instance, starts a driver again that
 died after it had deleted the checkpoints and before it could report success.
 
-    finished.json   {"format": 1, "job_name": "orders", "finished_ms": 1767225600000}
+    finished.json   {"format": 1, "job_id": "orders", "fence": 3, "finished_ms": 1767225600000}
     stopped.json    {"format": 1, "savepoint": "/savepoints/savepoint-orders-0123456789ab",
-                     "identity": "orders-12-1767225600000"}
+                     "identity": "orders-12-1767225600000", "job_id": "orders"}
+
+Several jobs may share a directory, one after the other: a note speaks of its own job only.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from holdfast.checkpoint.fence import fences
 from holdfast.checkpoint.metadata import identity_of
 from holdfast.checkpoint.pointer import find_snapshot
+from holdfast.checkpoint.sweep import delete_job
 from holdfast.errors import HoldfastError, RestoreError
 
 if TYPE_CHECKING:
@@ -32,7 +36,9 @@ FORMAT: Final = 1
 
 class _Finished(msgspec.Struct):
     format: int
-    job_name: str
+    job_id: str
+    fence: int
+    """Of the driver that finished it."""
     finished_ms: int
 
 
@@ -41,31 +47,46 @@ class _Stopped(msgspec.Struct, omit_defaults=True):
     savepoint: str
     identity: str = ""
     """See `identity_of`: the savepoint is recognized after it was moved."""
+    job_id: str = ""
 
 
-def note_finished(files: NamedFiles, job_name: str, now_ms: int) -> None:
+def note_finished(files: NamedFiles, job_id: str, fence: int, now_ms: int) -> None:
     """Note that the job has processed all its input; its checkpoints are still there."""
-    _write(files, FINISHED, _Finished(FORMAT, job_name, now_ms))
+    _write(files, FINISHED, _Finished(FORMAT, job_id, fence, now_ms))
+    files.delete(STOPPED)
 
 
-def finished_at(files: NamedFiles) -> str | None:
+def finished_at(files: NamedFiles, job_id: str) -> str | None:
     """When the job finished, for people to read; None if it did not."""
     data = files.read(FINISHED)
     if data is None:
         return None
     try:
-        moment = msgspec.json.decode(data, type=_Finished).finished_ms / 1000
-        return f"at {datetime.fromtimestamp(moment, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        note = msgspec.json.decode(data, type=_Finished)
+        if note.job_id != job_id:
+            return None
+        return f"at {datetime.fromtimestamp(note.finished_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
     except (msgspec.DecodeError, ValueError, OverflowError, OSError):
         return "at a time that this Holdfast cannot read"
 
 
-def note_stopped(files: NamedFiles, savepoint: str) -> None:
+def delete_finished(files: NamedFiles) -> None:
+    """Remove what a job that finished did not come to delete, unless somebody else runs here."""
+    try:
+        fence = msgspec.json.decode(files.read(FINISHED) or b"", type=_Finished).fence
+    except msgspec.DecodeError:
+        return
+    if max(fences(files), default=0) <= fence:
+        delete_job(files)
+
+
+def note_stopped(files: NamedFiles, job_id: str, savepoint: str) -> None:
     """Note that the job has ended with a savepoint; its checkpoints are still there."""
-    note = _Stopped(FORMAT, savepoint)
+    note = _Stopped(FORMAT, savepoint, job_id=job_id)
     with suppress(HoldfastError):
         note.identity = identity_of(find_snapshot(savepoint)[1])
     _write(files, STOPPED, note)
+    files.delete(FINISHED)
 
 
 def forget_ending(files: NamedFiles) -> None:
@@ -74,22 +95,33 @@ def forget_ending(files: NamedFiles) -> None:
     files.delete(STOPPED)
 
 
-def check_not_stopped(files: NamedFiles, start: CheckpointMetadata | None = None) -> None:
-    """Refuse to begin anywhere but at the savepoint that the job was stopped with.
+def check_not_ended(
+    files: NamedFiles, job_id: str, start: CheckpointMetadata | None = None
+) -> None:
+    """Refuse to begin where a note says that the job has ended, or how it goes on.
 
     Args:
         files: The job's files, which hold no checkpoint.
+        job_id: The job.
         start: The savepoint or checkpoint that the job is to start from, if one is given.
 
     Raises:
-        RestoreError: The job was stopped with a savepoint, and this is not it.
+        RestoreError: The job has just finished; or it was stopped with another savepoint.
     """
+    when = finished_at(files, job_id)
+    if when is not None:
+        raise RestoreError(
+            f"{files.root}: another driver of this job has finished it, {when}, while this one was "
+            f"starting. To run it again, start it under another job id, or delete {FINISHED} there"
+        )
     data = files.read(STOPPED)
     if data is None:
         return
     where = "a savepoint that it does not name in a way this Holdfast can read"
     with suppress(msgspec.DecodeError):
         note = msgspec.json.decode(data, type=_Stopped)
+        if note.job_id not in ("", job_id):
+            return
         if start is not None and note.identity in ("", identity_of(start)):
             return
         where = repr(note.savepoint)

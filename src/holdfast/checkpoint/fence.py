@@ -74,7 +74,7 @@ class Fence:
         self.files.create_exclusive(f"{_name(self.number)}.from-{fence}-{checkpoint_id}", b"")
 
     def _taken_over(self) -> FencedError:
-        highest = max(_taken(self.files))
+        highest = max(fences(self.files))
         holder = self.files.read(_name(highest)) or b"?"
         return FencedError(
             f"{self.files.root}: this driver holds fence {self.number}, and another has taken "
@@ -85,7 +85,7 @@ class Fence:
 
 def take_fence(files: NamedFiles) -> Fence:
     """Take the next fence: higher than every one before, and nobody else's."""
-    number = max(_taken(files), default=0) + 1
+    number = max(fences(files), default=0) + 1
     holder = msgspec.json.encode(
         {"host": socket.gethostname(), "pid": os.getpid(), "id": uuid.uuid4().hex}
     )
@@ -120,5 +120,6 @@ def _name(number: int) -> str:
     return f"{FENCES}/{number}"
 
 
-def _taken(files: NamedFiles) -> list[int]:
+def fences(files: NamedFiles) -> list[int]:
+    """Numbers of all fences that drivers have taken."""
     return [int(name) for name in files.entries(FENCES) if name.isdecimal()]

@@ -204,8 +204,10 @@ class FileSystemFiles:
                 self._remove_directory(self._path)
 
     def _delete_paths(self, paths: list[str]) -> None:
-        # Object stores remove many in one request. But fsspec takes some names for patterns.
-        if not self._local and not any(map(_PATTERN.search, paths)):
+        # Object stores remove many in one request, other file systems take one name at a time.
+        # But fsspec takes some names for patterns.
+        at_once = len(paths) > 1 and getattr(self._fs, "async_impl", False)
+        if at_once and not any(map(_PATTERN.search, paths)):
             with suppress(FileNotFoundError):
                 self._fs.rm(paths)
                 return

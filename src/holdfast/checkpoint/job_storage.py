@@ -52,6 +52,8 @@ class JobStorage:
         self._staged = SharedFiles()
         self._complete: dict[int, int] = {}
         """Checkpoints whose files are all known, with the fence under which each was written."""
+        self._doomed: dict[int, tuple[int | None, set[str]]] = {}
+        """What goes with checkpoints whose deletion has begun, should it have to be repeated."""
         for metadata in completed:
             self.adopt(metadata)
 
@@ -151,23 +153,29 @@ class JobStorage:
 
         Raises:
             FencedError: Another driver has taken over and may need it; nothing is removed.
+            CheckpointStorageError: Storage failed; it can be tried again.
         """
         self._fence.check()
         with self._lock:
-            written_under = self._complete.pop(checkpoint_id, None)
-            unused = self._shared.unregister(checkpoint_id)
-            unused |= self._staged.unregister(checkpoint_id)
+            if checkpoint_id not in self._doomed:
+                unused = self._shared.unregister(checkpoint_id)
+                unused |= self._staged.unregister(checkpoint_id)
+                written_under = self._complete.pop(checkpoint_id, None)
+                self._doomed[checkpoint_id] = (written_under, unused)
+            written_under, unused = self._doomed[checkpoint_id]
         if written_under is not None:
             fences = [written_under]
         else:
             # Nobody knows what was uploaded of it, and nobody else uses that. A driver that was
             # replaced may have completed one of that id, too late to count.
-            unused |= files_of(self.files, checkpoint_id)
+            unused = unused | files_of(self.files, checkpoint_id)
             recorded = recorded_checkpoints(self.files)
             fences = [fence for fence, one in recorded if one == checkpoint_id]
         # Before the metadata: a record without a checkpoint means that somebody else deleted it.
         self.files.delete_all([record_name(fence, checkpoint_id) for fence in fences])
         delete_checkpoint(self.files, checkpoint_id, unused)
+        with self._lock:
+            self._doomed.pop(checkpoint_id, None)
 
     def sweep(self, below: int) -> None:
         """Remove what checkpoints with ids under `below` left without completing."""

@@ -62,6 +62,7 @@ def recorded_checkpoints(files: NamedFiles) -> list[tuple[int, int]]:
 
 def lost_checkpoint(
     files: NamedFiles,
+    records: list[tuple[int, int]],
     complete: Iterable[tuple[int, int]],
     there: Collection[int],
     unwanted: Collection[int] = (),
@@ -70,11 +71,12 @@ def lost_checkpoint(
 
     Args:
         files: The job's files.
+        records: Of complete checkpoints, newest first; looked up before the checkpoints.
         complete: Fence and id of every complete checkpoint in storage.
         there: Ids of all checkpoints that have metadata, readable or not.
         unwanted: Checkpoints that the job gave up while their metadata was being written.
     """
-    for fence, checkpoint_id in still_valid(files, recorded_checkpoints(files)):
+    for fence, checkpoint_id in still_valid(files, records):
         if checkpoint_id not in unwanted:
             superseded = any(one > (fence, checkpoint_id) for one in complete)
             return None if superseded or checkpoint_id in there else checkpoint_id

@@ -94,7 +94,8 @@ def delete_job(files: NamedFiles) -> None:
     after a deletion that broke off goes on from the newest one, or finds nothing.
     """
     _delete_own(files, COMPLETED)
-    for checkpoint_id in checkpoint_ids(files):
+    newest_last = [one for _, one in reversed(completed_checkpoints(files))]
+    for checkpoint_id in [*(set(checkpoint_ids(files)) - set(newest_last)), *newest_last]:
         delete_checkpoint(files, checkpoint_id)
     # The fence last: until then a driver that was replaced can still tell.
     files.delete_tree(TASK_OWNED)

@@ -132,6 +132,12 @@ class CheckpointDraft:
         return sum(left.rows.size for left in self._channel_rows)
 
     @property
+    def channel_files(self) -> Iterator[str]:
+        """Files with the input that it holds."""
+        handles = (left.rows.handle for left in self._channel_rows)
+        return (handle.path for handle in handles if isinstance(handle, FileHandle))
+
+    @property
     def inline_below(self) -> int:
         """Size below which state travels within the metadata."""
         return inline_below(self._settings)

@@ -138,6 +138,7 @@ class Checkpointer:
         Returns the checkpoints that may still turn up in storage, and are no longer wanted.
         """
         self._carry_out(self._standing.abort_all(FailureReason.JOB_RESTARTING))
+        self._completion.delete_again()
         return self._standing.in_doubt
 
     def wait_for_completion(self) -> None:
@@ -311,6 +312,7 @@ class Checkpointer:
             ended = self._wait_for_all(self._patience.end)
         self._standing.close()
         if ended:
+            self._completion.delete_again()
             self._completion.sweep()
             return
         self._publication.abandon()
@@ -327,6 +329,11 @@ class Checkpointer:
             self._storage.sweep_staged(None)
 
     @property
+    def is_in_doubt(self) -> bool:
+        """Whether a checkpoint that was given up may still be found complete."""
+        return bool(self._standing.in_doubt)
+
+    @property
     def retained(self) -> tuple[int, ...]:
         """Ids of the complete checkpoints that are kept, oldest first."""
         return self._standing.retained
@@ -337,9 +344,20 @@ class Checkpointer:
         return self._standing.local_snapshots
 
     def _wait_for(self, draft: CheckpointDraft) -> None:
-        """Wait until a checkpoint has ended; unless the job has lost its patience."""
+        """Wait until a checkpoint has ended; unless the job has lost its patience.
+
+        Raises:
+            CheckpointError: It has not, though it should have been given up long ago.
+        """
+        limit = self._settings.timeout_ms / 1000 + self._publication.longest
+        until = monotonic() + limit
         while not self._patience.wait(draft.over, LOOK) and not self._patience.is_lost:
             self.expire()
+            if monotonic() >= until:
+                raise CheckpointError(
+                    f"{self._storage.files.root}: a checkpoint has not come to its end within "
+                    f"{limit:.0f} s; look whether checkpoint storage answers"
+                )
 
     def _wait_for_all(self, seconds: float) -> bool:
         """Wait until nothing is at work for any checkpoint, at most so long; whether nothing is."""
@@ -404,9 +422,12 @@ class Checkpointer:
                 f"{type(error).__name__}: {error}",
             )
         finally:
-            if not handed_over:
-                self._savepoints.tidy(checkpoint_id)
-            self._uploading.pop(checkpoint_id).set()
+            ended = self._uploading.pop(checkpoint_id)
+            try:
+                if not handed_over:
+                    self._savepoints.tidy(checkpoint_id)
+            finally:
+                ended.set()
 
     def _acknowledge(
         self,

@@ -22,6 +22,7 @@ from holdfast.api.graph import Kind
 from holdfast.checkpoint.claim import ClaimedSnapshot
 from holdfast.checkpoint.endings import (
     FINISHED,
+    delete_finished,
     finished_at,
     forget_ending,
     note_finished,
@@ -102,7 +103,6 @@ def recovery_order(
 class JobEnding:
     """How a job has ended that no driver runs any more."""
 
-    job_name: str
     status: JobStatus
     lasting_id: bool
     """Whether another start finds its checkpoints by its id."""
@@ -148,6 +148,7 @@ class Checkpointing:
             patience: How long sinks and listeners are waited for.
         """
         self.patience = patience or Patience()
+        self._job_id = job_id
         self._backend = backend
         self._settings = settings
         self._claims = recovery.claims
@@ -158,7 +159,10 @@ class Checkpointing:
         self._restorer: Restorer | None = None
         if self.periodic or recovery.path is not None:
             self._restorer = Restorer(
-                self._files, recovery.path, ignore_unclaimed=recovery.ignore_unclaimed
+                self._files,
+                recovery.path,
+                ignore_unclaimed=recovery.ignore_unclaimed,
+                job_id=job_id,
             )
         self._checkpointer: Checkpointer | None = None
         self._publication: Publication | None = None
@@ -189,11 +193,11 @@ class Checkpointing:
 
         What that run did not come to delete is deleted now.
         """
-        when = finished_at(self._files) if self._outlives_driver else None
+        when = finished_at(self._files, self._job_id) if self._outlives_driver else None
         if when is not None:
             # What is left over harms nobody: the note alone decides.
             with suppress(HoldfastError):
-                delete_job(self._files)
+                delete_finished(self._files)
         return when
 
     @property
@@ -382,22 +386,25 @@ class Checkpointing:
             self._checkpointer.close()
             if ending is not None and not self._holds_fence():
                 ending = None
+        doubtful = self._checkpointer is not None and self._checkpointer.is_in_doubt
         if self._publication is not None:
-            self._publication.close(ended=ending is not None)
+            self._publication.close(ended=ending is not None and not doubtful)
         if self._checkpointer is None or ending is None or not self.periodic:
             return
         assert self._settings is not None
         assert self._publication is not None
-        if self._publication.owes:
+        if self._publication.owes or doubtful:
             logger.warning(
-                "the newest checkpoint has output that is not published, so checkpoints stay; "
+                "the newest checkpoint may have output that is not published, so checkpoints stay; "
                 "start the job again under the same job id to publish it: %s",
                 self._files.root,
             )
         elif ending.deletes(self._settings.retention):
-            self._note(ending)
             # The notes of what is open go with the job.
             self._publication.abort_left_open(self._fence.check)
+            # Sinks may have taken long, and another driver may run the job by now.
+            self._fence.check()
+            self._note(ending)
             delete_job(self._files)
         else:
             self._checkpointer.drop_staged()
@@ -405,9 +412,10 @@ class Checkpointing:
     def _note(self, ending: JobEnding) -> None:
         """Leave a note of how the job ended, before its checkpoints go."""
         if ending.lasting_id and ending.savepoint is not None:
-            note_stopped(self._files, ending.savepoint)
+            note_stopped(self._files, self._job_id, ending.savepoint)
         elif ending.lasting_id and ending.status is JobStatus.FINISHED and self._outlives_driver:
-            note_finished(self._files, ending.job_name, SystemClock().now_ms())
+            now = SystemClock().now_ms()
+            note_finished(self._files, self._job_id, self._fence.number, now)
         else:
             forget_ending(self._files)
 

@@ -110,8 +110,10 @@ class Completion:
                 self._aborted(checkpoint_id, reason, detail)
             case CancelUpload(checkpoint_id):
                 self._uploads.cancel(checkpoint_id)
-            case DiscardCheckpoint(checkpoint_id, _) | Retire(checkpoint_id):
-                self._delete(checkpoint_id)
+            case DiscardCheckpoint(checkpoint_id, _):
+                self._delete(checkpoint_id, given_up=True)
+            case Retire(checkpoint_id):
+                self._delete(checkpoint_id, given_up=False)
             case FailJob(reason):
                 self._fail_job(CheckpointError(reason))
 
@@ -125,6 +127,7 @@ class Completion:
         try:
             self._storage.sweep(below)
         except HoldfastError as error:
+            self._standing.not_swept()
             logger.warning("checkpoint storage was not swept: %s", error)
 
     # One after the other
@@ -135,7 +138,13 @@ class Completion:
             if not self._idle.is_set():
                 return
             self._idle.clear()
-        start_thread("completion of checkpoints", self._work)
+        try:
+            start_thread("completion of checkpoints", self._work)
+        except BaseException:
+            with self._lock:
+                self._line.clear()
+                self._idle.set()
+            raise
 
     def _work(self) -> None:
         while True:
@@ -144,7 +153,11 @@ class Completion:
                     self._idle.set()
                     return
                 checkpoint_id = self._line.popleft()
-            self._complete(checkpoint_id)
+            try:
+                self._complete(checkpoint_id)
+            except BaseException:
+                # The line goes on, whatever has become of one of them.
+                logger.exception("checkpoint %d was not completed", checkpoint_id)
 
     def _complete(self, checkpoint_id: int) -> None:
         draft = self._standing.draft(checkpoint_id)
@@ -161,8 +174,10 @@ class Completion:
             why = f"completing checkpoint {checkpoint_id} failed: {type(error).__name__}: {error}"
             self._fail_job(error if isinstance(error, HoldfastError) else CheckpointError(why))
         finally:
-            self._savepoints.tidy(checkpoint_id)
-            draft.over.set()
+            try:
+                self._savepoints.tidy(checkpoint_id)
+            finally:
+                draft.over.set()
 
     def _store(self, checkpoint_id: int, draft: CheckpointDraft) -> list[Instruction]:
         """Write the metadata; what the coordinator says to that."""
@@ -197,11 +212,13 @@ class Completion:
         assert draft.stored is not None
         self._statistics.completed(checkpoint_id, Moment.of(self._clock), path)
         logger.info("checkpoint %d is complete: %s", checkpoint_id, path)
-        self._publish(checkpoint_id, draft.stored, draft)
+        published = self._publish(checkpoint_id, draft.stored, draft)
         self._savepoints.add(checkpoint_id, draft, self._storage.files)
-        claimed = self._standing.unclaimed()
+        # A driver that has taken over may just be starting from it.
+        claimed = self._standing.unclaimed() if published else None
         if claimed is not None:
             claimed.release()
+        self.delete_again()
         if self._standing.litter:
             self.sweep()
         release(self._standing.processed(draft.stored), self._storage)
@@ -209,7 +226,8 @@ class Completion:
 
     def _publish(
         self, checkpoint_id: int, metadata: CheckpointMetadata, draft: CheckpointDraft
-    ) -> None:
+    ) -> bool:
+        """Publish the output of a checkpoint that is complete; whether all of it is out."""
         begun = self._clock.monotonic_ms()
         try:
             self._storage.keep_staged(metadata)
@@ -221,6 +239,8 @@ class Completion:
             why = f"{what}: {type(error).__name__}: {error}"
             self._savepoints.fail(checkpoint_id, why)
             self._fail_job(error if isinstance(error, HoldfastError) else CheckpointError(why))
+            return False
+        return True
 
     # Whoever decided it does it
 
@@ -232,13 +252,21 @@ class Completion:
         if not self._savepoints.alone:
             self._notices.aborted(checkpoint_id)
 
-    def _delete(self, checkpoint_id: int) -> None:
+    def delete_again(self) -> None:
+        """Delete checkpoints that storage has not deleted when it was asked to."""
+        for checkpoint_id, given_up in self._standing.undeleted().items():
+            self._delete(checkpoint_id, given_up=given_up)
+
+    def _delete(self, checkpoint_id: int, *, given_up: bool) -> None:
         self._standing.forget(checkpoint_id)
         try:
             self._storage.delete(checkpoint_id)
+            self._standing.deleted(checkpoint_id)
             self._statistics.discarded(checkpoint_id)
         except FencedError as error:
             self._fail_job(error)
         except HoldfastError as error:
-            # It is left for a sweep; nothing depends on its being gone.
-            logger.warning("checkpoint %d was not deleted: %s", checkpoint_id, error)
+            self._standing.not_deleted(checkpoint_id, given_up=given_up)
+            logger.warning(
+                "checkpoint %d was not deleted, which is tried again: %s", checkpoint_id, error
+            )

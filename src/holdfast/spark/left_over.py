@@ -37,9 +37,14 @@ class LeftOver:
             self._waiting = waiting
             self._files |= waiting
 
-    def done(self, metadata: CheckpointMetadata) -> set[str]:
-        """Files that nobody needs any more, now that this checkpoint is complete."""
-        listed = paths_of(metadata)
+    def done(self, metadata: CheckpointMetadata, needed: Iterable[str] = ()) -> set[str]:
+        """Files that nobody needs any more, now that this checkpoint is complete.
+
+        Args:
+            metadata: The checkpoint.
+            needed: Files that checkpoints on their way list.
+        """
+        listed = paths_of(metadata).union(needed)
         with self._lock:
             kept = self._files & (listed | self._waiting)
             done, self._files = self._files - kept, kept

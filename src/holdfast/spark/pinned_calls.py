@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import defaultdict
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -51,7 +52,9 @@ class PinnedCalls:
     def cancel(self, group: str) -> None:
         """Cancel the calls that run as tasks under that name."""
         if not self.local:
-            self._spark.sparkContext.cancelJobGroup(group)
+            # A session that has ended has nothing left to cancel.
+            with suppress(Exception):
+                self._spark.sparkContext.cancelJobGroup(group)
 
     def learn(self, tasks: int, subtask: int, executor: str) -> None:
         """Note which executor a subtask runs on, in a level of so many tasks."""
@@ -108,8 +111,9 @@ class PinnedCalls:
         speakers: dict[str, tuple[int, int]] = {}
         for subtask, tasks, item in items:
             place = (tasks, subtask)
-            if place in self._homes:
-                place = speakers.setdefault(self._homes[place], place)
+            home = self._homes.get(place)
+            if home is not None:
+                place = speakers.setdefault(home, place)
             places[place[0]][place[1]].append(item)
         return places
 

@@ -17,7 +17,7 @@ from holdfast.checkpoint.completed import (
     used_ids,
     verify_handles,
 )
-from holdfast.checkpoint.endings import check_not_stopped
+from holdfast.checkpoint.endings import check_not_ended
 from holdfast.checkpoint.fence import still_valid
 from holdfast.checkpoint.ledger import lost_checkpoint, recorded_checkpoints
 from holdfast.checkpoint.metadata import identity_of
@@ -50,6 +50,9 @@ if TYPE_CHECKING:
     from holdfast.spark.query_log import QueryPosition
 
 logger = logging.getLogger("holdfast")
+
+LISTINGS = 5
+"""How often storage is looked at while another driver still retires checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +94,11 @@ class Restorer:
         pointer: str | None,
         *,
         ignore_unclaimed: bool,
+        job_id: str = "",
     ) -> None:
         """Restore from the job's own files; else, once, from where `pointer` says."""
         self._files = files
+        self._job_id = job_id
         self._pointer = pointer
         self._ignore_unclaimed = ignore_unclaimed
         self._clock = SystemClock()
@@ -108,7 +113,7 @@ class Restorer:
         for _, checkpoint_id in reversed(completed_checkpoints(self._files)):
             try:
                 found.append(load(self._files, checkpoint_id))
-            except CorruptCheckpointError as error:
+            except (CorruptCheckpointError, RestoreError) as error:
                 logger.warning("checkpoint %d cannot be used: %s", checkpoint_id, error)
         return sorted(found, key=lambda metadata: metadata.checkpoint_id)
 
@@ -175,38 +180,57 @@ class Restorer:
                 "Bring them back from a backup. To begin anew, start the job under another job id, "
                 "or delete its directory"
             )
-        check_not_stopped(self._files)
+        check_not_ended(self._files, self._job_id)
         tidy_local_state(plan, job, calls, local_copies.values())
         return FRESH
 
     def _candidates(
-        self, passed_over: dict[int, str] | None = None, unwanted: frozenset[int] = frozenset()
+        self,
+        passed_over: dict[int, str] | None = None,
+        unwanted: frozenset[int] = frozenset(),
+        tries: int = LISTINGS,
     ) -> Iterator[tuple[JobCheckpointFiles, CheckpointMetadata]]:
         """Checkpoints to try, the best first; notes those that are lost or cannot be read.
 
-        Where the job has none that counts, what it was started from comes again.
+        Where the job has none that counts, what it was started from comes again. A driver that
+        is being replaced may still complete and retire some: then storage is looked at anew.
         """
+        # Before the checkpoints: one that is completed meanwhile is no lost one.
+        records = recorded_checkpoints(self._files)
         complete = completed_checkpoints(self._files)
         valid = [one for one in still_valid(self._files, complete) if one[1] not in unwanted]
         ordered = [checkpoint_id for _, checkpoint_id in valid]
         written = self._written()
+        if tries > 1 and not {checkpoint_id for _, checkpoint_id in complete} <= written:
+            yield from self._candidates(passed_over, unwanted, tries - 1)
+            return
         unreadable = written - unwanted - {checkpoint_id for _, checkpoint_id in complete}
-        lost = lost_checkpoint(self._files, valid, written, unwanted)
+        if records:
+            # Of one without a record nothing was published, and older ones do not matter.
+            newest = max(valid, default=(0, 0))
+            unreadable &= {one[1] for one in records if one > newest}
+        lost = lost_checkpoint(self._files, records, valid, written, unwanted)
         if lost is not None and passed_over is not None:
             passed_over[lost] = lost_reason(self._files, lost)
             logger.warning("checkpoint %d cannot be used: %s", lost, passed_over[lost])
         for checkpoint_id in [*sorted(unreadable, reverse=True), *ordered]:
             try:
                 metadata = load(self._files, checkpoint_id)
-                self._check_origin(metadata)
-                yield self._files, metadata
+            except RestoreError:
+                if tries == 1:
+                    raise
+                yield from self._candidates(passed_over, unwanted, tries - 1)
+                return
             except CorruptCheckpointError as error:
                 logger.warning("checkpoint %d cannot be used: %s", checkpoint_id, error)
                 if passed_over is not None:
                     passed_over[checkpoint_id] = str(error)
+                continue
+            self._check_origin(metadata)
+            yield self._files, metadata
         if not ordered and not unreadable and lost is None and self._pointer is not None:
             files, start = find_snapshot(self._pointer)
-            check_not_stopped(self._files, start)
+            check_not_ended(self._files, self._job_id, start)
             yield files, start
 
     def _check_origin(self, metadata: CheckpointMetadata) -> None:

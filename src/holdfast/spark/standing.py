@@ -88,6 +88,8 @@ class Standing:
         self._litter = False
         """Whether a checkpoint has failed that may have left files behind."""
         self._closed = False
+        self._undeleted: dict[int, bool] = {}
+        """Checkpoints that storage has not deleted yet; whether they look complete, and are not."""
         self.local_snapshots = LocalSnapshots(keep=settings.local_backup)
         self._claimed: ClaimedSnapshot | None = None
 
@@ -140,7 +142,24 @@ class Standing:
     def in_doubt(self) -> frozenset[int]:
         """Ids of those that were given up, and may still turn up in storage."""
         with self.lock:
-            return frozenset(self.coordinator.in_doubt)
+            given_up = (one for one, doubtful in self._undeleted.items() if doubtful)
+            return frozenset([*self.coordinator.in_doubt, *given_up])
+
+    def undeleted(self) -> dict[int, bool]:
+        """Those that storage has not deleted yet; whether they were given up."""
+        with self.lock:
+            return dict(self._undeleted)
+
+    def deleted(self, checkpoint_id: int) -> None:
+        """It is gone from storage."""
+        with self.lock:
+            self._undeleted.pop(checkpoint_id, None)
+
+    def not_deleted(self, checkpoint_id: int, *, given_up: bool) -> None:
+        """Storage has not deleted it, which is to be tried again."""
+        with self.lock:
+            self._undeleted[checkpoint_id] = given_up
+            self._litter = True
 
     @property
     def newest(self) -> CheckpointDraft | None:
@@ -243,7 +262,8 @@ class Standing:
             footing = self.footing
             if footing is None or not self._is_mine(metadata):
                 return set()
-            return footing.left_over.done(metadata)
+            under_way = (path for draft in self._drafts.values() for path in draft.channel_files)
+            return footing.left_over.done(metadata, under_way)
 
     def unclaimed(self) -> ClaimedSnapshot | None:
         """A snapshot that was claimed, and that the job needs no longer."""
@@ -258,6 +278,11 @@ class Standing:
         with self.lock:
             self._litter = False
             return min([*self.coordinator.pending, self.coordinator.next_id])
+
+    def not_swept(self) -> None:
+        """Storage has failed a sweep, so that something may still be there."""
+        with self.lock:
+            self._litter = True
 
     @property
     def litter(self) -> bool:

@@ -338,9 +338,7 @@ class Supervisor:
             self.checkpointing.close(None)
             return
         order = self.order
-        ending = JobEnding(
-            self._name, self.status, order.lasting_id, not order.pace.ends, self.savepoint
-        )
+        ending = JobEnding(self.status, order.lasting_id, not order.pace.ends, self.savepoint)
         self.checkpointing.close(ending)
 
     def _close_runner(self) -> None:

@@ -61,20 +61,27 @@ class KeyShape:
         """The shape that both fit, or None if there is none."""
         if self == other:
             return self
+        if "?" in (self.name, other.name):
+            return other if self.name == "?" else self
         mine, theirs = self._components(), other._components()
         if not mine or len(mine) != len(theirs):
             return None
-        parts = [b if a == "?" else a for a, b in zip(mine, theirs, strict=True)]
-        if any(b not in (a, "?") for a, b in zip(parts, theirs, strict=True)):
-            return None
-        return KeyShape(f"tuple[{', '.join(parts)}]")
+        parts = [a.joined(b) for a, b in zip(mine, theirs, strict=True)]
+        names = [part.name for part in parts if part is not None]
+        return KeyShape(f"tuple[{', '.join(names)}]") if len(names) == len(parts) else None
 
-    def _components(self) -> list[str]:
-        """Types of a tuple's components; nothing for other keys."""
+    def _components(self) -> list[KeyShape]:
+        """Shapes of a tuple's components; nothing for other keys."""
         if not self.name.startswith("tuple["):
             return []
-        inside = self.name.removeprefix("tuple[").removesuffix("]")
-        return inside.split(", ") if inside else []
+        parts, depth = [""], 0
+        for character in self.name.removeprefix("tuple[").removesuffix("]"):
+            depth += (character == "[") - (character == "]")
+            if character == "," and depth == 0:
+                parts.append("")
+            else:
+                parts[-1] += character
+        return [KeyShape(part.strip()) for part in parts if part]
 
 
 class KeyTypes:

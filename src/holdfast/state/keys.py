@@ -206,9 +206,10 @@ class KeyEncoder:
         """Beginnings of the store keys of many keys, in their order."""
         if not keys:
             return []
-        self._types.check(keys)
-        self._used = True
         kinds = set(map(type, keys))
+        if not self._types.knows(kinds):
+            self._types.check(keys)
+        self._used = True
         if kinds == {int} and len(keys) >= WORTH_AN_ARRAY:
             return self._encode_integers(state_id, keys)
         heads = self._heads_of(state_id)
