@@ -14,6 +14,7 @@ from holdfast.errors import JobExecutionError, RestoreError
 from tests.integration.interrupted_jobs import DEFAULTS, EVENTS, interrupted
 from tests.integration.output_jobs import OutputJob, expected
 from tests.integration.recovery_jobs import TIMEOUT
+from tests.integration.recovery_tools import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,6 +98,20 @@ def test_a_finished_job_is_not_run_again(
     (job.storage / "finished.json").unlink()
     OutputJob(tmp_path, DEFAULTS, count=80).run(spark)
     assert sorted(job.files()) == sorted(2 * expected(80))
+
+
+def test_a_bounded_job_whose_query_somebody_else_stops_has_not_finished(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """As with `for query in spark.streams.active: query.stop()` in a notebook."""
+    job = OutputJob(tmp_path, DEFAULTS, count=EVENTS)
+    client = job.start(spark)
+    wait_for(job.files, "some output")
+    client.query.stop()
+    with pytest.raises(JobExecutionError, match=r"is suspended.*call cancel\(\) or suspend\(\)"):
+        client.result(TIMEOUT)
+    assert client.status() is JobStatus.SUSPENDED
+    goes_on(spark, tmp_path)
 
 
 @pytest.mark.parametrize(

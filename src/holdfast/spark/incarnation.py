@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from holdfast.spark.epochs import EpochOrder, EpochResult, EpochRunner
     from holdfast.spark.savepoints import SavepointRequest
@@ -42,6 +43,10 @@ CANCEL_AGAIN = 0.1
 """Seconds between two tries to cancel a job that runs in one pass."""
 
 
+class QueryStoppedError(JobExecutionError):
+    """Somebody else has stopped the query of a job; nothing that the job needs is lost."""
+
+
 @dataclass(frozen=True)
 class Pace:
     """When epochs run and when the job ends."""
@@ -53,6 +58,8 @@ class Pace:
     """Whether all data is processed as one epoch, without a streaming query."""
     ends: bool = False
     """Whether there will never be more data than there is."""
+    confirms_end: bool = False
+    """Whether the job makes sure that it has read all of it, since no other start would."""
 
 
 class Barriers(Protocol):
@@ -284,11 +291,14 @@ class Incarnation:
         # Not here: this may be a thread that the query waits for before it stops.
         start_thread(f"stopping {self._name}", self.stop)
 
-    def _start_query(self) -> StreamingQuery:
+    def _writer(self, on_batch: Callable[[DataFrame, int], None], name: str) -> DataStreamWriter:
         rows = self._runner.first_rows(self._frames)
-        writer = rows.writeStream.foreachBatch(self._run_batch).queryName(self._name)
+        writer = rows.writeStream.foreachBatch(on_batch).queryName(name)
         # By URI: without a scheme Spark would look for it in its default file system.
-        writer = writer.option("checkpointLocation", self._query_dir.as_uri())
+        return writer.option("checkpointLocation", self._query_dir.as_uri())
+
+    def _start_query(self) -> StreamingQuery:
+        writer = self._writer(self._run_batch, self._name)
         if self._pace.available_now:
             writer = writer.trigger(availableNow=True)
         elif self._pace.interval_ms:
@@ -415,11 +425,33 @@ class Incarnation:
         self._join_idle_group()
         with self._between_two_epochs():
             self._drain()
+            self._confirm_end()
             self._run_timers(event_time=True)
             self._end_time()
             self._settle()
             # Still with the lock: no epoch may follow the last checkpoint.
             self._ended.set()
+
+    def _confirm_end(self) -> None:
+        """Make sure that the query has read all there is.
+
+        Raises:
+            QueryStoppedError: It has not: somebody else has stopped it.
+        """
+        if not self._pace.confirms_end or self._is_ending():
+            return
+        more = threading.Event()
+        with settings(self._spark, QUERY_SETTINGS):
+            writer = self._writer(lambda batch, number: more.set(), f"{self._name}-end")
+            rest = writer.trigger(availableNow=True).start()
+        while rest.isActive and not more.is_set() and not self._is_ending():
+            self._stopping.wait(LOOK_AROUND)
+        rest.stop()
+        if more.is_set():
+            raise QueryStoppedError(
+                f"the query {self._name!r} was stopped before it had read all input, and not by "
+                "this job: call cancel() or suspend() of the job instead"
+            )
 
     def _settle(self) -> None:
         """Take checkpoints until one contains everything."""

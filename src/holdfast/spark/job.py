@@ -251,9 +251,9 @@ class JobClient:
         if self._supervisor.status is not JobStatus.SUSPENDED:
             return f"job {self._name!r} failed: {why}"
         return (
-            f"job {self._name!r} is suspended, since its Spark session has ended ({why}). Nothing "
-            f"was deleted: start it under job id {self.job_id!r}, in another session, and it goes "
-            "on from its newest checkpoint"
+            f"job {self._name!r} is suspended, since its Spark session or query has ended ({why}). "
+            f"Nothing was deleted: start it again under job id {self.job_id!r}, and it goes on "
+            "from its newest checkpoint"
         )
 
 

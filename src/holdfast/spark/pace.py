@@ -55,6 +55,7 @@ def pace_of(graph: JobGraph, configuration: Configuration) -> Pace:
         available_now=all_bounded or available_now,
         one_pass=one_pass,
         ends=all_bounded,
+        confirms_end=all_bounded and configuration.get(conf.JOB_ID) is not None,
     )
 
 

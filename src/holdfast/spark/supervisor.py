@@ -30,7 +30,7 @@ from holdfast.spark.checkpointing import JobEnding
 from holdfast.spark.epochs import EpochRunner, JobIdentity
 from holdfast.spark.executors import ExecutorWatch
 from holdfast.spark.failures import original_error, summary
-from holdfast.spark.incarnation import Incarnation
+from holdfast.spark.incarnation import Incarnation, QueryStoppedError
 from holdfast.spark.kept_rows import SCRATCH, check_kept_rows, with_rows_read
 from holdfast.spark.local_state import delete_local_state, local_state_root, scratch_directory
 from holdfast.spark.pinned_calls import PinnedCalls
@@ -259,7 +259,9 @@ class Supervisor:
         return JobStatus.SUSPENDED if self._has_lost_session(self.failure) else JobStatus.FAILED
 
     def _has_lost_session(self, failure: BaseException) -> bool:
-        """Whether the session has ended, or does so within a moment, which explains the failure."""
+        """Whether Spark has ended under the job, or does so within a moment."""
+        if isinstance(failure, QueryStoppedError):
+            return True
         may_follow = isinstance(failure, PASSING) or not isinstance(failure, HoldfastError)
         # A cluster's master that drops the application fails its tasks first.
         until = monotonic() + (0 if self._pinning.local or not may_follow else SESSION_ENDS)
@@ -280,7 +282,7 @@ class Supervisor:
             failure = self.incarnation.wait()
         while failure is not None and not self.told_to_end.is_set():
             decision = None
-            if not isinstance(failure, HOPELESS) and is_alive(self._spark):
+            if not isinstance(failure, (*HOPELESS, QueryStoppedError)) and is_alive(self._spark):
                 decision = self._restarts.failed(SystemClock().monotonic_ms())
             if decision is None:
                 return failure
