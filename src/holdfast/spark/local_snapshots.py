@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 class LocalSnapshots:
     """Knows, for the tasks that remove the others, whose local snapshots stay.
 
-    Tasks leave a snapshot behind in every epoch that carries a checkpoint. An upload takes
-    its own away. All others, those of checkpoints that failed before they were uploaded, and
-    backups that are no longer the newest, go with the next epoch: every executor that has
-    some takes part in it. A store that has not changed has none in the newest checkpoint;
-    its backup is that of an older one. Serves any thread.
+    Tasks leave a snapshot behind in every epoch that carries a checkpoint. An upload in a
+    thread of the driver takes its own away. All others, those of uploads that Spark may try
+    again, of checkpoints that failed, and backups that are no longer the newest, go with the
+    next epoch: every executor that has some takes part in it. A store that has not changed
+    has none in the newest checkpoint; its backup is that of an older one. Serves any thread.
 
     Args:
         keep: Whether those of the newest complete checkpoint stay as a backup.
