@@ -189,7 +189,7 @@ def test_what_an_epoch_that_failed_has_left_goes_when_the_next_incarnation_begin
     bench.begin()
     following = bench.checkpointer.order(idle=False, plain=True)
     assert following is not None
-    assert following.kept_snapshots == KeptSnapshots(complete=(1,)), (
+    assert following.kept_snapshots == KeptSnapshots(3, complete=(1,)), (
         "a backup that may still be needed stays"
     )
 
@@ -262,5 +262,5 @@ def test_epochs_look_for_what_is_to_be_removed_only_if_there_may_be_something(
 
     assert told() is None
     assert told(due=True) is None
-    assert told() == KeptSnapshots()
+    assert told() == KeptSnapshots(2)
     assert told() is None

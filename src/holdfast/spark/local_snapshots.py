@@ -68,17 +68,21 @@ class LocalSnapshots:
         with self._lock:
             self._end(checkpoint_id)
 
-    def order(self) -> KeptSnapshots | None:
+    def order(self, next_checkpoint: int) -> KeptSnapshots | None:
         """Those that stay, for the next epoch; None if none have to go.
 
         If that epoch fails, another incarnation begins, which clears all that there is.
+
+        Args:
+            next_checkpoint: The lowest id that no checkpoint before the epoch has.
         """
         with self._lock:
             if not self._some_go:
                 return None
             self._some_go = False
             complete = {checkpoint for checkpoint, _ in self._copies.values()}
-            return KeptSnapshots(tuple(sorted(self._under_way)), tuple(sorted(complete)))
+            under_way = tuple(sorted(self._under_way))
+            return KeptSnapshots(next_checkpoint, under_way, tuple(sorted(complete)))
 
     def _end(self, checkpoint_id: int) -> None:
         self._under_way.discard(checkpoint_id)
