@@ -312,7 +312,9 @@ def test_snapshots_that_are_wanted_outlast_their_incarnation(tmp_path, alive) ->
     assert not made["1", 5, 0].parent.parent.exists(), "nor are empty directories left"
 
 
-def made_snapshots(root, *names: tuple[str, int, str, int]) -> dict:
+def made_snapshots(
+    root, *names: tuple[str, int, str, int]
+) -> dict[tuple[str, int, str, int], Path]:
     """Local snapshots, by incarnation, checkpoint, operator and subtask."""
     made = {
         name: snapshot_directory(str(root), "j", name[0], name[1]) / name[2] / f"{name[3]}-7"
