@@ -206,7 +206,14 @@ class Cluster:
     def _report(self, level: LevelPlan, subtask: int, epoch: int, checkpoint: int) -> TaskReport:
         attempt = next(self._attempts)
         state = ({"name": "sums", "kind": "value", "schema": []},)
-        snapshot = SnapshotReport(f"/local/{checkpoint}/{subtask}-{attempt}", state, "long", 1)
+        snapshot = SnapshotReport(
+            f"/local/{checkpoint}/{subtask}-{attempt}",
+            state,
+            "long",
+            1,
+            files={"state-1.mdb": 1 << 20},
+            has_operator_state=False,
+        )
         uids = [operator.uid for operator in level.operators if operator.kind is not Kind.WRITER]
         sinks = [operator.uid for operator in level.operators if operator.kind is Kind.WRITER]
         return TaskReport(

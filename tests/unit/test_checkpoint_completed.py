@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.checkpoint.completed import (
     completed_checkpoints,
@@ -102,6 +103,16 @@ def test_a_missing_or_shortened_file_makes_a_checkpoint_unusable(files, tmp_path
     assert "'data.mdb' of operator 'count', subtask 0 in checkpoint 3 is gone" in refusals[0].reason
     assert "has 3 bytes instead of 5" in refusals[1].reason
     verify_handles(metadata, files)
+
+
+def test_a_store_without_files_makes_a_checkpoint_unusable(files):
+    complete(files, 1, take_fence(files))
+    metadata = load(files, 1)
+    [operator] = metadata.operators
+    store = replace(operator.subtasks[0], files={})
+    emptied = replace(metadata, operators=[replace(operator, subtasks=[store])])
+    with pytest.raises(CorruptCheckpointError, match=r"'count', subtask 0: .* holds no file"):
+        verify_handles(emptied, files)
 
 
 def test_if_all_are_damaged_all_are_named(files, tmp_path):

@@ -113,11 +113,39 @@ def test_a_downloaded_snapshot_is_the_uploaded_one(files, snapshot, tmp_path):
     assert contents(tmp_path / "copy") == SNAPSHOT
 
 
-def test_an_empty_snapshot_is_a_directory_too(files, tmp_path):
-    (tmp_path / "none").mkdir()
-    assert upload_snapshot(tmp_path / "none", files, 1) == ({}, 0)
-    download_snapshot({}, files, tmp_path / "copy")
-    assert contents(tmp_path / "copy") == {}
+@pytest.mark.parametrize("made", [True, False])
+def test_where_nothing_is_there_is_nothing_to_upload(files, tmp_path, made):
+    if made:
+        (tmp_path / "none").mkdir()
+    with pytest.raises(CheckpointError, match=r"is not whole \(there are no files\)"):
+        upload_snapshot(tmp_path / "none", files, 1)
+
+
+def test_only_the_files_that_were_reported_are_uploaded(files, snapshot):
+    expected = {name: len(content) for name, content in SNAPSHOT.items()}
+    (snapshot / "LOCK").write_bytes(b"of a reader")
+    handles, _ = upload_snapshot(snapshot, files, 1, expected=expected)
+    assert list(handles) == sorted(SNAPSHOT)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda snapshot: (snapshot / "CURRENT").unlink(), "CURRENT is gone"),
+        (lambda snapshot: (snapshot / "CURRENT").write_bytes(b"M"), "CURRENT has 1 bytes"),
+    ],
+)
+def test_a_snapshot_that_is_partly_removed_is_not_uploaded(files, snapshot, change, why):
+    expected = {name: len(content) for name, content in SNAPSHOT.items()}
+    change(snapshot)
+    with pytest.raises(CheckpointError, match=why):
+        upload_snapshot(snapshot, files, 1, expected=expected)
+    assert files.entries("shared") == {}
+
+
+def test_a_snapshot_of_which_nothing_was_reported_is_not_uploaded(files, snapshot):
+    with pytest.raises(CheckpointError, match="no file of it was reported"):
+        upload_snapshot(snapshot, files, 1, expected={})
 
 
 def test_a_file_that_changed_in_storage_stops_the_download(files, snapshot, tmp_path):

@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 
 from holdfast.errors import ConfigurationError, StateError, StoreFullError
 from holdfast.state.directories import (
+    KeptSnapshots,
     claim_job,
     delete_job,
+    delete_snapshots,
     file_name,
     job_directory,
     local_root,
@@ -308,6 +310,42 @@ def test_snapshots_that_are_wanted_outlast_their_incarnation(tmp_path, alive) ->
     assert left == {("1", 4, 0)} | {name for name in made if name[0] == "2"}
     assert (wanted / "store").is_dir()
     assert not made["1", 5, 0].parent.parent.exists(), "nor are empty directories left"
+
+
+def made_snapshots(
+    root, *names: tuple[str, int, str, int]
+) -> dict[tuple[str, int, str, int], Path]:
+    """Local snapshots, by incarnation, checkpoint, operator and subtask."""
+    made = {
+        name: snapshot_directory(str(root), "j", name[0], name[1]) / name[2] / f"{name[3]}-7"
+        for name in names
+    }
+    for directory in made.values():
+        make_private(directory / "store")
+    return made
+
+
+def test_a_task_that_comes_late_leaves_snapshots_that_are_younger_than_its_list(tmp_path) -> None:
+    made = made_snapshots(
+        tmp_path, ("1", 3, "n", 0), ("1", 4, "n", 0), ("1", 5, "n", 0), ("2", 6, "n", 0)
+    )
+    kept = KeptSnapshots(5, under_way=(4,))
+    delete_snapshots(str(tmp_path), "j", run="", but=kept, stores=[("n", 0)])
+    left = {name[1] for name, directory in made.items() if directory.exists()}
+    assert left == {4, 5, 6}
+    names = {path.name for path in job_directory(str(tmp_path), "j").glob("*.snapshots/*")}
+    assert names == {"chk-4", "chk-5", "chk-6"}, "nothing else is left"
+
+
+def test_a_task_looks_for_older_backups_of_its_own_stores_alone(tmp_path) -> None:
+    stores = [("a-b", 1), ("a-b", 10), ("a", 1)]
+    both = [("1", checkpoint, *store) for checkpoint in (3, 4) for store in stores]
+    made = made_snapshots(tmp_path, *both, ("1", 3, "same", 1))
+    kept = KeptSnapshots(5, complete=(3, 4))
+    own = [("a-b", 1), ("same", 1)]
+    delete_snapshots(str(tmp_path), "j", run="", but=kept, stores=own)
+    gone = {name for name, directory in made.items() if not directory.exists()}
+    assert gone == {("1", 3, "a-b", 1)}
 
 
 def test_a_sweep_finishes_what_a_killed_one_began(tmp_path) -> None:

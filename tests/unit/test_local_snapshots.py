@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from holdfast import EmbeddedRocksDBStateBackend, HashMapStateBackend, SavepointFormatType
+from holdfast.checkpoint.completed import load, verify_handles
 from holdfast.errors import CheckpointStorageError
 from holdfast.spark.publication import Publication
 from holdfast.spark.publisher import Publisher
@@ -14,7 +16,7 @@ from holdfast.spark.savepoint_taker import SavepointTaker
 from holdfast.spark.savepoints import SavepointRequest, Savepoints
 from holdfast.state.directories import KeptSnapshots, tidy_job
 from tests.integration.recovery_tools import wait_for
-from tests.unit.test_checkpointer import INTERVAL, TIMEOUT, Bench
+from tests.unit.test_checkpointer import INTERVAL, TIMEOUT, Bench, Calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,6 +49,33 @@ class SavepointBench(Bench):
             savepoints=Savepoints(self.program.settings.backend, alone=True),
             clock=self.clock,
         )
+
+
+class TriedAgain(Calls):
+    """Calls on a cluster: after an error Spark runs the task again, with all its calls."""
+
+    local = False
+
+    def __init__(self, *errors: BaseException) -> None:
+        super().__init__()
+        self.errors = list(errors)
+
+    def map(
+        self, function: Callable[[Any], Any], items: list[tuple[int, int, Any]], group: str
+    ) -> Iterator[Any]:
+        results = [function(item) for _, _, item in items]
+        if self.errors:
+            self.errors.pop()
+            results = [function(item) for _, _, item in items]
+        yield from results
+
+
+class ClusterBench(Bench):
+    """A job on a cluster, whose first uploads run twice."""
+
+    def make(self, **options: Any) -> Checkpointer:
+        self.calls = TriedAgain(CheckpointStorageError("of another store, and soon over"))
+        return super().make(**options)
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda backend: backend.name)
@@ -106,6 +135,32 @@ def test_what_a_failed_upload_did_not_come_to_is_removed(make: Callable[..., Ben
     assert left(bench) == []
 
 
+def test_uploads_that_spark_tries_again_hold_what_the_first_try_held(
+    make: Callable[..., Bench],
+) -> None:
+    bench = make(ClusterBench)
+    bench.epoch()
+    metadata = load(bench.files, 1)
+    verify_handles(metadata, bench.files)
+    assert [len(operator.subtasks) for operator in metadata.operators] == [2]
+    assert all(store.files for operator in metadata.operators for store in operator.subtasks)
+    plain_epoch(bench)
+    assert left(bench) == [], "they go with the next epoch"
+
+
+def test_a_checkpoint_whose_snapshots_are_gone_fails_and_the_one_before_stays(
+    make: Callable[..., Bench],
+) -> None:
+    bench = make(ClusterBench)
+    bench.epoch()
+    order = bench.order()
+    result = bench.run(order)
+    for store in bench.snapshots():
+        shutil.rmtree(store)
+    bench.checkpointer.taken(order, result, bench.batch)
+    assert bench.complete == [1]
+
+
 def test_a_backup_whose_checkpoint_never_completed_is_removed(make: Callable[..., Bench]) -> None:
     """All of it was uploaded; its metadata could not be written."""
     bench = make(local_backup=True)
@@ -134,7 +189,7 @@ def test_what_an_epoch_that_failed_has_left_goes_when_the_next_incarnation_begin
     bench.begin()
     following = bench.checkpointer.order(idle=False, plain=True)
     assert following is not None
-    assert following.kept_snapshots == KeptSnapshots(complete=(1,)), (
+    assert following.kept_snapshots == KeptSnapshots(3, complete=(1,)), (
         "a backup that may still be needed stays"
     )
 
@@ -207,5 +262,5 @@ def test_epochs_look_for_what_is_to_be_removed_only_if_there_may_be_something(
 
     assert told() is None
     assert told(due=True) is None
-    assert told() == KeptSnapshots()
+    assert told() == KeptSnapshots(2)
     assert told() is None

@@ -171,8 +171,17 @@ def verify_handles(metadata: CheckpointMetadata, files: NamedFiles) -> None:
     """Check that every file the checkpoint needs is there, with the right size.
 
     Raises:
-        CorruptCheckpointError: One is not.
+        CorruptCheckpointError: One is not, or a store has no files.
     """
+    for operator in metadata.operators:
+        for store in operator.subtasks:
+            # Be there state or not: whatever wrote it, a store has files.
+            if not store.files:
+                raise CorruptCheckpointError(
+                    f"{files.root}: operator {operator.uid!r}, subtask {store.subtask}: checkpoint "
+                    f"{metadata.checkpoint_id} holds no file of its state; restore from another "
+                    "checkpoint"
+                )
     listed: dict[str, dict[str, int | None]] = {}
     for what, handle in handles_of(metadata):
         if not isinstance(handle, FileHandle):

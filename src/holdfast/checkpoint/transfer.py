@@ -20,6 +20,7 @@ from holdfast.checkpoint.storage import (
     shared_name,
     storage_error,
 )
+from holdfast.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -51,6 +52,7 @@ def upload_snapshot(
     files: JobCheckpointFiles,
     checkpoint_id: int,
     *,
+    expected: Mapping[str, int] | None = None,
     known: Mapping[str, FileHandle] = _NONE,
     inline_below: int = 0,
     inline_at_most: int = MOST_INLINE,
@@ -68,6 +70,8 @@ def upload_snapshot(
         directory: The local snapshot; nobody may change it meanwhile.
         files: Where to.
         checkpoint_id: The checkpoint it belongs to.
+        expected: Size of every file of it, by name, as whoever made it has told; others that
+            lie beside them are left out. All that is there, if None.
         known: Shared files of the last completed checkpoint of this subtask in the same
             incarnation, by local name. In another lineage a name may stand for other
             bytes.
@@ -79,9 +83,9 @@ def upload_snapshot(
 
     Raises:
         CheckpointStorageError: Storage failed, is full, or holds no state of that size.
-        CheckpointError: The transfer was cancelled.
+        CheckpointError: The transfer was cancelled; or the snapshot is not there, or not whole.
     """
-    sizes = _sizes(directory)
+    sizes = _sizes(directory) if expected is None else whole_snapshot(directory, expected)
     _check_limits(files, sizes, owner or str(directory))
     handles: dict[str, Handle] = {}
     written: dict[str, Callable[[], Handle]] = {}
@@ -175,12 +179,44 @@ def _holds(path: Path, handle: Handle) -> bool:
     return digest.hexdigest() == handle.checksum
 
 
+def whole_snapshot(directory: Path, expected: Mapping[str, int]) -> dict[str, int]:
+    """Size of every file of a local snapshot, by name, in order; nothing is missing.
+
+    Args:
+        directory: Where it is. Other files may lie there too.
+        expected: What whoever made it has told.
+
+    Raises:
+        CheckpointError: A file is not there, or is not as large as it was.
+    """
+    sizes = _sizes(directory)
+    for name, size in expected.items():
+        if name not in sizes:
+            raise _not_whole(directory, f"{name} is gone")
+        if sizes[name] != size:
+            raise _not_whole(directory, f"{name} has {sizes[name]} bytes, and {size} were written")
+    if not expected:
+        raise _not_whole(directory, "no file of it was reported")
+    return {name: size for name, size in sizes.items() if name in expected}
+
+
 def _sizes(directory: Path) -> dict[str, int]:
     try:
         found = sorted(path for path in directory.rglob("*") if path.is_file())
-        return {path.relative_to(directory).as_posix(): path.stat().st_size for path in found}
+        sizes = {path.relative_to(directory).as_posix(): path.stat().st_size for path in found}
     except OSError as error:
         raise storage_error("reading the local snapshot", str(directory), error) from error
+    if not sizes:
+        # Nor is it an error to look for files where there is no directory.
+        raise _not_whole(directory, "there are no files")
+    return sizes
+
+
+def _not_whole(directory: Path, why: str) -> CheckpointError:
+    return CheckpointError(
+        f"{directory}: the local snapshot is not whole ({why}), so its checkpoint cannot complete; "
+        "let nothing but Holdfast remove files in `state.local-dir`"
+    )
 
 
 def _check_limits(files: JobCheckpointFiles, sizes: Mapping[str, int], owner: str) -> None:

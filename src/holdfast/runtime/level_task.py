@@ -334,8 +334,13 @@ class LevelTask:
         """Remove the local snapshots here that nobody wants any more."""
         epoch = self._epoch
         if epoch is not None and epoch.kept_snapshots is not None:
-            run, kept = epoch.owner.run, epoch.kept_snapshots
-            delete_snapshots(epoch.local_dir, epoch.job_id, run=run, but=kept)
+            delete_snapshots(
+                epoch.local_dir,
+                epoch.job_id,
+                run=epoch.owner.run,
+                but=epoch.kept_snapshots,
+                stores=[(plan.uid, self._task.subtask) for plan in self._level.operators],
+            )
 
     def _commit(self) -> TaskReport:
         # First, since the commit may need the room.

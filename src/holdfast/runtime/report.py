@@ -40,6 +40,10 @@ class SnapshotReport:
     """Name of the shape that keys have; None before the first key."""
     sync_ms: int
     """How long the epoch was held up by it."""
+    files: dict[str, int]
+    """Size of every file of `STORE`, by name."""
+    has_operator_state: bool
+    """Whether there is an `OPERATOR_STATE`."""
 
 
 @dataclass(frozen=True, slots=True)

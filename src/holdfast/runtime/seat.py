@@ -41,6 +41,7 @@ from holdfast.state.directories import (
 from holdfast.state.key_groups import key_groups
 from holdfast.state.key_shapes import KeyShape, KeyTypes
 from holdfast.state.keyed_backend import KeyedStateBackend
+from holdfast.state.local_snapshot import snapshot_sizes
 from holdfast.state.open_store import open_store
 from holdfast.state.operator_state import OperatorStateBackend
 from holdfast.state.table import CurrentKey
@@ -351,7 +352,14 @@ class Seat:
                 if exported is not None:
                     (directory / OPERATOR_STATE).write_bytes(exported.encode())
                 states, key = tuple(self.state.state_descriptions()), self.state.key_shape
-                snapshot = SnapshotReport(str(directory), states, key, sync_ms)
+                snapshot = SnapshotReport(
+                    str(directory),
+                    states,
+                    key,
+                    sync_ms,
+                    snapshot_sizes(directory / STORE),
+                    has_operator_state=exported is not None,
+                )
                 faults.reach("after-snapshot", **where)
         return StoreReport(
             version,

@@ -185,8 +185,12 @@ class CheckpointDraft:
         held = self._held()
         for where, directory in self.local_copies.items():
             files = held[where].files if where in inherited and where in held else {}
+            snapshot = self._reports[where].snapshot
+            assert snapshot is not None
             yield replace(
                 self._upload(*where, directory),
+                files=snapshot.files,
+                has_operator_state=snapshot.has_operator_state,
                 known={
                     name: handle
                     for name, handle in files.items()

@@ -235,7 +235,7 @@ class Checkpointer:
             cut_at=None if cut is None else self._clock.now_ms() + cut,
             cut_within_ms=cut or 0,
             least_work_ms=max(LEAST_WORK_MS, (self._settings.interval_ms or 0) // 4),
-            kept_snapshots=standing.local_snapshots.order(),
+            kept_snapshots=standing.local_snapshots.order(next_id),
             held={} if savepoint or not checkpoint else held_by(base, footing.job),
             staging=self._publication.staging(),
         )

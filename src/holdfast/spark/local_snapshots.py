@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 class LocalSnapshots:
     """Knows, for the tasks that remove the others, whose local snapshots stay.
 
-    Tasks leave a snapshot behind in every epoch that carries a checkpoint. An upload takes
-    its own away. All others, those of checkpoints that failed before they were uploaded, and
-    backups that are no longer the newest, go with the next epoch: every executor that has
-    some takes part in it. A store that has not changed has none in the newest checkpoint;
-    its backup is that of an older one. Serves any thread.
+    Tasks leave a snapshot behind in every epoch that carries a checkpoint. An upload in a
+    thread of the driver takes its own away. All others, those of uploads that Spark may try
+    again, of checkpoints that failed, and backups that are no longer the newest, go with the
+    next epoch: every executor that has some takes part in it. A store that has not changed
+    has none in the newest checkpoint; its backup is that of an older one. Serves any thread.
 
     Args:
         keep: Whether those of the newest complete checkpoint stay as a backup.
@@ -68,17 +68,21 @@ class LocalSnapshots:
         with self._lock:
             self._end(checkpoint_id)
 
-    def order(self) -> KeptSnapshots | None:
+    def order(self, next_checkpoint: int) -> KeptSnapshots | None:
         """Those that stay, for the next epoch; None if none have to go.
 
         If that epoch fails, another incarnation begins, which clears all that there is.
+
+        Args:
+            next_checkpoint: The lowest id that no checkpoint before the epoch has.
         """
         with self._lock:
             if not self._some_go:
                 return None
             self._some_go = False
             complete = {checkpoint for checkpoint, _ in self._copies.values()}
-            return KeptSnapshots(tuple(sorted(self._under_way)), tuple(sorted(complete)))
+            under_way = tuple(sorted(self._under_way))
+            return KeptSnapshots(next_checkpoint, under_way, tuple(sorted(complete)))
 
     def _end(self, checkpoint_id: int) -> None:
         self._under_way.discard(checkpoint_id)

@@ -18,9 +18,10 @@ from holdfast.checkpoint.transfer import (
     download_snapshot,
     upload_bytes,
     upload_snapshot,
+    whole_snapshot,
 )
 from holdfast.clock import monotonic
-from holdfast.errors import CorruptCheckpointError, HoldfastError
+from holdfast.errors import CheckpointError, CorruptCheckpointError, HoldfastError
 from holdfast.runtime.report import OPERATOR_STATE, STORE
 from holdfast.spark.savepoint_parts import SavepointPart, write_part
 from holdfast.state.directories import claim_job, job_directory, make_private, store_directory
@@ -58,12 +59,16 @@ class Upload:
     incremental: bool
     inline_below: int
     """Size below which a file travels within the metadata."""
+    files: dict[str, int] = field(default_factory=dict)
+    """Size of every file that its store must have, by name."""
+    has_operator_state: bool = False
+    """Whether it must have operator state."""
     inline_at_most: int = MOST_INLINE
     """Bytes of all its files that may."""
     known: dict[str, FileHandle] = field(default_factory=dict)
     """Files that storage has from the checkpoint before, by local name."""
     keep: bool = False
-    """Whether the local snapshot stays, for a quick recovery."""
+    """Whether the local snapshot stays: for a quick recovery, or since Spark may try again."""
     savepoint: SavepointTarget | None = None
     """A savepoint that gets its part of it too."""
 
@@ -83,33 +88,33 @@ class Uploaded:
 def upload_one(
     upload: Upload, *, files: JobCheckpointFiles, cancelled: Cancelled = never
 ) -> Uploaded:
-    """Upload one local snapshot, and remove it unless it is to be kept."""
-    try:
-        return _upload(upload, files, cancelled)
-    except BaseException:
+    """Upload one local snapshot; when that is done, remove it unless it is to be kept.
+
+    After an error it stays, for whoever tries again; it goes with the next epoch.
+    """
+    uploaded = _upload(upload, files, cancelled)
+    if not upload.keep:
         shutil.rmtree(upload.directory, ignore_errors=True)
-        raise
-    finally:
-        if not upload.keep:
-            shutil.rmtree(upload.directory, ignore_errors=True)
+    return uploaded
 
 
 def _upload(upload: Upload, files: JobCheckpointFiles, cancelled: Cancelled) -> Uploaded:
     start = monotonic()
-    target = upload.savepoint
+    directory, target = Path(upload.directory), upload.savepoint
+    whole_snapshot(directory / STORE, upload.files)
+    state, room = _operator_state(upload), upload.inline_at_most
     if target is not None and target.alone:
         alone = _savepoint_part(upload, target, cancelled)
         duration = int((monotonic() - start) * 1000)
         return Uploaded(upload, alone.files, alone.operator_state, alone.size, duration, alone)
     where = {"uid": upload.uid, "subtask": upload.subtask, "checkpoint": upload.checkpoint_id}
     faults.reach("before-upload", **where)
-    directory = Path(upload.directory)
-    state, room = _operator_state(upload), upload.inline_at_most
     is_inline = state is not None and len(state) < upload.inline_below and len(state) <= room
     handles, size = upload_snapshot(
         directory / STORE,
         files,
         upload.checkpoint_id,
+        expected=upload.files,
         known=upload.known,
         inline_below=upload.inline_below,
         inline_at_most=room - len(state) if state and is_inline else room,
@@ -130,8 +135,16 @@ def _upload(upload: Upload, files: JobCheckpointFiles, cancelled: Cancelled) -> 
 
 
 def _operator_state(upload: Upload) -> bytes | None:
+    if not upload.has_operator_state:
+        return None
     path = Path(upload.directory) / OPERATOR_STATE
-    return path.read_bytes() if path.exists() else None
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(
+            f"{path}: the operator state of {upload.uid!r}, subtask {upload.subtask}, cannot be "
+            f"read ({error.strerror}), so its checkpoint cannot complete"
+        ) from error
 
 
 def _added_part(upload: Upload, target: SavepointTarget, cancelled: Cancelled) -> SavepointPart:

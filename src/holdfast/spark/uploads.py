@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -55,7 +56,7 @@ class Uploads:
         """Upload; level and subtask of every task whose part is complete, with its stores."""
         cancelled = self._cancelled.get(checkpoint_id)
         if cancelled is None:
-            # It was given up already. Local snapshots go all the same.
+            # It was given up already.
             cancelled = threading.Event()
             cancelled.set()
         try:
@@ -69,6 +70,9 @@ class Uploads:
                 stores = draft.arrived(kept)
                 if stores is not None:
                     yield (kept.upload.level, kept.upload.subtask), stores
+            if not self._calls.local:
+                # Spark may run their task again, from its beginning: the next epoch removes them.
+                uploads = [replace(one, keep=True) for one in uploads]
             items = [(one.subtask, self._tasks[one.level], one) for one in uploads]
             for done in self._calls.map(upload, items, _group(checkpoint_id)):
                 stores = draft.arrived(done)

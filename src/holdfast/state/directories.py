@@ -184,28 +184,60 @@ def tidy_job(
 
 @dataclass(frozen=True, slots=True)
 class KeptSnapshots:
-    """Local snapshots that are still wanted."""
+    """Local snapshots that are still wanted; of later checkpoints it says nothing."""
 
+    below: int
+    """Id of the first checkpoint that had not begun when this was written."""
     under_way: tuple[int, ...] = ()
     """Checkpoints that have not ended: all of theirs."""
     complete: tuple[int, ...] = ()
     """Checkpoints that are complete: of each store, the newest one among them."""
 
 
-def delete_snapshots(local_dir: str | None, job_id: str, *, run: str, but: KeptSnapshots) -> None:
-    """Remove the local snapshots of a run that are no longer wanted."""
+def delete_snapshots(
+    local_dir: str | None,
+    job_id: str,
+    *,
+    run: str,
+    but: KeptSnapshots,
+    stores: Iterable[tuple[str, int]] = (),
+) -> None:
+    """Remove the local snapshots of a run that are no longer wanted.
+
+    A task that Spark has given up may do so late. Those of checkpoints that began after its
+    list was written stay.
+
+    Args:
+        local_dir: As set.
+        job_id: The job.
+        run: The run that they belong to.
+        but: Those that stay.
+        stores: Uid and subtask of the stores of whose backups only the newest stays. Each task
+            names its own: to look at all of them in every task would take too long.
+    """
     job = job_directory(local_dir, job_id, run)
-    kept = {f"chk-{checkpoint}" for checkpoint in (*but.under_way, *but.complete)}
+    kept = {*but.under_way, *but.complete}
     for directory in job.glob("*.snapshots/chk-*"):
-        if directory.name not in kept:
-            shutil.rmtree(directory, ignore_errors=True)
-    newest: dict[tuple[str, str], int] = {}
-    for checkpoint in sorted(but.complete, reverse=True):
-        for snapshot in job.glob(f"*.snapshots/chk-{checkpoint}/*/*"):
-            store = (snapshot.parent.name, snapshot.name.partition("-")[0])
-            # A store that has not changed since has none in the checkpoints after.
-            if newest.setdefault(store, checkpoint) != checkpoint:
-                shutil.rmtree(snapshot, ignore_errors=True)
+        number = directory.name.removeprefix("chk-")
+        if number.isdecimal() and int(number) < but.below and int(number) not in kept:
+            _delete_at_once(directory)
+    for uid, subtask in stores:
+        newest: int | None = None
+        for checkpoint in sorted(but.complete, reverse=True):
+            pattern = f"*.snapshots/chk-{checkpoint}/{file_name(uid)}/{subtask}-*"
+            for snapshot in job.glob(pattern):
+                # A store that has not changed since has none in the checkpoints after.
+                newest = newest or checkpoint
+                if newest != checkpoint:
+                    _delete_at_once(snapshot)
+
+
+def _delete_at_once(directory: Path) -> None:
+    """Remove a directory so that nobody sees a part of it; of several who try, one does."""
+    gone = directory.with_name(f"gone-{uuid.uuid4().hex}")
+    with suppress(OSError):
+        directory.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def delete_job(local_dir: str | None, job_id: str, run: str) -> None:

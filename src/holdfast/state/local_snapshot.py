@@ -165,6 +165,15 @@ def snapshot_files(directory: Path) -> list[Path]:
     return [Path(name) for name in names]
 
 
+def snapshot_sizes(directory: Path) -> dict[str, int]:
+    """Size of every file that makes up the snapshot, by name.
+
+    Raises:
+        StateError: There is no snapshot in the directory.
+    """
+    return {str(name): (directory / name).stat().st_size for name in snapshot_files(directory)}
+
+
 def is_shareable(file: Path) -> bool:
     """Whether later snapshots of the same store may hold the same file by that name."""
     return file.suffix == ".sst"
