@@ -321,6 +321,16 @@ def test_cleaning_up_keeps_the_current_incarnation_and_other_jobs(path):
     ]
 
 
+def test_cleaning_up_leaves_what_the_next_driver_has_staged(path):
+    """A driver that was replaced does not know it yet."""
+    sink = FileSink(path)
+    stage(sink, [ROWS], incarnation="2-9-aa")
+    own = stage(sink, [ROWS], incarnation="2-10-bb")
+    successor = stage(sink, [ROWS], incarnation="3-1-cc")
+    clean_up(sink, "2-10-bb")
+    assert all_files(sink) == sorted(each.files[0].staged for each in (*own, *successor))
+
+
 def test_the_last_job_to_end_leaves_nothing_but_published_files(path):
     sink = FileSink(path)
     publish(sink, [ROWS])

@@ -218,7 +218,7 @@ class FileCommitter(Committer):
                 request.signal_already_committed()
 
     def clean_up(self, job_id: str, uid: str, incarnation: str | None) -> None:
-        """Remove what other incarnations have staged, and directories that are left empty."""
+        """Remove what earlier incarnations have staged, and directories that are left empty."""
         place, own = self._place(self._path), _staging(job_id, uid)
         if incarnation is None:
             place.delete_tree(own)
@@ -226,7 +226,8 @@ class FileCommitter(Committer):
             place.delete_if_empty(STAGING)
             return
         for name in place.entries(own):
-            if name != _file_safe(incarnation):
+            # Those of a driver that has taken over meanwhile begin with a higher fence.
+            if name != _file_safe(incarnation) and _fence(name) <= _fence(incarnation):
                 place.delete_tree(f"{own}/{name}")
 
     def _place(self, root: str) -> Place:
@@ -277,6 +278,12 @@ def _of_kind(name: str, *, bulk: bool) -> str:
             f"{name} is no {'bulk' if bulk else 'row'} format; use {other}, or {fitting}"
         )
     return name
+
+
+def _fence(incarnation: str) -> int:
+    """The number that the name of an incarnation begins with."""
+    number = incarnation.partition("-")[0]
+    return int(number) if number.isdecimal() else 0
 
 
 def _staging(job_id: str, uid: str) -> str:
