@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.errors import JobExecutionError, SinkError
+from holdfast.errors import CheckpointError, JobExecutionError, SinkError
 from holdfast.spark import incarnation as module
 from holdfast.spark.epochs import EpochOrder, EpochResult
 from holdfast.spark.incarnation import Incarnation, Pace
@@ -211,3 +211,42 @@ def test_a_job_does_not_go_on_without_the_thread_that_takes_checkpoints(bench: B
     bench.incarnation._look_around()
     failure = bench.incarnation.wait()
     assert isinstance(failure, ConnectionError)
+
+
+def test_a_failure_while_the_query_starts_stops_the_query(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    incarnation, failure = bench.incarnation, CheckpointError("too many have failed")
+    incarnation.query = None
+    cancelled = threading.Event()
+    context = incarnation._spark.sparkContext
+    monkeypatch.setattr(context, "cancelJobGroup", lambda group: cancelled.set())
+
+    def start() -> Query:
+        incarnation.break_off(failure)
+        assert cancelled.wait(WAIT), "somebody tries to stop what is not there yet"
+        return bench.query
+
+    monkeypatch.setattr(incarnation, "_start_query", start)
+    monkeypatch.setattr(incarnation, "_look_around", lambda: None)
+    incarnation.start()
+    assert bench.query.stopped.wait(WAIT)
+    assert incarnation.wait() is failure
+
+
+def test_nobody_tries_to_stop_a_query_that_did_not_start(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    incarnation = bench.incarnation
+    incarnation.query = None
+    stopping = threading.Thread(target=incarnation.stop, daemon=True)
+
+    def start() -> Query:
+        stopping.start()
+        raise JobExecutionError("no such table")
+
+    monkeypatch.setattr(incarnation, "_start_query", start)
+    with pytest.raises(JobExecutionError, match="no such table"):
+        incarnation.start()
+    stopping.join(5)
+    assert not stopping.is_alive()

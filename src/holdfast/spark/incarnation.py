@@ -142,8 +142,13 @@ class Incarnation:
     def start(self) -> None:
         """Start the query; a job in one pass starts when it is waited for."""
         if not self._pace.one_pass:
-            with settings(self._spark, QUERY_SETTINGS):
-                self.query = self._start_query()
+            try:
+                with settings(self._spark, QUERY_SETTINGS):
+                    self.query = self._start_query()
+            except BaseException:
+                # Nobody waits for it: `stop` has nothing left to try.
+                self._ended.set()
+                raise
             look_around = guarded(f"looking around for {self._name}", self._look_around)
             InheritableThread(target=look_around, daemon=True).start()
 
@@ -183,14 +188,15 @@ class Incarnation:
     def stop(self) -> None:
         """End it early; returns when the query has stopped."""
         self._stopping.set()
-        if self.query is not None:
-            self._cancel_idle_jobs()
-            self.query.stop()
-            return
-        # Between two Spark jobs there is nothing to cancel: try until the end has come.
-        while not self._ended.wait(CANCEL_AGAIN):
+        # A query that is just being started is there later. In one pass, there is nothing to
+        # cancel between two Spark jobs: try until the end has come.
+        while self.query is None:
+            if self._ended.wait(CANCEL_AGAIN):
+                return
             with suppress(Exception):
                 self._spark.sparkContext.cancelJobGroup(self._name)
+        self._cancel_idle_jobs()
+        self.query.stop()
 
     def _cancel_idle_jobs(self) -> None:
         with suppress(Exception):
