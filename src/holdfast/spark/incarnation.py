@@ -133,6 +133,8 @@ class Incarnation:
         self._ended = threading.Event()
         self._lock = threading.Lock()
         """Held while an epoch runs, whatever has caused it."""
+        self._savepoints: list[SavepointRequest] = []
+        """Those whose epochs have yet to end."""
         self._last_batch = restored_batch
         self._last_start: float | None = None
         self._last_end = monotonic()
@@ -166,6 +168,7 @@ class Incarnation:
         finally:
             self._ended.set()
             self._wait_for_epoch()
+            self._give_up_savepoints()
         if self._failure is None or self._is_finished:
             # What fails behind a complete savepoint takes nothing back, and restarts nothing.
             return None
@@ -184,6 +187,11 @@ class Incarnation:
                 f"job {self._name!r}: an epoch has not ended within {self._patience.end:.0f} s "
                 "after the query had; look whether Spark and checkpoint storage answer"
             )
+
+    def _give_up_savepoints(self) -> None:
+        """Tell those who wait for savepoints whose epochs hang, or wait for one that hangs."""
+        for request in tuple(self._savepoints):
+            request.fail("the job has ended, or starts anew, and an epoch before it hangs")
 
     def stop(self) -> None:
         """End it early; returns when the query has stopped."""
@@ -205,9 +213,13 @@ class Incarnation:
 
     @contextmanager
     def _between_two_epochs(self) -> Iterator[None]:
-        """Hold the lock, for which an epoch that runs is waited for; unless patience is lost."""
+        """Hold the lock, for which an epoch that runs is waited for.
+
+        Raises:
+            JobExecutionError: Nobody waits for that epoch any more.
+        """
         while not self._lock.acquire(timeout=LOOK_AROUND):
-            if self._patience.is_lost:
+            if self._patience.is_lost or self._ended.is_set():
                 raise JobExecutionError(f"job {self._name!r}: an epoch does not come to its end")
         try:
             yield
@@ -256,15 +268,19 @@ class Incarnation:
     def _between_epochs(self, request: SavepointRequest, work: Callable[[], None]) -> None:
         """Do some work for a savepoint when no epoch runs, and let none begin meanwhile."""
         self._join_idle_group()
-        with self._between_two_epochs():
-            if self._is_ending():
-                request.fail("the job has ended, or is about to")
-                return
-            try:
-                work()
-            except BaseException as failure:
-                request.fail(str(original_error(failure)))
-                self.break_off(failure)
+        self._savepoints.append(request)
+        try:
+            with self._between_two_epochs():
+                if self._is_ending():
+                    request.fail("the job has ended, or is about to")
+                    return
+                try:
+                    work()
+                except BaseException as failure:
+                    request.fail(str(original_error(failure)))
+                    self.break_off(failure)
+        finally:
+            self._savepoints.remove(request)
 
     def _wait_for(self, request: SavepointRequest) -> bool:
         """Wait for the end of a savepoint, unless the job ends first; whether it is complete."""

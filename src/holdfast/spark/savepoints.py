@@ -115,13 +115,12 @@ class SavepointRequest:
         """Give it up, if it is not decided, and remove what was written of it."""
         if not self._settle():
             return
-        try:
-            discard_unfinished(self.files)
-        finally:
-            logger.warning("savepoint %s failed: %s", self.files.root, why)
-            self._done.set_exception(
-                CheckpointError(f"{self.files.root}: the savepoint was not taken: {why}")
-            )
+        logger.warning("savepoint %s failed: %s", self.files.root, why)
+        # First of all: storage may hang, and nobody else decides any more.
+        self._done.set_exception(
+            CheckpointError(f"{self.files.root}: the savepoint was not taken: {why}")
+        )
+        discard_unfinished(self.files)
 
     def _settle(self) -> bool:
         """Decide over it, with the lock; whether nobody has done so before."""
