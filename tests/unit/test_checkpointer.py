@@ -14,11 +14,14 @@ import pytest
 from holdfast import Configuration, EmbeddedRocksDBStateBackend, HashMapStateBackend
 from holdfast.api.checkpoint_settings import checkpoint_settings
 from holdfast.api.checkpoint_storage import FileSystemCheckpointStorage
+from holdfast.api.sink import StagedRows
 from holdfast.checkpoint.completed import checkpoint_ids, completed_checkpoints, load
 from holdfast.checkpoint.fence import take_fence
 from holdfast.checkpoint.files import FileSystemFiles
+from holdfast.checkpoint.handles import FileHandle
 from holdfast.checkpoint.job_storage import FENCE_EVERY_MS
 from holdfast.errors import CheckpointError, CheckpointStorageError, FencedError
+from holdfast.runtime.plan import ChannelRows
 from holdfast.spark import checkpointer as module
 from holdfast.spark.checkpointer import MOST_HANGING, Checkpointer
 from holdfast.spark.epochs import EpochResult, JobIdentity
@@ -43,6 +46,8 @@ if TYPE_CHECKING:
 WAIT = 30
 INTERVAL = 1_000
 TIMEOUT = 5_000
+LEFT_OVER = "staged/1-1-left-over"
+"""A file with input that an epoch had no time for."""
 
 
 class Calls:
@@ -519,6 +524,42 @@ def test_one_that_is_not_complete_in_time_expires(make: Callable[..., Bench]) ->
     assert bench.complete == checkpoint_ids(bench.files) == [2]
     assert {name.partition("-")[0] for name in bench.files.entries("shared")} == {"2"}
     assert ("aborted", 1) in bench.listener.heard
+
+
+def test_an_epoch_counts_though_its_checkpoint_expires_while_it_runs(
+    make: Callable[..., Bench],
+) -> None:
+    bench = make(tolerable_failures=5)
+    kept = bench.files.root + "/" + LEFT_OVER
+    bench.files.write_bytes(LEFT_OVER, b"rows")
+    order = bench.order()
+    bench.epoch_ms = 700
+    rows = StagedRows(FileHandle(LEFT_OVER, 4, ""), 1, 4)
+    left = ChannelRows("count", 0, 0, 2, 128, rows)
+    result = replace(bench.run(order), channel_rows=(left,))
+    bench.clock.advance(TIMEOUT)
+    bench.checkpointer.expire()
+    bench.checkpointer.taken(order, result, bench.batch)
+    assert bench.complete == []
+    assert set(bench.calls.homes) == {0, 1}, "where the tasks have run"
+    assert bench.checkpointer._epoch_ms == 700
+    assert Path(kept).exists()
+    # The next one processes what was left over, and is taken for all there is.
+    assert bench.epoch().checkpoint is not None
+    assert bench.complete == [2]
+    assert not Path(kept).exists()
+
+
+def test_an_epoch_without_a_checkpoint_that_ends_after_its_incarnation_changes_nothing(
+    make: Callable[..., Bench],
+) -> None:
+    bench = make()
+    order = bench.order(due=False)
+    assert order.checkpoint is None
+    result = bench.run(order)
+    bench.checkpointer.end_incarnation()
+    bench.checkpointer.taken(order, result, bench.batch)
+    assert bench.calls.homes == {}, "the next incarnation may run its tasks elsewhere"
 
 
 def test_an_epoch_that_ends_after_its_incarnation_leaves_nothing(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.accumulators import Accumulator, _accumulatorRegistry
 
 from holdfast import EmbeddedRocksDBStateBackend, HashMapStateBackend
 from holdfast.api.sink import StagedRows
@@ -14,10 +16,12 @@ from holdfast.checkpoint.metadata import handles_of
 from holdfast.errors import CheckpointError
 from holdfast.runtime.report import Prepared, TaskReport
 from holdfast.spark import checkpoint_draft, publication
-from holdfast.spark.epochs import EpochResult, JobIdentity
+from holdfast.spark.epochs import EpochResult, EpochRunner, JobIdentity
 from holdfast.spark.publication import Publication
-from holdfast.spark.statistics import EpochStatistics
+from holdfast.spark.statistics import EpochStatistics, StatisticsKeeper
+from tests.unit.barriers import ROWS
 from tests.unit.driver_memory import grown, held
+from tests.unit.programs import Program
 from tests.unit.test_checkpointer import Bench, make
 
 if TYPE_CHECKING:
@@ -112,3 +116,24 @@ def test_a_checkpoint_that_turned_up_is_built_upon_and_goes_in_its_turn(
     assert bench.complete == [4]
     for store in load(bench.files, 4).operators[0].subtasks:
         assert store.uploaded_size < store.full_size
+
+
+def test_pyspark_keeps_no_reports_of_an_incarnation_that_has_ended(tmp_path: Path) -> None:
+    program = Program()
+    program.collect(program.source(ROWS).uid("events"))
+    plan = program.compile()
+    made: list[Accumulator[Any]] = []
+
+    def accumulator(value: Any, param: Any) -> Accumulator[Any]:
+        made.append(Accumulator(-1 - len(made), value, param))
+        return made[-1]
+
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(accumulator=accumulator))
+    pinning: Any = None
+    job = JobIdentity("job", "Job", str(tmp_path))
+    runner = EpochRunner(spark, plan, job, StatisticsKeeper(plan), pinning)
+    (reports,) = made
+    reports.add([TaskReport(1, 0, 0, 0, "host", "executor", {}, {})])
+    runner.close()
+    assert reports.aid not in _accumulatorRegistry
+    assert reports.value == []

@@ -406,6 +406,22 @@ def test_a_listener_that_hangs_fails_the_job(tmp_path: Path) -> None:
     job.close()
 
 
+def test_a_listener_that_raises_no_exception_fails_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def leave(self: Listener, checkpoint_id: int) -> None:
+        raise SystemExit("enough")
+
+    monkeypatch.setattr(Listener, "notify_checkpoint_complete", leave)
+    job = Job(tmp_path)
+    job.epoch()
+    job.checkpoint()
+    wait_until(lambda: bool(job.failures))
+    assert "a checkpoint listener raised in notify_checkpoint_complete(1)" in str(job.failures[0])
+    assert "SystemExit: enough" in str(job.failures[0])
+    job.close()
+
+
 def wait_until(condition: Callable[[], bool]) -> None:
     """Wait until another thread has made the condition true."""
     pause = threading.Event()

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.errors import JobExecutionError, SinkError
+from holdfast import SavepointFormatType
+from holdfast.errors import CheckpointError, JobExecutionError, SinkError
 from holdfast.spark import incarnation as module
 from holdfast.spark.epochs import EpochOrder, EpochResult
 from holdfast.spark.incarnation import Incarnation, Pace
 from holdfast.spark.patience import Patience
+from holdfast.spark.savepoints import SavepointRequest, decide
 from holdfast.spark.statistics import EpochStatistics
 
 if TYPE_CHECKING:
@@ -211,3 +214,128 @@ def test_a_job_does_not_go_on_without_the_thread_that_takes_checkpoints(bench: B
     bench.incarnation._look_around()
     failure = bench.incarnation.wait()
     assert isinstance(failure, ConnectionError)
+
+
+def test_a_failure_while_the_query_starts_stops_the_query(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    incarnation, failure = bench.incarnation, CheckpointError("too many have failed")
+    incarnation.query = None
+    cancelled = threading.Event()
+    context = incarnation._spark.sparkContext
+    monkeypatch.setattr(context, "cancelJobGroup", lambda group: cancelled.set())
+
+    def start() -> Query:
+        incarnation.break_off(failure)
+        assert cancelled.wait(WAIT), "somebody tries to stop what is not there yet"
+        return bench.query
+
+    monkeypatch.setattr(incarnation, "_start_query", start)
+    monkeypatch.setattr(incarnation, "_look_around", lambda: None)
+    incarnation.start()
+    assert bench.query.stopped.wait(WAIT)
+    assert incarnation.wait() is failure
+
+
+def test_nobody_tries_to_stop_a_query_that_did_not_start(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    incarnation = bench.incarnation
+    incarnation.query = None
+    stopping = threading.Thread(target=incarnation.stop, daemon=True)
+
+    def start() -> Query:
+        stopping.start()
+        raise JobExecutionError("no such table")
+
+    monkeypatch.setattr(incarnation, "_start_query", start)
+    with pytest.raises(JobExecutionError, match="no such table"):
+        incarnation.start()
+    stopping.join(5)
+    assert not stopping.is_alive()
+
+
+class HungEpoch:
+    """A job whose epoch hangs until the end of the test, and has ended all the same."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.bench = Bench(tmp_path, end=0.1)
+        self.request = SavepointRequest.at(str(tmp_path), "job", SavepointFormatType.CANONICAL)
+        self.gate, self.reached = threading.Event(), threading.Event()
+        self.bench.runner.in_epoch = self._hang
+        self.threads: list[threading.Thread] = []
+
+    def _hang(self) -> None:
+        self.reached.set()
+        assert self.gate.wait(WAIT)
+
+    def start(self, work: Callable[[], None]) -> threading.Thread:
+        self.threads.append(threading.Thread(target=partial(quietly, work)))
+        self.threads[-1].start()
+        return self.threads[-1]
+
+    def ask(self, *, drain: bool = False) -> threading.Thread:
+        finish = self.bench.incarnation.finish_with_savepoint
+        work = partial(finish, self.request, drain=drain, on_complete=lambda: None)
+        return self.start(partial(decide, self.request, work))
+
+    def end(self) -> None:
+        self.bench.query.stop()
+        # As when Spark has broken the query: it does not wait for the epoch of another thread.
+        self.bench.incarnation._failure = SinkError("no connection")
+        self.bench.incarnation._finish = lambda: None  # type: ignore[method-assign]
+        assert self.bench.incarnation.wait() is not None
+
+    def close(self) -> None:
+        self.gate.set()
+        for thread in self.threads:
+            thread.join(WAIT)
+
+
+def quietly(work: Callable[[], None]) -> None:
+    with suppress(JobExecutionError):
+        work()
+
+
+@pytest.fixture
+def hung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HungEpoch]:
+    monkeypatch.setattr(module, "settings", _nothing_set)
+    made = HungEpoch(tmp_path)
+    yield made
+    made.close()
+
+
+def test_a_savepoint_does_not_wait_for_an_epoch_that_hangs_in_a_job_that_has_ended(
+    hung: HungEpoch,
+) -> None:
+    hung.start(hung.bench.batch)
+    assert hung.reached.wait(WAIT)
+    asking = hung.ask()
+    hung.end()
+    with pytest.raises(CheckpointError, match="was not taken"):
+        hung.request.result(5)
+    asking.join(5)
+    assert not asking.is_alive(), "nobody polls for the end of the epoch"
+
+
+def test_a_savepoint_asked_for_after_the_end_does_not_wait_for_an_epoch_that_hangs(
+    hung: HungEpoch,
+) -> None:
+    hung.start(hung.bench.batch)
+    assert hung.reached.wait(WAIT)
+    hung.end()
+    hung.ask()
+    with pytest.raises(CheckpointError, match="an epoch does not come to its end"):
+        hung.request.result(5)
+
+
+def test_a_savepoint_whose_own_epochs_hang_fails_with_its_incarnation(hung: HungEpoch) -> None:
+    """Event time comes to its end first, when no checkpoint is begun for the savepoint yet."""
+    bench = hung.bench
+    bench.incarnation._last_batch = 0
+    bench.runner.has_pending_timers = True
+    hung.ask(drain=True)
+    assert hung.reached.wait(WAIT)
+    hung.end()
+    with pytest.raises(CheckpointError, match="an epoch before it hangs"):
+        hung.request.result(5)

@@ -10,7 +10,7 @@ import pytest
 from holdfast import Configuration
 from holdfast.errors import JobExecutionError
 from holdfast.spark import patience as module
-from holdfast.spark.patience import MOST_HANGING, NoAnswerError, Patience
+from holdfast.spark.patience import MOST_HANGING, CallEndedError, NoAnswerError, Patience
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +28,17 @@ def test_a_call_raises_what_it_raises() -> None:
 
     with pytest.raises(LookupError, match="nobody there"):
         Patience().call("it", fail)
+
+
+def test_a_call_that_would_end_its_thread_ends_nobody_elses() -> None:
+    """Those who wait for it catch failures, and go on with what has to be done then."""
+
+    def leave(_: object) -> None:
+        raise SystemExit("enough")
+
+    with pytest.raises(CallEndedError, match="SystemExit: enough"):
+        Patience().call("it", leave)
+    assert issubclass(CallEndedError, Exception)
 
 
 class Hanging:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from holdfast import SavepointFormatType
 from holdfast.checkpoint.files import FileSystemFiles
 from holdfast.checkpoint.pointer import find_snapshot
 from holdfast.errors import CheckpointError, ConfigurationError
+from holdfast.spark import savepoints
 from holdfast.spark.savepoints import SavepointRequest
 from tests.unit.test_checkpointer import TIMEOUT, Bench, make
 
@@ -110,6 +112,28 @@ def test_what_is_given_up_is_not_completed_afterwards(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(CheckpointError, match="nobody waits for it"):
         request.result(0)
+
+
+def test_whoever_waits_hears_of_a_failure_though_storage_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = SavepointRequest.at(str(tmp_path), "job", SavepointFormatType.NATIVE)
+    reached, gate = threading.Event(), threading.Event()
+
+    def hang(_: Any) -> None:
+        reached.set()
+        assert gate.wait(30)
+
+    monkeypatch.setattr(savepoints, "discard_unfinished", hang)
+    failing = threading.Thread(target=request.fail, args=("the job has ended",))
+    failing.start()
+    try:
+        assert reached.wait(30)
+        with pytest.raises(CheckpointError, match="the job has ended"):
+            request.result(0)
+    finally:
+        gate.set()
+        failing.join(30)
 
 
 @pytest.mark.parametrize("form", ["CANONICAL", None])

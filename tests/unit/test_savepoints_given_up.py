@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import SavepointFormatType
-from holdfast.spark import snapshot_transfer
+from holdfast.spark import checkpointer, snapshot_transfer
 from holdfast.spark.checkpointer import Checkpointer
 from holdfast.spark.publication import Publication
 from holdfast.spark.publisher import Publisher
@@ -18,6 +18,7 @@ from holdfast.spark.savepoint_taker import SavepointTaker
 from holdfast.spark.savepoints import SavepointRequest, Savepoints
 from tests.integration.recovery_tools import wait_for
 from tests.unit.barriers import ROWS
+from tests.unit.driver_memory import held
 from tests.unit.programs import Program
 from tests.unit.test_checkpointer import TIMEOUT, Bench
 
@@ -26,14 +27,12 @@ if TYPE_CHECKING:
 
     from holdfast.spark.epochs import EpochOrder, EpochResult
 
+CANONICAL = SavepointFormatType.CANONICAL
+
 
 def begun(bench: Bench, tmp_path: Path) -> SavepointRequest:
     """A savepoint whose first part is written, and whose second is held up."""
-    request = SavepointRequest.at(
-        str(tmp_path / "savepoints"), "job-id", SavepointFormatType.CANONICAL
-    )
-    order = bench.checkpointer.order(idle=False, savepoint=request)
-    assert order is not None
+    request, order = asked(bench, tmp_path)
     bench.taken(order)
     return request
 
@@ -74,6 +73,69 @@ def test_a_savepoint_that_is_given_up_meanwhile_leaves_no_files(tmp_path: Path) 
     bench.settle()
     left = [path for path in (tmp_path / "savepoints").rglob("*") if path.is_file()]
     assert not left
+
+
+def asked(bench: Bench, tmp_path: Path) -> tuple[SavepointRequest, EpochOrder]:
+    """A savepoint whose epoch is about to run."""
+    request = SavepointRequest.at(str(tmp_path / "savepoints"), "job-id", CANONICAL)
+    order = bench.checkpointer.order(idle=False, savepoint=request)
+    assert order is not None
+    return request, order
+
+
+def remembered(bench: Bench) -> dict[str, int]:
+    found = held(bench.checkpointer._savepoints)
+    return {path: size for path, size in found.items() if path.startswith("Savepoints._") and size}
+
+
+def test_a_savepoint_is_forgotten_when_its_epoch_fails(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    request, order = asked(bench, tmp_path)
+    bench.checkpointer.missed(order)
+    assert request.is_decided
+    assert remembered(bench) == {}
+    bench.settle()
+
+
+def test_a_savepoint_is_forgotten_when_it_expires_in_its_epoch(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    request, order = asked(bench, tmp_path)
+    bench.clock.advance(TIMEOUT)
+    bench.checkpointer.expire()
+    bench.taken(order)
+    assert request.is_decided
+    assert remembered(bench) == {}
+    bench.settle()
+
+
+def test_a_savepoint_is_forgotten_when_its_upload_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path)
+    monkeypatch.setattr(checkpointer, "MOST_HANGING", -99)
+    request, order = asked(bench, tmp_path)
+    bench.taken(order)
+    assert request.is_decided
+    assert remembered(bench) == {}
+    bench.settle()
+
+
+def test_a_savepoint_is_known_while_it_is_written_though_its_epoch_fails_in_the_end(
+    tmp_path: Path,
+) -> None:
+    """As when a listener raises behind it: what is written after that has to go."""
+    bench = Bench(tmp_path, asynchronous=True)
+    gate = bench.calls.hold(1)
+    request, order = asked(bench, tmp_path)
+    bench.taken(order)
+    wait_for(lambda: list(tmp_path.glob("savepoints/*/count/keyed/*/*")), "the first part", 30)
+    bench.checkpointer.missed(order)
+    assert remembered(bench) != {}
+    request.files.write_bytes("_metadata", b"written after that")
+    gate.set()
+    bench.settle()
+    assert remembered(bench) == {}
+    assert not [path for path in (tmp_path / "savepoints").rglob("*") if path.is_file()]
 
 
 class Stateless(Bench):

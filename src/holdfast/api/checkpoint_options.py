@@ -244,7 +244,7 @@ COMMITTER_TIMEOUT: ConfigOption[int] = ConfigOption(
     "sink.committer.timeout",
     lasting(LEAST_CHECKPOINT_MS),
     600_000,
-    "Time that a sink gets to publish the output of a checkpoint, and a checkpoint listener to "
+    "Time that a sink gets to publish the output of a checkpoint, and a listener to "
     "answer, at least 10 ms. After that the job fails; the output stays owed, and is published "
     "when the job has recovered.",
 )

@@ -137,6 +137,7 @@ class Checkpointer:
 
         Returns the checkpoints that may still turn up in storage, and are no longer wanted.
         """
+        self._standing.end()
         self._carry_out(self._standing.abort_all(FailureReason.JOB_RESTARTING))
         self._completion.delete_again()
         return self._standing.in_doubt
@@ -238,6 +239,7 @@ class Checkpointer:
             kept_snapshots=standing.local_snapshots.order(next_id),
             held={} if savepoint or not checkpoint else held_by(base, footing.job),
             staging=self._publication.staging(),
+            incarnation=footing.job.incarnation,
         )
 
     def _begun(
@@ -262,16 +264,20 @@ class Checkpointer:
     def taken(self, order: EpochOrder, result: EpochResult, batch_id: int) -> None:
         """An epoch has ended well; if it carried a checkpoint, upload that."""
         checkpoint = order.checkpoint
-        if checkpoint is not None and not self._standing.is_pending(checkpoint.id):
-            # It was given up while the epoch ran, with the incarnation that the epoch belongs to.
+        wanted = checkpoint is not None and self._standing.is_pending(checkpoint.id)
+        if checkpoint is not None and not wanted:
+            # It was given up while the epoch ran.
+            self._savepoints.leave_unwritten(checkpoint.id)
+        if not self._standing.runs(order.incarnation):
             return
         self._epoch_ms = result.statistics.duration_ms
         self._uploads.learn(result.reports)
-        self._standing.epoch_taken(result.channel_rows, contained=checkpoint is not None)
-        if checkpoint is None:
+        self._standing.epoch_taken(result.channel_rows, contained=wanted)
+        if checkpoint is None or not wanted:
             return
         draft, inherited = self._draft(checkpoint, result, batch_id)
         if not self._standing.add(checkpoint.id, draft):
+            self._savepoints.leave_unwritten(checkpoint.id)
             return
         uploads = list(draft.uploads(inherited))
         self.statistics.epoch_ended(
@@ -298,6 +304,7 @@ class Checkpointer:
         """An epoch has failed, and with it the checkpoint it carried."""
         if order.checkpoint is not None:
             self._fail(order.checkpoint.id, FailureReason.EPOCH_FAILED, "")
+            self._savepoints.leave_unwritten(order.checkpoint.id)
 
     def close(self, reason: FailureReason = FailureReason.JOB_STOPPED) -> None:
         """Abort what is pending, wait for what is at work, and sweep up.
@@ -405,7 +412,9 @@ class Checkpointer:
                 "look whether checkpoint storage answers"
             )
             self._fail(checkpoint_id, FailureReason.CHECKPOINT_ASYNC_EXCEPTION, why)
+            self._savepoints.leave_unwritten(checkpoint_id)
             return
+        self._savepoints.write(checkpoint_id)
         self._uploading[checkpoint_id] = threading.Event()
         work = partial(self._upload, checkpoint_id, draft, uploads)
         start_thread(f"upload of checkpoint {checkpoint_id}", work)

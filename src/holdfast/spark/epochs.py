@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from pyspark.accumulators import _accumulatorRegistry
 from pyspark.sql import DataFrame
 
 from holdfast.clock import Moment, SystemClock
@@ -108,6 +109,8 @@ class EpochOrder:
     """Versions of stores that the newest complete checkpoint holds, by uid and subtask."""
     staging: Staging | None = None
     """Where rows are kept that wait; where all epochs keep them, if None."""
+    incarnation: str = ""
+    """The start of the job that it was given to, for whoever keeps the checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -271,6 +274,9 @@ class EpochRunner:
 
     def close(self) -> None:
         """Let go of what the epochs have used; no other follows."""
+        # pyspark would keep it for good. What a task reports late is dropped.
+        _accumulatorRegistry.pop(self._reports.aid, None)
+        self._reports.value = []
         self._tables.close()
 
     def take_warnings(self) -> list[str]:

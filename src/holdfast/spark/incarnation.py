@@ -140,6 +140,8 @@ class Incarnation:
         self._ended = threading.Event()
         self._lock = threading.Lock()
         """Held while an epoch runs, whatever has caused it."""
+        self._savepoints: list[SavepointRequest] = []
+        """Those whose epochs have yet to end."""
         self._last_batch = restored_batch
         self._last_start: float | None = None
         self._last_end = monotonic()
@@ -149,8 +151,13 @@ class Incarnation:
     def start(self) -> None:
         """Start the query; a job in one pass starts when it is waited for."""
         if not self._pace.one_pass:
-            with settings(self._spark, QUERY_SETTINGS):
-                self.query = self._start_query()
+            try:
+                with settings(self._spark, QUERY_SETTINGS):
+                    self.query = self._start_query()
+            except BaseException:
+                # Nobody waits for it: `stop` has nothing left to try.
+                self._ended.set()
+                raise
             look_around = guarded(f"looking around for {self._name}", self._look_around)
             InheritableThread(target=look_around, daemon=True).start()
 
@@ -168,6 +175,7 @@ class Incarnation:
         finally:
             self._ended.set()
             self._wait_for_epoch()
+            self._give_up_savepoints()
         if self._failure is None or self._is_finished:
             # What fails behind a complete savepoint takes nothing back, and restarts nothing.
             return None
@@ -187,17 +195,23 @@ class Incarnation:
                 "after the query had; look whether Spark and checkpoint storage answer"
             )
 
+    def _give_up_savepoints(self) -> None:
+        """Tell those who wait for savepoints whose epochs hang, or wait for one that hangs."""
+        for request in tuple(self._savepoints):
+            request.fail("the job has ended, or starts anew, and an epoch before it hangs")
+
     def stop(self) -> None:
         """End it early; returns when the query has stopped."""
         self._stopping.set()
-        if self.query is not None:
-            self._cancel_idle_jobs()
-            self.query.stop()
-            return
-        # Between two Spark jobs there is nothing to cancel: try until the end has come.
-        while not self._ended.wait(CANCEL_AGAIN):
+        # A query that is just being started is there later. In one pass, there is nothing to
+        # cancel between two Spark jobs: try until the end has come.
+        while self.query is None:
+            if self._ended.wait(CANCEL_AGAIN):
+                return
             with suppress(Exception):
                 self._spark.sparkContext.cancelJobGroup(self._name)
+        self._cancel_idle_jobs()
+        self.query.stop()
 
     def _cancel_idle_jobs(self) -> None:
         with suppress(Exception):
@@ -206,9 +220,13 @@ class Incarnation:
 
     @contextmanager
     def _between_two_epochs(self) -> Iterator[None]:
-        """Hold the lock, for which an epoch that runs is waited for; unless patience is lost."""
+        """Hold the lock, for which an epoch that runs is waited for.
+
+        Raises:
+            JobExecutionError: Nobody waits for that epoch any more.
+        """
         while not self._lock.acquire(timeout=LOOK_AROUND):
-            if self._patience.is_lost:
+            if self._patience.is_lost or self._ended.is_set():
                 raise JobExecutionError(f"job {self._name!r}: an epoch does not come to its end")
         try:
             yield
@@ -257,15 +275,19 @@ class Incarnation:
     def _between_epochs(self, request: SavepointRequest, work: Callable[[], None]) -> None:
         """Do some work for a savepoint when no epoch runs, and let none begin meanwhile."""
         self._join_idle_group()
-        with self._between_two_epochs():
-            if self._is_ending():
-                request.fail("the job has ended, or is about to")
-                return
-            try:
-                work()
-            except BaseException as failure:
-                request.fail(str(original_error(failure)))
-                self.break_off(failure)
+        self._savepoints.append(request)
+        try:
+            with self._between_two_epochs():
+                if self._is_ending():
+                    request.fail("the job has ended, or is about to")
+                    return
+                try:
+                    work()
+                except BaseException as failure:
+                    request.fail(str(original_error(failure)))
+                    self.break_off(failure)
+        finally:
+            self._savepoints.remove(request)
 
     def _wait_for(self, request: SavepointRequest) -> bool:
         """Wait for the end of a savepoint, unless the job ends first; whether it is complete."""

@@ -39,6 +39,13 @@ class NoAnswerError(Exception):
     """A call has not come back in time; says for how long, or why nobody waits."""
 
 
+class CallEndedError(Exception):
+    """A call has raised what ends a thread or a program, such as SystemExit; names it.
+
+    Whoever waits for the call is not ended by that: it is a failure as any other.
+    """
+
+
 class Patience:
     """The patience of one job; serves any thread."""
 
@@ -117,6 +124,7 @@ class Patience:
 
         Raises:
             NoAnswerError: It has not come back in time, or too many before it have not.
+            CallEndedError: It has raised something that is no Exception.
         """
         with self._lock:
             if self._hanging[what] >= MOST_HANGING:
@@ -166,6 +174,9 @@ class _Call(Generic[T]):
             self._error = error
 
     def result(self) -> T:
+        if self._error is not None and not isinstance(self._error, Exception):
+            name = type(self._error).__name__
+            raise CallEndedError(f"{name}: {self._error}") from self._error
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[return-value]

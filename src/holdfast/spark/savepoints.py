@@ -115,13 +115,12 @@ class SavepointRequest:
         """Give it up, if it is not decided, and remove what was written of it."""
         if not self._settle():
             return
-        try:
-            discard_unfinished(self.files)
-        finally:
-            logger.warning("savepoint %s failed: %s", self.files.root, why)
-            self._done.set_exception(
-                CheckpointError(f"{self.files.root}: the savepoint was not taken: {why}")
-            )
+        logger.warning("savepoint %s failed: %s", self.files.root, why)
+        # First of all: storage may hang, and nobody else decides any more.
+        self._done.set_exception(
+            CheckpointError(f"{self.files.root}: the savepoint was not taken: {why}")
+        )
+        discard_unfinished(self.files)
 
     def _settle(self) -> bool:
         """Decide over it, with the lock; whether nobody has done so before."""
@@ -155,6 +154,8 @@ class Savepoints:
         self._requests: dict[int, SavepointRequest] = {}
         self._given_up: dict[int, SavepointRequest] = {}
         """Those that have failed while parts of them may still be written."""
+        self._unwritten: set[int] = set()
+        """Checkpoints whose epochs run: no part of their savepoints is written yet."""
 
     @property
     def kind(self) -> CheckpointKind:
@@ -165,6 +166,19 @@ class Savepoints:
         """A checkpoint was begun for it."""
         with self._lock:
             self._requests[checkpoint_id] = request
+            self._unwritten.add(checkpoint_id)
+
+    def write(self, checkpoint_id: int) -> None:
+        """Parts of a checkpoint's savepoint are written from now on; then it is tidied."""
+        with self._lock:
+            self._unwritten.discard(checkpoint_id)
+
+    def leave_unwritten(self, checkpoint_id: int) -> None:
+        """A checkpoint was given up; forget its savepoint, unless parts of it are written."""
+        with self._lock:
+            if checkpoint_id in self._unwritten:
+                self._unwritten.remove(checkpoint_id)
+                self._given_up.pop(checkpoint_id, None)
 
     def target(self, checkpoint_id: int) -> SavepointTarget | None:
         """Where the parts of a checkpoint's savepoint go, if it has one."""

@@ -80,6 +80,8 @@ class Standing:
             completed=completed,
         )
         self.footing: Footing | None = None
+        self._running: str | None = None
+        """The incarnation that runs now, if one does."""
         self._drafts: dict[int, CheckpointDraft] = {}
         self._newest: CheckpointDraft | None = None
         self._failure: HoldfastError | None = None
@@ -101,8 +103,19 @@ class Standing:
             if footing.base is not None:
                 self.coordinator.resume_after(footing.base.checkpoint_id)
             self.footing = footing
+            self._running = footing.job.incarnation
             self._failure = None
             self._changed = False
+
+    def end(self) -> None:
+        """The incarnation has ended: what its epochs still come to counts for nothing."""
+        with self.lock:
+            self._running = None
+
+    def runs(self, incarnation: str) -> bool:
+        """Whether it is this incarnation that runs now."""
+        with self.lock:
+            return incarnation == self._running
 
     def claim(self, snapshot: ClaimedSnapshot) -> None:
         """Let go of a snapshot when enough checkpoints are there."""

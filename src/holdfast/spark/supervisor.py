@@ -27,6 +27,7 @@ from holdfast.errors import (
     SinkError,
 )
 from holdfast.spark.checkpointing import JobEnding
+from holdfast.spark.epoch_listeners import EpochListeners
 from holdfast.spark.epochs import EpochRunner, JobIdentity
 from holdfast.spark.executors import ExecutorWatch
 from holdfast.spark.failures import original_error, summary
@@ -96,6 +97,7 @@ class Supervisor:
         self._pinning = Pinning(spark)
         self._calls = PinnedCalls(spark, self._pinning)
         self._statistics = StatisticsKeeper(order.plan)
+        self._listeners = EpochListeners(order.listeners, checkpointing.patience)
         self._restarts = RestartTracker(order.restarts)
         self._scratch = scratch_directory()
         self.incarnation: Incarnation | None = None
@@ -143,8 +145,7 @@ class Supervisor:
             failure = original_error(raised)
             if not isinstance(failure, PASSING):
                 self.failure, self.status = raised, JobStatus.FAILED
-                self._clean_up()
-                self.ended.set()
+                self._end()
                 raise
         InheritableThread(target=self._supervise, args=(failure,), daemon=True).start()
 
@@ -162,8 +163,7 @@ class Supervisor:
             self.checkpointing.finished_note,
         )
         self.status = JobStatus.FINISHED
-        self._clean_up()
-        self.ended.set()
+        self._end()
         return True
 
     def _prepare(self) -> None:
@@ -247,8 +247,7 @@ class Supervisor:
         finally:
             self.status = self._final_status()
             self.runtime_ms = int((monotonic() - self._started) * 1000)
-            self._clean_up()
-            self.ended.set()
+            self._end()
 
     def _final_status(self) -> JobStatus:
         if self.told_to_end.is_set():
@@ -303,7 +302,7 @@ class Supervisor:
             return None
         try:
             self._begin()
-        except Exception as failure:
+        except BaseException as failure:
             return original_error(failure)
         self.status = JobStatus.RUNNING
         if self.told_to_end.is_set():
@@ -317,6 +316,13 @@ class Supervisor:
         if self.incarnation is not None:
             self.incarnation.break_off(failure)
 
+    def _end(self) -> None:
+        """Clean up, and tell those who wait for the end, whatever that comes to."""
+        try:
+            self._clean_up()
+        finally:
+            self.ended.set()
+
     def _clean_up(self) -> None:
         steps: list[Callable[[], None]] = [
             self._close_checkpoints,
@@ -329,8 +335,10 @@ class Supervisor:
         for step in steps:
             try:
                 step()
-            except Exception as error:
-                logger.warning("job %r left something behind: %s", self._name, error)
+            except BaseException as error:
+                # Sinks take part in it, and raise what they like.
+                what = f"{type(error).__name__}: {error}"
+                logger.warning("job %r left something behind: %s", self._name, what)
 
     def _close_checkpoints(self) -> None:
         # What another driver has taken over is no longer this one's to delete; and a program
@@ -358,15 +366,7 @@ class Supervisor:
         delete_local_state(self._spark, self._job, tasks)
 
     def _end_epoch(self, result: EpochResult) -> None:
-        epoch = result.statistics
         assert self._runner is not None
         for text in self._runner.take_warnings():
             logger.warning("job %r: %s", self._name, text)
-        for listener in self.order.listeners:
-            try:
-                listener(epoch)
-            except Exception as error:
-                raise JobExecutionError(
-                    f"an epoch listener raised after epoch {epoch.epoch}: "
-                    f"{type(error).__name__}: {error}"
-                ) from error
+        self._listeners.tell(result.statistics)
