@@ -90,7 +90,10 @@ def test_a_finished_job_is_not_run_again(
     assert [path.name for path in job.storage.iterdir()] == ["finished.json"]
     with caplog.at_level(logging.WARNING, "holdfast"):
         client = OutputJob(tmp_path, DEFAULTS, count=80).start(spark)
-        assert client.result(TIMEOUT).statistics.epochs == 0
+        statistics = client.result(TIMEOUT).statistics
+    assert statistics.epochs == 0
+    assert statistics.checkpoints is not None
+    assert statistics.checkpoints.total == 0
     assert client.status() is JobStatus.FINISHED
     assert any("nothing is left to do" in text for text in caplog.messages)
     job.check()

@@ -31,6 +31,7 @@ from holdfast.checkpoint.endings import (
 from holdfast.checkpoint.fence import take_fence
 from holdfast.checkpoint.files import FileSystemFiles
 from holdfast.checkpoint.open_files import open_files
+from holdfast.checkpoint.statistics import CheckpointingStatistics
 from holdfast.checkpoint.storage import TASK_OWNED
 from holdfast.checkpoint.sweep import delete_job
 from holdfast.clock import SystemClock
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
     from holdfast.api.backends import StateBackend
     from holdfast.api.checkpoint_settings import CheckpointSettings
     from holdfast.api.configuration import Configuration
-    from holdfast.checkpoint.statistics import CheckpointingStatistics
     from holdfast.spark.compiler import JobPlan
     from holdfast.spark.epochs import Delivery, EpochResult, JobIdentity
     from holdfast.spark.pinned_calls import PinnedCalls
@@ -376,8 +376,10 @@ class Checkpointing:
 
     def statistics(self) -> CheckpointingStatistics | None:
         """The figures now; None if the job takes no checkpoints."""
-        if self._checkpointer is None or not self.periodic:
+        if not self.periodic:
             return None
+        if self._checkpointer is None:
+            return CheckpointingStatistics()
         return self._checkpointer.statistics.snapshot()
 
     def close(self, ending: JobEnding | None) -> None:
