@@ -28,6 +28,7 @@ from holdfast.checkpoint.job_storage import JobStorage
 from holdfast.errors import CheckpointStorageError, FencedError, HoldfastError
 from holdfast.spark.checkpointing import Checkpointing, RecoveryOrder
 from holdfast.spark.epochs import EpochResult, JobIdentity
+from holdfast.spark.patience import CallEndedError, Patience
 from holdfast.spark.statistics import EpochStatistics
 from tests.unit.programs import Program
 from tests.unit.staged import LocalCalls, StagedRun
@@ -38,6 +39,18 @@ if TYPE_CHECKING:
     from holdfast.api.sink import CommitRequest, WriterContext
 
 PARALLELISM = 2
+
+
+class Mortal(Patience):
+    """The patience of a driver that may die in a call, and not only fail."""
+
+    def call(self, what: str, work: Callable[[Callable[[], bool]], Any]) -> Any:
+        try:
+            return super().call(what, work)
+        except CallEndedError as error:
+            if isinstance(error.__cause__, Died):
+                raise error.__cause__ from None
+            raise
 
 
 class Died(BaseException):
@@ -167,7 +180,11 @@ class Driver:
         assert found is not None
         self.backend = HashMapStateBackend()
         self.checkpointing = Checkpointing(
-            "job", self.backend, replace(found, asynchronous=False), RecoveryOrder()
+            "job",
+            self.backend,
+            replace(found, asynchronous=False),
+            RecoveryOrder(),
+            patience=Mortal(),
         )
         self.failures: list[BaseException] = []
         calls: Any = LocalCalls()
