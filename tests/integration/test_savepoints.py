@@ -218,7 +218,8 @@ def test_a_savepoint_that_fails_leaves_nothing_and_the_next_one_is_right(
         with pytest.raises(CheckpointError, match=r"was not taken: .*InjectedFault"):
             client.stop_with_savepoint(str(saved.target))
         assert struck.exists()
-        assert not list(saved.target.iterdir())
+        # The failure is told first: storage that hangs must not keep anybody waiting.
+        wait_for(lambda: not list(saved.target.iterdir()), "what was written of it to go")
         saved.feed.fill(1)
         saved.caught_up(job, client)
         path = client.stop_with_savepoint(str(saved.target))
@@ -371,7 +372,7 @@ def test_a_damaged_savepoint_is_refused_with_the_reason(
     saved.start(second, files=1, from_savepoint=path).cancel()
     assert second.outcome() == expected(saved.feed.elements)
     dispose_savepoint(path)
-    assert not list(saved.target.iterdir())
+    wait_for(lambda: not list(saved.target.iterdir()), "what was written of it to go")
     with pytest.raises(RestoreError, match="there is no complete savepoint or checkpoint"):
         saved.job().start(saved.feed.stream(), from_savepoint=path)
 
