@@ -372,7 +372,7 @@ def test_a_damaged_savepoint_is_refused_with_the_reason(
     saved.start(second, files=1, from_savepoint=path).cancel()
     assert second.outcome() == expected(saved.feed.elements)
     dispose_savepoint(path)
-    wait_for(lambda: not list(saved.target.iterdir()), "what was written of it to go")
+    assert not list(saved.target.iterdir())
     with pytest.raises(RestoreError, match="there is no complete savepoint or checkpoint"):
         saved.job().start(saved.feed.stream(), from_savepoint=path)
 
