@@ -14,7 +14,8 @@ from holdfast import SavepointFormatType
 from holdfast.errors import CheckpointError, JobExecutionError, SinkError
 from holdfast.spark import incarnation as module
 from holdfast.spark.epochs import EpochOrder, EpochResult
-from holdfast.spark.incarnation import Incarnation, Pace
+from holdfast.spark.incarnation import Incarnation
+from holdfast.spark.pace import Pace
 from holdfast.spark.patience import Patience
 from holdfast.spark.savepoints import SavepointRequest, decide
 from holdfast.spark.statistics import EpochStatistics

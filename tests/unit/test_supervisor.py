@@ -12,7 +12,7 @@ import pytest
 from holdfast import JobStatus
 from holdfast.api.restart_strategies import RestartStrategies
 from holdfast.errors import JobExecutionError
-from holdfast.spark.incarnation import Pace
+from holdfast.spark.pace import Pace
 from holdfast.spark.patience import Patience
 from holdfast.spark.statistics import EpochStatistics
 from holdfast.spark.supervisor import JobOrder, Supervisor

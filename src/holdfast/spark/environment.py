@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from holdfast.api.options import ConfigOption, Duration
     from holdfast.api.streams import DataStream
     from holdfast.spark.checkpointing import RecoveryOrder
-    from holdfast.spark.incarnation import Pace
+    from holdfast.spark.pace import Pace
     from holdfast.spark.savepoint_comparison import SavepointComparison
     from holdfast.spark.statistics import EpochStatistics
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from holdfast.spark.epochs import EpochOrder, EpochResult, EpochRunner
+    from holdfast.spark.pace import Pace
     from holdfast.spark.savepoints import SavepointRequest
 
 LOOK_AROUND = 0.05
@@ -45,21 +46,6 @@ CANCEL_AGAIN = 0.1
 
 class QueryStoppedError(JobExecutionError):
     """Somebody else has stopped the query of a job; nothing that the job needs is lost."""
-
-
-@dataclass(frozen=True)
-class Pace:
-    """When epochs run and when the job ends."""
-
-    interval_ms: int
-    available_now: bool
-    """Whether the job ends when it has processed all there is."""
-    one_pass: bool
-    """Whether all data is processed as one epoch, without a streaming query."""
-    ends: bool = False
-    """Whether there will never be more data than there is."""
-    confirms_end: bool = False
-    """Whether the job makes sure that it has read all of it, since no other start would."""
 
 
 class Barriers(Protocol):

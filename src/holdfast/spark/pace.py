@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.api import configuration as conf
 from holdfast.api.configuration import RuntimeExecutionMode
 from holdfast.api.graph import Kind
 from holdfast.errors import JobGraphError
-from holdfast.spark.incarnation import Pace
 
 if TYPE_CHECKING:
     from holdfast.api.configuration import Configuration
     from holdfast.api.graph import JobGraph, Node
+
+
+@dataclass(frozen=True)
+class Pace:
+    """When epochs run and when the job ends."""
+
+    interval_ms: int
+    available_now: bool
+    """Whether the job ends when it has processed all there is."""
+    one_pass: bool
+    """Whether all data is processed as one epoch, without a streaming query."""
+    ends: bool = False
+    """Whether there will never be more data than there is."""
+    confirms_end: bool = False
+    """Whether the job makes sure that it has read all of it, since no other start would."""
 
 
 def runs_as_batch(graph: JobGraph, configuration: Configuration) -> bool:

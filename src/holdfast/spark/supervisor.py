@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from holdfast.spark.checkpointing import Checkpointing
     from holdfast.spark.compiler import JobPlan, SourcePlan
     from holdfast.spark.epochs import EpochResult
-    from holdfast.spark.incarnation import Pace
+    from holdfast.spark.pace import Pace
 
 logger = logging.getLogger("holdfast")
 
