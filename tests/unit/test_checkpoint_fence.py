@@ -108,6 +108,22 @@ def test_the_driver_that_went_back_last_decides(tmp_path) -> None:
     ]
 
 
+def test_a_job_that_goes_back_again_and_again_keeps_the_note_that_decides(files) -> None:
+    for checkpoint_id in range(1, 30):
+        fence = take_fence(files)
+        fence.going_back(fence.number - 1, checkpoint_id)
+        fence.going_back(fence.number, checkpoint_id + 1)
+    notes = [name for name in files.entries("fence") if "from" in name]
+    assert notes == [f"{fence.number}.from-{fence.number}-30"]
+
+
+def test_a_driver_that_was_replaced_removes_no_note_of_its_successor(files) -> None:
+    old, new = take_fence(files), take_fence(files)
+    new.going_back(1, 5)
+    old.going_back(1, 6)
+    assert still_valid(files, [(2, 7), (1, 6), (1, 5)]) == [(2, 7), (1, 5)]
+
+
 def test_a_driver_knows_those_that_it_has_replaced(files):
     before = [take_fence(files) for _ in range(3)]
     last = take_fence(files)

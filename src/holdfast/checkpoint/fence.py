@@ -16,7 +16,7 @@ import re
 import socket
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _REMEMBERED: Final = 16
 """Replaced drivers of which some local state may still be about."""
 _NOTE: Final = re.compile(r"(\d+)\.from-(\d+)-(\d+)")
+_Note: TypeAlias = tuple[int, tuple[int, int]]
+"""The fence of the driver that goes back; the fence and the id of what it goes back to."""
 
 
 class _Holder(msgspec.Struct):
@@ -70,8 +72,16 @@ class Fence:
             raise self._taken_over()
 
     def going_back(self, fence: int, checkpoint_id: int) -> None:
-        """Note that this driver goes on from the checkpoint written under `fence`."""
-        self.files.create_exclusive(f"{_name(self.number)}.from-{fence}-{checkpoint_id}", b"")
+        """Note that this driver goes on from the checkpoint written under `fence`.
+
+        Earlier notes decide nothing after that, and go: a job that restarts for years leaves
+        one note.
+        """
+        note = self.number, (fence, checkpoint_id)
+        self.files.create_exclusive(_note_name(note), b"")
+        for earlier in _notes(self.files):
+            if earlier < note:
+                self.files.delete(_note_name(earlier))
 
     def _taken_over(self) -> FencedError:
         highest = max(fences(self.files))
@@ -100,12 +110,21 @@ def still_valid(files: NamedFiles, checkpoints: list[tuple[int, int]]) -> list[t
     Left out are those that a driver which was replaced has completed too late: another one
     had gone back to an earlier one by then.
     """
-    notes = (_NOTE.fullmatch(name) for name in files.entries(FENCES))
-    noted = [(int(note[1]), (int(note[2]), int(note[3]))) for note in notes if note]
-    if not noted:
+    notes = _notes(files)
+    if not notes:
         return checkpoints
-    by, chosen = max(noted)
+    by, chosen = max(notes)
     return [one for one in checkpoints if one[0] >= by or one <= chosen]
+
+
+def _notes(files: NamedFiles) -> list[_Note]:
+    found = (_NOTE.fullmatch(name) for name in files.entries(FENCES))
+    return [(int(note[1]), (int(note[2]), int(note[3]))) for note in found if note]
+
+
+def _note_name(note: _Note) -> str:
+    by, (fence, checkpoint_id) = note
+    return f"{_name(by)}.from-{fence}-{checkpoint_id}"
 
 
 def _run(holder: bytes | None) -> str | None:
