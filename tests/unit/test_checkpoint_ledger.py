@@ -243,3 +243,21 @@ def test_no_death_of_the_driver_makes_a_checkpoint_look_lost(
         files.left = 1_000
     assert lost(files) is None
     assert newest <= max((one for _, one in completed_checkpoints(files)), default=0)
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("changes", range(1, 14))
+def test_a_deletion_that_breaks_off_leaves_the_newest_checkpoint_or_none(
+    tmp_path: Path, changes: int, after: bool
+) -> None:
+    """An older one would publish again what came after it."""
+    files = Mortal(str(tmp_path / "job"))
+    complete(files, 1, 2, 3)
+    files.left, files.after = changes, after
+    try:
+        delete_job(files)
+    except Died:
+        files.left = 1_000
+    newest, refusals = load_newest(files)
+    assert refusals == []
+    assert newest is None or newest.checkpoint_id == 3

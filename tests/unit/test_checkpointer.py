@@ -814,6 +814,66 @@ def test_the_end_of_an_upload_that_fails_unexpectedly_is_heard(make: Callable[..
     assert "KeyboardInterrupt: from nowhere" in str(bench.failures[0])
 
 
+def test_checkpoints_go_on_whatever_breaks_in_completing_one(
+    make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = make(asynchronous=True)
+    tidy = bench.checkpointer._savepoints.tidy
+
+    def tidy_or_break(checkpoint_id: int) -> None:
+        if checkpoint_id == 1:
+            raise LookupError("nobody thought of this")
+        tidy(checkpoint_id)
+
+    monkeypatch.setattr(bench.checkpointer._savepoints, "tidy", tidy_or_break)
+    bench.epoch()
+    wait_for(lambda: "checkpoint 1 was not completed" in caplog.text)
+    bench.epoch()
+    wait_for(lambda: ("complete", 2) in bench.listener.heard)
+
+
+def test_whoever_waits_for_a_checkpoint_that_never_ends_is_told(
+    make: Callable[..., Bench],
+) -> None:
+    """The clock of checkpoints stands still here, so this one does not expire."""
+    bench = make(asynchronous=True, timeout_ms=200)
+    bench.publication._patience.answer = 0.0
+    bench.calls.hold(1)
+    bench.epoch()
+    with pytest.raises(CheckpointError, match="has not come to its end within 0 s"):
+        bench.checkpointer.settle()
+
+
+class Claimed:
+    """A savepoint that the job was started from, and has claimed."""
+
+    released = False
+
+    def release(self) -> None:
+        self.released = True
+
+
+@pytest.mark.parametrize("published", [True, False])
+def test_a_claimed_savepoint_goes_when_output_is_out(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, published: bool
+) -> None:
+    """Another driver that takes over may start from it, if this one has failed."""
+    claimed: Any = Claimed()
+    bench.checkpointer.claim(claimed)
+    if published:
+        bench.epoch()
+    else:
+        monkeypatch.setattr(bench.publication, "publish", fail_to_publish)
+        with pytest.raises(CheckpointError, match="the database is away"):
+            bench.epoch()
+    assert claimed.released is published
+    assert bench.complete == [1]
+
+
+def fail_to_publish(*given: Any) -> None:
+    raise CheckpointError("the database is away")
+
+
 def wait_for(condition: Callable[[], bool]) -> None:
     """Wait until another thread has made the condition true."""
     pause = threading.Event()

@@ -144,3 +144,14 @@ def test_on_one_machine_an_error_of_a_call_comes_through() -> None:
     assert sorted(calls.map(str.upper, [(0, 1, "a"), (0, 1, "b")], "group")) == ["A", "B"]
     with pytest.raises(ValueError, match="invalid literal"):
         list(calls.map(int, [(0, 1, "1"), (0, 1, "x")], "group"))
+
+
+def test_in_a_session_that_has_ended_there_is_nothing_to_cancel() -> None:
+    class Ended:
+        @property
+        def sparkContext(self) -> Any:
+            raise ConnectionRefusedError("no Java process answers")
+
+    session: Any = Ended()
+    anchors: Any = Anchors()
+    PinnedCalls(session, anchors).cancel("holdfast-upload-1")

@@ -221,6 +221,29 @@ def test_a_driver_that_lost_its_fence_recovers_nothing(drive: Any, tmp_path: Pat
     checkpointing.close(None)
 
 
+def test_a_job_that_is_taken_over_while_its_sinks_abort_deletes_nothing_of_the_next_driver(
+    drive: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpointing = Checkpointing("job", HashMapStateBackend(), settings(tmp_path), RecoveryOrder())
+    probe: Any = drive(files=FileSystemFiles(str(tmp_path / "all" / "job")))
+    checkpointing.open(None, probe.plan, LocalCalls(), lambda failure: None)  # type: ignore[arg-type]
+    job = JobIdentity("job", "Job", str(tmp_path / "local"), "2-1")
+    checkpointing.begin(job, checkpointing.restore(job), tmp_path / "query", {})
+    stored = []
+
+    def take_over(_: Any) -> None:
+        newer = drive(files=probe.files)
+        newer.begin()
+        newer.epoch(1)
+        stored.append(newer.stored(1))
+
+    monkeypatch.setattr(checkpointing._publication, "abort_left_open", take_over)
+    with pytest.raises(FencedError, match="another has taken"):
+        checkpointing.close(JobEnding(JobStatus.FINISHED, lasting_id=True))
+    assert [load(probe.files, 1)] == stored
+    assert not probe.files.exists("finished.json")
+
+
 @pytest.mark.parametrize("status", [one for one in JobStatus if one.is_terminal])
 def test_a_driver_that_lost_its_fence_and_does_not_know_it_leaves_all_of_the_next_one(
     drive: Any, tmp_path: Path, status: JobStatus
