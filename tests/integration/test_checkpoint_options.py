@@ -125,22 +125,23 @@ def test_storage_that_is_full_costs_checkpoints_but_no_state(
 # What is kept
 
 
-@pytest.mark.parametrize("retention", [NONE, DELETE, RETAIN])
+# The whole table is that of tests/unit/test_job_ending.py.
 @pytest.mark.parametrize(
-    ("end", "kept_with"),
+    ("end", "retention", "kept"),
     [
-        (JobStatus.FINISHED, (NONE, DELETE, RETAIN)),
-        (JobStatus.CANCELED, (RETAIN,)),
-        (JobStatus.FAILED, (NONE, DELETE, RETAIN)),
+        (JobStatus.FINISHED, NONE, True),
+        (JobStatus.CANCELED, DELETE, False),
+        (JobStatus.CANCELED, RETAIN, True),
+        (JobStatus.FAILED, NONE, True),
     ],
 )
 def test_retention_decides_what_the_end_of_a_job_leaves(
     spark: SparkSession,
     tmp_path: Path,
     feed: Feed,
-    retention: str,
     end: JobStatus,
-    kept_with: tuple[str, ...],
+    retention: str,
+    kept: bool,
 ) -> None:
     job = RecoveryJob(spark, tmp_path / "chk", restarts=0, settings={RETENTION: retention})
     # A job that has processed what there is goes on when there is more.
@@ -157,7 +158,7 @@ def test_retention_decides_what_the_end_of_a_job_leaves(
     else:
         client.result(TIMEOUT)
     assert client.status() is end
-    if retention in kept_with:
+    if kept:
         assert stored(tmp_path / "chk" / JOB) == referenced(tmp_path / "chk" / JOB) != set()
     else:
         assert not (tmp_path / "chk" / JOB).exists()

@@ -51,8 +51,16 @@ def test_a_job_that_fails_goes_on_under_its_id(spark: SparkSession, failed: Outp
     failed.check()
 
 
-@pytest.mark.parametrize("failed", [1, 2], indirect=True)
-@pytest.mark.parametrize("gone", ["chk-3", "chk-3/_metadata"])
+@pytest.mark.parametrize(
+    ("failed", "gone"),
+    [
+        (1, "chk-3"),
+        (2, "chk-3/_metadata"),
+        pytest.param(2, "chk-3", marks=pytest.mark.slow),
+        pytest.param(1, "chk-3/_metadata", marks=pytest.mark.slow),
+    ],
+    indirect=["failed"],
+)
 def test_a_start_that_misses_its_newest_checkpoint_is_refused(
     spark: SparkSession, failed: OutputJob, gone: str
 ) -> None:

@@ -192,7 +192,14 @@ def test_a_job_goes_on_under_its_id_where_it_was_cancelled(
     assert stored(tmp_path / "chk" / JOB) == referenced(tmp_path / "chk" / JOB) != set()
 
 
-@pytest.mark.parametrize("pointer", ["", "chk-3", "chk-3/_metadata"])
+@pytest.mark.parametrize(
+    "pointer",
+    [
+        pytest.param("", marks=pytest.mark.slow),
+        pytest.param("chk-3", marks=pytest.mark.slow),
+        "chk-3/_metadata",
+    ],
+)
 def test_a_job_starts_from_the_checkpoint_of_another(
     spark: SparkSession, tmp_path: Path, left: Left, pointer: str
 ) -> None:
@@ -255,9 +262,14 @@ DAMAGES: dict[str, tuple[Callable[[Path, int], Path], Callable[[Path], None]]] =
     "state file gone": (state_file_of, Path.unlink),
     "state file changed": (state_file_of, flip_last_byte),
 }
+QUICK = ("metadata cut off", "state file changed")
+SOME_DAMAGES = [
+    damage if damage in QUICK else pytest.param(damage, marks=pytest.mark.slow)
+    for damage in DAMAGES
+]
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", SOME_DAMAGES)
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     spark: SparkSession,
     tmp_path: Path,
@@ -276,7 +288,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     assert any("restored from checkpoint 2" in text for text in caplog.messages)
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", SOME_DAMAGES)
 def test_a_job_whose_checkpoints_are_all_damaged_does_not_start_from_nothing(
     spark: SparkSession, tmp_path: Path, left: Left, damage: str
 ) -> None:
