@@ -23,7 +23,7 @@ QUERY_SETTINGS: Final = {
     # default manager spends a tenth of a second per epoch on atomic renames.
     "spark.sql.streaming.checkpointFileManagerClass": FILE_MANAGER,
     # A position is captured from the newest two batches; nobody goes back to earlier ones.
-    "spark.sql.streaming.minBatchesToRetain": "10",
+    "spark.sql.streaming.minBatchesToRetain": "3",
     # Otherwise one source that cannot stop by itself would let all be read as one batch.
     "spark.sql.streaming.triggerAvailableNowWrapper.enabled": "true",
     # Adaptive execution would merge the partitions that stand for subtasks.
