@@ -127,6 +127,8 @@ class Breakdowns:
 
     def _lose_session(self, strike: Strike) -> None:
         stage = self._stage
+        # Before the job has begun, there is none that could be suspended.
+        stage.await_progress()
         newest = newest_checkpoint(stage.storage)
         stage.note(strike.kind, str(stage.driver.session))
         if strike.kind == JAVA:
