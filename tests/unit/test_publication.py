@@ -11,16 +11,21 @@ from holdfast.api.checkpoint_settings import checkpoint_settings
 from holdfast.api.checkpoint_storage import FileSystemCheckpointStorage
 from holdfast.checkpoint.completed import load
 from holdfast.checkpoint.files import FileSystemFiles
+from holdfast.checkpoint.metadata import Committable
 from holdfast.checkpoint.staging import FileStaging
 from holdfast.errors import FencedError, SinkError
 from holdfast.spark.checkpointing import Checkpointing, JobEnding, RecoveryOrder
 from holdfast.spark.epochs import JobIdentity
+from holdfast.spark.publication import Publication
+from holdfast.spark.publisher import Publisher
 from holdfast.spark.statistics import JobStatus
-from tests.unit.staged import CALLS, LocalCalls, calls, forget
+from tests.unit.barriers import ROWS
+from tests.unit.programs import Program
+from tests.unit.staged import CALLS, LocalCalls, Notebook, calls, forget
 from tests.unit.staged_drivers import Driver, driver_maker, published
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 
@@ -48,6 +53,29 @@ def test_output_goes_out_with_the_checkpoint_that_contains_it(drive: Any) -> Non
     driver.epoch(4)
     driver.complete(2)
     assert published()[2:] == [(2, [4])]
+
+
+def test_functions_on_the_driver_come_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing but their own failure makes them see the same rows twice."""
+    program = Program()
+    rows = program.source(ROWS)
+    rows.foreach_batch(print).uid("calls")
+    rows.sink_to(Notebook("log")).uid("log")
+    publisher = Publisher(None, program.compile(), LocalCalls())  # type: ignore[arg-type]
+    order: list[str] = []
+
+    def publish(self: Publisher, mine: Sequence[Committable], *given: Any, **options: Any) -> None:
+        order.extend(one.uid for one in mine)
+
+    monkeypatch.setattr(Publisher, "publish", publish)
+    listed = [
+        Committable(uid=uid, checkpoint_id=1, epoch=1, subtask=subtask)
+        for subtask in range(2)
+        for uid in ("calls", "log")
+    ]
+    publication = Publication(publisher, FileSystemFiles(str(tmp_path)), exactly_once=True)
+    publication._commit(listed, "job", "", None, recovered=False)
+    assert order == ["log", "log", "calls", "calls"]
 
 
 def test_without_exactly_once_output_goes_out_with_its_epoch(drive: Any) -> None:

@@ -240,11 +240,15 @@ class Publication:
     ) -> None:
         """Publish what is listed, sink by sink: one that fails or hangs does not stop others.
 
+        Functions and Spark sinks on the driver come last. They may not notice that they get the
+        same rows again, which happens if the job dies before all of it is published.
+
         Raises:
             SinkError: A sink has failed, or has not answered.
         """
         failures: list[Exception] = []
-        for uid in dict.fromkeys(one.uid for one in listed):
+        uids = dict.fromkeys(one.uid for one in listed)
+        for uid in sorted(uids, key=self._publisher.is_on_driver):
             mine = [one for one in listed if one.uid == uid]
 
             def publish(wanted: Callable[[], bool], mine: Sequence[Committable] = mine) -> None:

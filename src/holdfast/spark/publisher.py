@@ -200,6 +200,10 @@ class Publisher:
         for checkpoint_id in {one.checkpoint_id for one in committables}:
             self._calls.cancel(_job_group(checkpoint_id))
 
+    def is_on_driver(self, uid: str) -> bool:
+        """Whether a sink gets its rows on the driver, as a DataFrame."""
+        return uid in self._plan.frame_sinks
+
     def describe(self, uid: str) -> str:
         """A sink, for people to read."""
         operator = self._sinks.get(uid)
