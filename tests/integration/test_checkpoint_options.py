@@ -191,12 +191,12 @@ def test_shared_files_are_uploaded_once_and_go_with_their_last_checkpoint(
 @pytest.mark.parametrize(
     ("backend", "settings"),
     [
-        (HASHMAP, {"asynchronous": "false"}),
+        pytest.param(HASHMAP, {"asynchronous": "false"}, marks=pytest.mark.slow),
         (ROCKSDB, {"mode": "AT_LEAST_ONCE"}),
         (HASHMAP, {"max-concurrent-checkpoints": 3}),
         (HASHMAP, {"storage": "jobmanager", "dir": None}),
-        (ROCKSDB, {"storage": "jobmanager"}),
-        (HASHMAP, {"create-subdir": "false"}),
+        pytest.param(ROCKSDB, {"storage": "jobmanager"}, marks=pytest.mark.slow),
+        pytest.param(HASHMAP, {"create-subdir": "false"}, marks=pytest.mark.slow),
     ],
     ids=[
         "synchronous",
@@ -233,8 +233,15 @@ def test_state_too_large_for_the_driver_fails_the_checkpoint_and_says_what_to_do
     assert "operator 'books', subtask" in str(failed.failure_message)
 
 
-@pytest.mark.parametrize("backend", [HASHMAP, ROCKSDB])
-@pytest.mark.parametrize("local", [True, False], ids=["local backup", "none"])
+@pytest.mark.parametrize(
+    ("local", "backend"),
+    [
+        (True, HASHMAP),
+        (True, ROCKSDB),
+        (False, HASHMAP),
+        pytest.param(False, ROCKSDB, marks=pytest.mark.slow),
+    ],
+)
 def test_a_restart_downloads_nothing_that_a_local_backup_holds(
     spark: SparkSession, tmp_path: Path, feed: Feed, backend: str, local: bool
 ) -> None:

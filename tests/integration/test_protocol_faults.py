@@ -78,7 +78,7 @@ def test_a_job_that_nothing_disturbs_comes_to_what_is_expected_of_it(
 
 
 @pytest.mark.parametrize("backend", [HASHMAP, ROCKSDB])
-@pytest.mark.parametrize("point", mostly_slow(IN_WORKERS, "after-commit", "before-snapshot"))
+@pytest.mark.parametrize("point", mostly_slow(IN_WORKERS, "after-commit"))
 def test_a_worker_that_is_killed_costs_nothing_but_time(
     spark: SparkSession, tmp_path: Path, injected: Faults, point: str, backend: str
 ) -> None:
@@ -86,7 +86,7 @@ def test_a_worker_that_is_killed_costs_nothing_but_time(
     run_with(injected, spark, tmp_path, backend, fault)
 
 
-@pytest.mark.parametrize("uid", ["numbers", "books", "sums"])
+@pytest.mark.parametrize("uid", mostly_slow(["numbers", "books", "sums"], "books"))
 def test_a_worker_that_fails_leaves_no_operator_ahead_of_the_others(
     spark: SparkSession, tmp_path: Path, injected: Faults, uid: str
 ) -> None:

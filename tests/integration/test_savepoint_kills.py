@@ -246,8 +246,15 @@ def test_an_evolved_job_that_nothing_disturbs_comes_to_what_is_expected_of_it(
     assert evolved.run(NEW, backend, tmp_path) == evolved.expected()
 
 
-@pytest.mark.parametrize("backend", [HASHMAP, ROCKSDB])
-@pytest.mark.parametrize("point", ["before-commit", "after-commit"])
+@pytest.mark.parametrize(
+    ("point", "backend"),
+    [
+        ("before-commit", ROCKSDB),
+        ("after-commit", HASHMAP),
+        pytest.param("before-commit", HASHMAP, marks=pytest.mark.slow),
+        pytest.param("after-commit", ROCKSDB, marks=pytest.mark.slow),
+    ],
+)
 def test_a_kill_in_the_epoch_that_takes_up_a_new_schema_costs_nothing_but_time(
     evolved: Evolved, injected: Faults, tmp_path: Path, point: str, backend: str
 ) -> None:
