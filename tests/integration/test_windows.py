@@ -170,7 +170,7 @@ class WindowJob:
         ("before-commit", "sessions", 4, HASHMAP),
         ("after-commit", "sums", 3, ROCKSDB),
         pytest.param("after-snapshot", "slid", 4, HASHMAP, marks=slow),
-        # It has seen all keys then, and commits nothing any more.
+        # After epoch 1 the operator "distinct" has seen every key, and commits nothing.
         pytest.param("before-commit", "distinct", 1, ROCKSDB, marks=slow),
         pytest.param("after-commit", "sessions", 5, ROCKSDB, marks=slow),
         pytest.param("after-commit", "distinct", 1, HASHMAP, marks=slow),

@@ -117,6 +117,24 @@ def test_a_job_that_goes_back_again_and_again_keeps_the_note_that_decides(files)
     assert notes == [f"{fence.number}.from-{fence.number}-30"]
 
 
+def test_a_note_that_cannot_be_deleted_decides_nothing_and_stops_nobody(
+    files, monkeypatch, caplog
+) -> None:
+    take_fence(files).going_back(0, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(FileSystemFiles, "_delete_paths", refuse)
+        take_fence(files).going_back(1, 5)
+    assert "earlier notes are left in fence/: " in caplog.text
+    assert "the disk is read-only" in caplog.text
+    assert still_valid(files, [(1, 6), (1, 5), (0, 4)]) == [(1, 5), (0, 4)]
+    take_fence(files).going_back(2, 7)
+    assert [name for name in files.entries("fence") if "from" in name] == ["3.from-2-7"]
+
+
+def refuse(self, paths) -> None:
+    raise OSError("the disk is read-only")
+
+
 def test_a_driver_that_was_replaced_removes_no_note_of_its_successor(files) -> None:
     old, new = take_fence(files), take_fence(files)
     new.going_back(1, 5)

@@ -235,14 +235,25 @@ def settings(tmp_path: Path) -> Any:
     return checkpoint_settings(configured, storage)
 
 
-def test_a_driver_that_lost_its_fence_recovers_nothing(drive: Any, tmp_path: Path) -> None:
+def opened(drive: Any, tmp_path: Path) -> tuple[Checkpointing, Any]:
+    """The checkpoints of a job that begins, and the driver whose sinks it publishes."""
     checkpointing = Checkpointing("job", HashMapStateBackend(), settings(tmp_path), RecoveryOrder())
-    probe: Any = drive(files=FileSystemFiles(str(tmp_path / "all" / "job")))
-    checkpointing.open(None, probe.plan, LocalCalls(), lambda failure: None)  # type: ignore[arg-type]
-    newer = drive(files=probe.files)
+    driver = drive(files=FileSystemFiles(str(tmp_path / "all" / "job")))
+    checkpointing.open(None, driver.plan, LocalCalls(), lambda failure: None)  # type: ignore[arg-type]
+    return checkpointing, driver
+
+
+def take_over(drive: Any, files: Any) -> Any:
+    """Let another driver take over and complete a checkpoint; its metadata."""
+    newer = drive(files=files)
     newer.begin()
     newer.epoch(1)
-    newer.stored(1)
+    return newer.stored(1)
+
+
+def test_a_driver_that_lost_its_fence_recovers_nothing(drive: Any, tmp_path: Path) -> None:
+    checkpointing, driver = opened(drive, tmp_path)
+    take_over(drive, driver.files)
     with pytest.raises(FencedError, match="another has taken"):
         checkpointing.restore(JobIdentity("job", "Job", str(tmp_path / "local"), "2-2"))
     assert published() == []
@@ -252,39 +263,29 @@ def test_a_driver_that_lost_its_fence_recovers_nothing(drive: Any, tmp_path: Pat
 def test_a_job_that_is_taken_over_while_its_sinks_abort_deletes_nothing_of_the_next_driver(
     drive: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpointing = Checkpointing("job", HashMapStateBackend(), settings(tmp_path), RecoveryOrder())
-    probe: Any = drive(files=FileSystemFiles(str(tmp_path / "all" / "job")))
-    checkpointing.open(None, probe.plan, LocalCalls(), lambda failure: None)  # type: ignore[arg-type]
+    checkpointing, driver = opened(drive, tmp_path)
     job = JobIdentity("job", "Job", str(tmp_path / "local"), "2-1")
     checkpointing.begin(job, checkpointing.restore(job), tmp_path / "query", {})
     stored = []
 
-    def take_over(_: Any) -> None:
-        newer = drive(files=probe.files)
-        newer.begin()
-        newer.epoch(1)
-        stored.append(newer.stored(1))
+    def abort(_: Any) -> None:
+        stored.append(take_over(drive, driver.files))
 
-    monkeypatch.setattr(checkpointing._publication, "abort_left_open", take_over)
+    monkeypatch.setattr(checkpointing._publication, "abort_left_open", abort)
     with pytest.raises(FencedError, match="another has taken"):
         checkpointing.close(JobEnding(JobStatus.FINISHED, lasting_id=True))
-    assert [load(probe.files, 1)] == stored
-    assert not probe.files.exists("finished.json")
+    assert [load(driver.files, 1)] == stored
+    assert not driver.files.exists("finished.json")
 
 
 @pytest.mark.parametrize("status", [one for one in JobStatus if one.is_terminal])
 def test_a_driver_that_lost_its_fence_and_does_not_know_it_leaves_all_of_the_next_one(
     drive: Any, tmp_path: Path, status: JobStatus
 ) -> None:
-    checkpointing = Checkpointing("job", HashMapStateBackend(), settings(tmp_path), RecoveryOrder())
-    probe: Any = drive(files=FileSystemFiles(str(tmp_path / "all" / "job")))
-    checkpointing.open(None, probe.plan, LocalCalls(), lambda failure: None)  # type: ignore[arg-type]
+    checkpointing, driver = opened(drive, tmp_path)
     job = JobIdentity("job", "Job", str(tmp_path / "local"), "2-1")
     checkpointing.begin(job, checkpointing.restore(job), tmp_path / "query", {})
-    newer = drive(files=probe.files)
-    newer.begin()
-    newer.epoch(1)
-    metadata = newer.stored(1)
+    metadata = take_over(drive, driver.files)
     checkpointing.close(JobEnding(status, lasting_id=True))
     assert calls("clean_up") == []
-    assert load(newer.files, 1) == metadata
+    assert load(driver.files, 1) == metadata

@@ -11,6 +11,7 @@ later, of the same input; whoever comes then must not go back to that.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import socket
@@ -21,10 +22,12 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 from holdfast.checkpoint.storage import FENCES
-from holdfast.errors import FencedError
+from holdfast.errors import CheckpointStorageError, FencedError
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.storage import NamedFiles
+
+logger = logging.getLogger("holdfast")
 
 _REMEMBERED: Final = 16
 """Replaced drivers of which some local state may still be about."""
@@ -74,14 +77,15 @@ class Fence:
     def going_back(self, fence: int, checkpoint_id: int) -> None:
         """Note that this driver goes on from the checkpoint written under `fence`.
 
-        Earlier notes decide nothing after that, and go: a job that restarts for years leaves
-        one note.
+        Earlier notes decide nothing after that, and are deleted: a job that restarts for years
+        leaves one note. One that cannot be deleted now is deleted the next time.
         """
         note = self.number, (fence, checkpoint_id)
         self.files.create_exclusive(_note_name(note), b"")
-        for earlier in _notes(self.files):
-            if earlier < note:
-                self.files.delete(_note_name(earlier))
+        try:
+            self.files.delete_all(_note_name(one) for one in _notes(self.files) if one < note)
+        except CheckpointStorageError as failure:
+            logger.warning("earlier notes are left in %s/: %s", FENCES, failure)
 
     def _taken_over(self) -> FencedError:
         highest = max(fences(self.files))
