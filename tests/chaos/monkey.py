@@ -188,8 +188,9 @@ class Monkey:
 
     def _await_moment(self, strike: Strike) -> None:
         # Mostly after some progress, so that the job gets on; else anywhere, be it within
-        # the start of a driver or in the middle of a recovery.
-        later = self._stage.random.random() < 0.7
+        # the start of a driver or in the middle of a recovery. An executor that dies before
+        # the first epoch has no state to lose, and Spark replaces it unnoticed.
+        later = self._stage.random.random() < 0.7 or strike.kind == "executor"
         if strike.kind in HANDOVERS and (later or not self._stage.seen()):
             self._stage.await_output()
         elif later:
