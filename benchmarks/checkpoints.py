@@ -35,16 +35,16 @@ from holdfast import (
     SparkSink,
     StreamExecutionEnvironment,
 )
-from holdfast.checkpoint.handles import FileHandle
-from holdfast.checkpoint.open_files import open_files
+from holdfast.checkpoint.files.job_files import open_files
 from holdfast.checkpoint.transfer import upload_snapshot
 from holdfast.runtime.plan import CheckpointOrder
 from holdfast.runtime.report import STORE
+from holdfast.storage.handles import FileHandle
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from holdfast.spark.statistics import JobStatistics
+    from holdfast.job.statistics import JobStatistics
 
 LATEST = Path(__file__).resolve().parent / "latest-checkpoints.json"
 EPOCH = 200_000

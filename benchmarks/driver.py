@@ -21,6 +21,7 @@ import statistics
 import tempfile
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -32,15 +33,20 @@ from rich.table import Table
 from benchmarks.holdfast_run import SumAccount
 from benchmarks.workloads import W3, ddl
 from holdfast import Configuration, HashMapStateBackend
-from holdfast.api.checkpoint_settings import checkpoint_settings
-from holdfast.api.checkpoint_storage import FileSystemCheckpointStorage
-from holdfast.api.graph import Edge, JobGraph, Kind
-from holdfast.api.sink import Committer, Sink
-from holdfast.api.streams import DataStream
-from holdfast.api.types import StreamType
-from holdfast.checkpoint.fence import take_fence
-from holdfast.checkpoint.files import FileSystemFiles
-from holdfast.checkpoint.handles import FileHandle, inline
+from holdfast.api.sinks import Committer, Sink
+from holdfast.api.streams.data_stream import DataStream
+from holdfast.api.streams.graph import Edge, JobGraph, Kind
+from holdfast.checkpoint.checkpointer import Checkpointer
+from holdfast.checkpoint.commit.publication import Publication
+from holdfast.checkpoint.commit.publisher import Publisher
+from holdfast.checkpoint.files.fence import take_fence
+from holdfast.checkpoint.savepoint.requests import Savepoints
+from holdfast.checkpoint.subtask_upload import Upload, Uploaded
+from holdfast.config.checkpointing import checkpoint_settings
+from holdfast.config.storage import FileSystemCheckpointStorage
+from holdfast.job.compiler import compile_job
+from holdfast.job.model import JobIdentity, Settings
+from holdfast.job.statistics_keeper import StatisticsKeeper
 from holdfast.runtime.report import (
     OperatorReport,
     Prepared,
@@ -48,22 +54,20 @@ from holdfast.runtime.report import (
     StoreReport,
     TaskReport,
 )
-from holdfast.spark.checkpointer import Checkpointer
-from holdfast.spark.compiler import Settings, compile_job
-from holdfast.spark.epochs import EpochRunner, JobIdentity
-from holdfast.spark.publication import Publication
-from holdfast.spark.publisher import Publisher
-from holdfast.spark.savepoints import Savepoints
-from holdfast.spark.snapshot_transfer import Upload, Uploaded
-from holdfast.spark.statistics import StatisticsKeeper
-from holdfast.testing import ManualClock
+from holdfast.spark.epoch_runner import EpochRunner
+from holdfast.spark.serialization import dump_function
+from holdfast.spark.sources.query_log import capture
+from holdfast.storage.handles import FileHandle, inline
+from holdfast.storage.object_store import FileSystemFiles
+from holdfast.testing.clock import ManualClock
+from holdfast.types.stream_type import StreamType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from holdfast.api.sink import CommitRequest
+    from holdfast.api.sinks import CommitRequest
+    from holdfast.job.model import JobPlan
     from holdfast.runtime.plan import LevelPlan
-    from holdfast.spark.compiler import JobPlan
 
 ROWS = ddl(W3.columns)
 SUBTASKS = (10, 100, 1_000, 5_000)
@@ -163,6 +167,10 @@ class Cluster:
         self._attempts = itertools.count(1)
         self._next: list[TaskReport] = []
 
+    def pickle(self, function: object, what: str) -> bytes:
+        """As workers get it."""
+        return dump_function(function, what)
+
     # Spark
 
     def accumulator(self, *_: Any) -> Reports:
@@ -182,7 +190,7 @@ class Cluster:
 
     # Executors
 
-    def learn(self, *_: Any) -> None:
+    def record_location(self, *_: Any) -> None:
         """Where subtasks run does not matter."""
 
     def cancel(self, _: str) -> None:
@@ -258,7 +266,7 @@ class Driver:
         self._runner = EpochRunner(cluster, plan, identity, self._statistics, cluster)
         files = FileSystemFiles(str(directory / "checkpoints"))
         self._clock = ManualClock(10_000)
-        self._publication = Publication(Publisher(cluster, plan, cluster), files, exactly_once=True)
+        self._publication = Publication(Publisher(plan, cluster), files, exactly_once=True)
         configuration = Configuration()
         configuration.set("execution.checkpointing.interval", f"{INTERVAL_MS} ms")
         configuration.set("execution.checkpointing.incremental", True)
@@ -282,7 +290,7 @@ class Driver:
         (self._query / "offsets").mkdir(parents=True)
         self._publication.begin(identity)
         self.checkpointer.begin_incarnation(
-            identity, None, frozenset(), self._query, {"source": (0,)}
+            identity, None, frozenset(), partial(capture, self._query, {"source": (0,)})
         )
         self._epoch = 0
         for _ in range(FILES):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from holdfast.api.backends import StateBackend
+    from holdfast.config.backends import StateBackend
 
 BACKENDS: dict[str, StateBackend] = {
     "hashmap": HashMapStateBackend(),

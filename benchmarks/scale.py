@@ -34,10 +34,10 @@ from rich.table import Table
 
 from benchmarks.holdfast_run import BACKENDS, SumAccount
 from benchmarks.workloads import W3, ddl
-from holdfast.api.graph import FORWARD, ErrorPolicy, Exchange, Kind, Partitioning
-from holdfast.api.types import StreamType
+from holdfast.api.outputs import ErrorPolicy
+from holdfast.api.streams.graph import FORWARD, Exchange, Kind, Partitioning
 from holdfast.clock import SystemClock
-from holdfast.runtime.level_task import LevelTask
+from holdfast.runtime.operator_task import TaskIdentity
 from holdfast.runtime.plan import (
     Channel,
     EpochPlan,
@@ -47,8 +47,9 @@ from holdfast.runtime.plan import (
     Outlet,
     Wire,
 )
-from holdfast.runtime.seat import TaskIdentity
-from holdfast.state.machine import ProcessIdentity
+from holdfast.runtime.task import LevelTask
+from holdfast.state.store.process import ProcessIdentity
+from holdfast.types.stream_type import StreamType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

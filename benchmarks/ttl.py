@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from holdfast import JobClient, RuntimeContext
-    from holdfast.spark.statistics import OperatorStatistics
+    from holdfast.job.statistics import OperatorStatistics
 
 LATEST = Path(__file__).resolve().parent / "latest-ttl.json"
 QUICK = data.DATA_ROOT.parent / "benchmark-ttl-quick.json"

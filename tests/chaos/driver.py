@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyspark
 
-from holdfast import faults
+from holdfast import _faults as faults
 from tests.chaos import seams
 from tests.chaos.job import arguments
 from tests.chaos.processes import Process, processes_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from holdfast.checkpoint.endings import FINISHED, STOPPED
+from holdfast.checkpoint.files.endings import FINISHED, STOPPED
 from tests.chaos.driver import PATIENCE, SLOWEST, ChaosError, wait_for
 from tests.chaos.growth import verdicts
 from tests.chaos.places import checkpoints_of, local_leftovers, missing, orphans

@@ -11,10 +11,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from holdfast.checkpoint.completed import load
-from holdfast.checkpoint.files import FileSystemFiles
-from holdfast.checkpoint.metadata import paths_of
-from holdfast.checkpoint.storage import metadata_name
+from holdfast.checkpoint.files.completed import load
+from holdfast.checkpoint.files.layout import metadata_name
+from holdfast.checkpoint.files.metadata import paths_of
+from holdfast.storage.object_store import FileSystemFiles
 from tests.chaos.disks import LOOK_EVERY, SmallDisk, may_mount
 from tests.chaos.places import newest_checkpoint, state_of, storage_of
 from tests.chaos.seams import CALM, Seams, Weather

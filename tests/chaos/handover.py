@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.checkpoint.endings import STOPPED
+from holdfast.checkpoint.files.endings import STOPPED
 from tests.chaos.driver import PATIENCE
 from tests.chaos.job import successor
 from tests.chaos.places import storage_of

@@ -36,8 +36,8 @@ from holdfast import (
     StreamExecutionEnvironment,
     WatermarkStrategy,
 )
-from holdfast.api.checkpoint_options import LOCAL_BACKUP
-from holdfast.api.configuration import LOCAL_STATE_DIR
+from holdfast.config.checkpoint_options import LOCAL_BACKUP
+from holdfast.config.configuration import LOCAL_STATE_DIR
 from holdfast.errors import CheckpointError, JobExecutionError
 from tests.chaos import seams
 from tests.chaos.events import Event, event

@@ -6,16 +6,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.api.sink import OPENED
-from holdfast.checkpoint.completed import checkpoint_ids, load
-from holdfast.checkpoint.files import FileSystemFiles
-from holdfast.checkpoint.ledger import record_name
-from holdfast.checkpoint.metadata import paths_of
-from holdfast.checkpoint.storage import FENCES, STAGED, metadata_name
+from holdfast.api.sinks import OPENED
+from holdfast.checkpoint.files.completed import checkpoint_ids, load
+from holdfast.checkpoint.files.layout import FENCES, STAGED, metadata_name
+from holdfast.checkpoint.files.ledger import record_name
+from holdfast.checkpoint.files.metadata import paths_of
 from holdfast.errors import CheckpointError
+from holdfast.storage.object_store import FileSystemFiles
 
 if TYPE_CHECKING:
-    from holdfast.checkpoint.metadata import CheckpointMetadata
+    from holdfast.checkpoint.files.metadata import CheckpointMetadata
     from tests.chaos.job import JobOptions
 
 

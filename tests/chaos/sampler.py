@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.checkpoint.endings import STOPPED
+from holdfast.checkpoint.files.endings import STOPPED
 from tests.chaos.growth import COUNT, DISK, FILES, HEAP, JAVA, MEMORY, Sample, Tolerance
 from tests.chaos.sinks import STAGING
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast import CheckpointListener, SavepointFormatType, faults
-from holdfast.checkpoint.metadata import handles_of, paths_of
-from holdfast.checkpoint.pointer import find_snapshot
-from holdfast.checkpoint.storage import METADATA
+from holdfast import _faults as faults
+from holdfast.api.checkpointed import CheckpointListener
+from holdfast.checkpoint.files.layout import METADATA
+from holdfast.checkpoint.files.metadata import handles_of, paths_of
+from holdfast.checkpoint.restore.pointer import find_snapshot
+from holdfast.config.checkpoint_options import SavepointFormatType
 from holdfast.errors import HoldfastError, RestoreError
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ class CompleteSavepoints(CheckpointListener):
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         if complete_ones(self._target) > self._known:
-            faults.reach(COMPLETE, checkpoint=checkpoint_id)
+            faults.fault_point(COMPLETE, checkpoint=checkpoint_id)
 
 
 def complete_ones(target: Path) -> set[Path]:

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.checkpoint.completed import load_newest, store_metadata
-from holdfast.checkpoint.fence import take_fence
-from holdfast.checkpoint.handles import FileHandle, inline
-from holdfast.checkpoint.sweep import delete_job
+from holdfast.checkpoint.files.cleanup import delete_job
+from holdfast.checkpoint.files.completed import load_newest, store_metadata
+from holdfast.checkpoint.files.fence import take_fence
 from holdfast.checkpoint.transfer import download_snapshot, upload_snapshot
 from holdfast.errors import CheckpointError, CorruptCheckpointError
+from holdfast.storage.handles import FileHandle, inline
 from tests.unit.checkpoints import checkpoint
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.checkpoint.storage import JobCheckpointFiles
+    from holdfast.storage.files import JobCheckpointFiles
 
 CONTENTS = [b"", b"x", bytes(range(256)) * 9000]
 

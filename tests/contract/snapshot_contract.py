@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from holdfast.api.backends import backend_named
+from holdfast.config.backends import backend_named
 from holdfast.errors import StateError
-from holdfast.state import restore_store as restoring
-from holdfast.state import store_record
-from holdfast.state.local_snapshot import is_shareable, open_snapshot, snapshot_files
-from holdfast.state.operator_layout import SUBTASK_PREFIX, layout
-from holdfast.state.redistribution import NamedState, OperatorStateSnapshot
-from holdfast.state.restore_store import restore_store
+from holdfast.state import restore as restoring
+from holdfast.state.operator.layout import SUBTASK_PREFIX, layout
+from holdfast.state.operator.redistribution import NamedState, OperatorStateSnapshot
+from holdfast.state.restore import restore_store
+from holdfast.state.snapshots import open_snapshot
+from holdfast.state.store import header as store_record
+from holdfast.state.store.snapshot import is_shareable, snapshot_files
 from tests.contract.store_children import child, heard, kill_after, run_child
 from tests.contract.store_contract import LONG_KEYS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.state.store import StateStore, StoreStatistics
+    from holdfast.state.store.protocol import StateStore, StoreStatistics
 
 OPERATOR_STATE = OperatorStateSnapshot(
     [NamedState("offsets", "split", [{"kind": "pickle"}], [b"1", b"2"])], [b"raw"], {3: b"three"}
@@ -376,8 +377,8 @@ say(time.perf_counter() - start)
         model = {entry(1, i % 8, b"%d" % i): b"%d" % i * 200 for i in range(9000)}
         self.made(tmp_path, metadata({"a": 1}) | model)
         program = f"""
-from holdfast.state.redistribution import OperatorStateSnapshot
-from holdfast.state.restore_store import restore_store
+from holdfast.state.operator.redistribution import OperatorStateSnapshot
+from holdfast.state.restore import restore_store
 directory = Path(sys.argv[2])
 big = OperatorStateSnapshot([], [os.urandom(3_000_000)])
 resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, 2_000_000))

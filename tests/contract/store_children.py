@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 _HEAD = """
 import os, resource, sys, time
 from pathlib import Path
-from holdfast.api.backends import backend_named
+from holdfast.config.backends import backend_named
 from holdfast.errors import HoldfastError
-from holdfast.state.open_store import open_store
+from holdfast.state.store.opening import open_store
 
 def say(word):
     print(word, flush=True)

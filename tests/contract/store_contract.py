@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.api.backends import backend_named
+from holdfast.config.backends import backend_named
 from holdfast.errors import StateError, StateValueError, StoreVersionError
-from holdfast.state import store_record
-from holdfast.state.open_store import open_store
+from holdfast.state.store import header as store_record
+from holdfast.state.store.opening import open_store
 from tests.contract.store_children import child, heard
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.state.store import StateStore
+    from holdfast.state.store.protocol import StateStore
 
 STEM = b"p" * 495
 LONG_KEYS = [

@@ -10,7 +10,7 @@ from tests.contract.store_children import child, heard, kill_after, run_child
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.state.store import StateStore
+    from holdfast.state.store.protocol import StateStore
 
 ENTRIES = 30_000
 

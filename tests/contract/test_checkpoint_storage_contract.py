@@ -8,17 +8,14 @@ import fsspec
 from fsspec.implementations.arrow import ArrowFSWrapper
 from pyarrow.fs import LocalFileSystem
 
-from holdfast.api.checkpoint_storage import (
-    FileSystemCheckpointStorage,
-    JobManagerCheckpointStorage,
-)
-from holdfast.checkpoint.open_files import open_files
+from holdfast.checkpoint.files.job_files import open_files
+from holdfast.config.storage import FileSystemCheckpointStorage, JobManagerCheckpointStorage
 from tests.contract.checkpoint_files_contract import AtomicCreation, CheckpointFilesContract
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.checkpoint.storage import JobCheckpointFiles
+    from holdfast.storage.files import JobCheckpointFiles
 
 
 class TestLocalFiles(CheckpointFilesContract, AtomicCreation):

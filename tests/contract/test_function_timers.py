@@ -17,7 +17,7 @@ from holdfast import (
 )
 from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.errors import StateAccessError, StateDescriptorError
-from holdfast.testing import OperatorHarness
+from holdfast.testing.harness import OperatorHarness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -27,11 +27,11 @@ from holdfast.errors import (
     StateValueError,
     StoreVersionError,
 )
-from holdfast.state import keyed_backend
-from holdfast.state.keyed_backend import KeyedStateBackend
-from holdfast.state.list_table import MAX_CHUNKS
-from holdfast.state.local_snapshot import open_snapshot
-from holdfast.state.open_store import open_store
+from holdfast.state import backend as keyed_backend
+from holdfast.state.backend import KeyedStateBackend
+from holdfast.state.list import MAX_CHUNKS
+from holdfast.state.snapshots import open_snapshot
+from holdfast.state.store.opening import open_store
 from holdfast.state.table import NO_KEY, CurrentKey
 
 if TYPE_CHECKING:

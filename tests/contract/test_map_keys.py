@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 
 from holdfast import MapStateDescriptor, StateTtlConfig
-from holdfast.api.avro import AvroSchema
-from holdfast.api.backends import backend_named
+from holdfast.config.backends import backend_named
 from holdfast.errors import StateValueError
-from holdfast.state.codec import codec_for
+from holdfast.serde.factory import codec_for
+from holdfast.serde.keys import key_group_of
+from holdfast.state.backend import KeyedStateBackend
 from holdfast.state.key_groups import key_groups
-from holdfast.state.keyed_backend import KeyedStateBackend
-from holdfast.state.keys import key_group_of
-from holdfast.state.open_store import open_store
-from holdfast.state.operator_layout import SUBTASK_PREFIX
-from holdfast.state.operator_state import OperatorStateBackend
-from holdfast.state.restore_store import restore_store
+from holdfast.state.operator.backend import OperatorStateBackend
+from holdfast.state.operator.layout import SUBTASK_PREFIX
+from holdfast.state.restore import restore_store
+from holdfast.state.store.opening import open_store
 from holdfast.state.table import CurrentKey
+from holdfast.types.avro import AvroSchema
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,20 +20,20 @@ from holdfast import (
     ValueStateDescriptor,
 )
 from holdfast.errors import StateDescriptorError, StateError, StateMigrationError
-from holdfast.state.codec import codec_for
-from holdfast.state.element_codecs import timestamped
+from holdfast.serde.factory import codec_for
+from holdfast.serde.keys import key_group_of
+from holdfast.serde.tagged import timestamped
+from holdfast.state.backend import KeyedStateBackend
 from holdfast.state.key_groups import key_groups, subtask_of
-from holdfast.state.keyed_backend import KeyedStateBackend
-from holdfast.state.keys import key_group_of
-from holdfast.state.open_store import open_store
-from holdfast.state.operator_layout import SUBTASK_PREFIX
-from holdfast.state.operator_state import OperatorStateBackend
-from holdfast.state.redistribution import redistribute
-from holdfast.state.restore_store import restore_store
-from holdfast.state.schema_history import MARK
+from holdfast.state.operator.backend import OperatorStateBackend
+from holdfast.state.operator.layout import SUBTASK_PREFIX
+from holdfast.state.operator.redistribution import redistribute
+from holdfast.state.restore import restore_store
+from holdfast.state.schemas import MARK
+from holdfast.state.store.opening import open_store
 from holdfast.state.table import CurrentKey
-from holdfast.state.ttl_time import ClockTime, TtlContext
-from holdfast.testing import ManualClock
+from holdfast.state.ttl.states import ClockTime, TtlContext
+from holdfast.testing.clock import ManualClock
 from tests.unit.functions import Mean
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import lmdb
 import pytest
 
-from holdfast.api.backends import EmbeddedRocksDBStateBackend
+from holdfast.config.backends import EmbeddedRocksDBStateBackend
 from holdfast.errors import StateError, StoreVersionError
-from holdfast.state.lmdb_long_keys import LongKeys
-from holdfast.state.lmdb_store import LmdbStore
-from holdfast.state.local_snapshot import is_shareable, snapshot_files
-from holdfast.state.rocksdb_options import FILES_BEFORE_MERGE
-from holdfast.state.rocksdb_store import RocksDBStore
+from holdfast.state.store.lmdb import LmdbStore
+from holdfast.state.store.lmdb_file import LongKeys
+from holdfast.state.store.rocksdb import RocksDBStore
+from holdfast.state.store.rocksdb_options import FILES_BEFORE_MERGE
+from holdfast.state.store.snapshot import is_shareable, snapshot_files
 from tests.contract.snapshot_contract import SnapshotContract
 from tests.contract.store_children import child, heard, kill_after, run_child
 from tests.contract.store_contract import StoreContract

@@ -16,21 +16,22 @@ from holdfast import (
     ValueStateDescriptor,
 )
 from holdfast.errors import StateAccessError, StateDescriptorError, StateError, StateValueError
-from holdfast.state import keyed_backend, timers
+from holdfast.serde.keys import canonical_key, key_group_of
+from holdfast.state import backend as keyed_backend
+from holdfast.state.backend import KeyedStateBackend
 from holdfast.state.key_groups import key_groups, subtask_of
-from holdfast.state.keyed_backend import KeyedStateBackend
-from holdfast.state.keys import canonical_key, key_group_of
-from holdfast.state.open_store import open_store
-from holdfast.state.restore_store import restore_store
+from holdfast.state.restore import restore_store
+from holdfast.state.store.opening import open_store
 from holdfast.state.table import NO_KEY, CurrentKey
-from holdfast.state.timer_layout import FIRST_TIME, LAST_TIME, NEXT_TIME_PREFIX
-from holdfast.state.timers import EVENT_TIMERS, PROCESSING_TIMERS, Timer, TimerTable
+from holdfast.state.timers import table as timers
+from holdfast.state.timers.layout import FIRST_TIME, LAST_TIME, NEXT_TIME_PREFIX, Timer
+from holdfast.state.timers.table import EVENT_TIMERS, PROCESSING_TIMERS, TimerTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from holdfast.state.store import StateStore
+    from holdfast.state.store.protocol import StateStore
 
 MAX_PARALLELISM = 16
 

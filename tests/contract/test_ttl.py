@@ -19,16 +19,17 @@ from holdfast import (
     ValueStateDescriptor,
 )
 from holdfast.errors import StateDescriptorError, StateValueError
-from holdfast.state import ttl_migration
+from holdfast.serde.keys import key_group_of
+from holdfast.state import catalog as ttl_migration
+from holdfast.state.backend import KeyedStateBackend
 from holdfast.state.key_groups import key_groups, subtask_of
-from holdfast.state.keyed_backend import KeyedStateBackend
-from holdfast.state.keys import key_group_of
-from holdfast.state.open_store import open_store
-from holdfast.state.restore_store import restore_store
+from holdfast.state.restore import restore_store
+from holdfast.state.store.opening import open_store
 from holdfast.state.table import CurrentKey
-from holdfast.state.timer_layout import FIRST_TIME
-from holdfast.state.ttl_time import ClockTime, TtlContext
-from holdfast.testing import ManualClock, OperatorHarness
+from holdfast.state.timers.layout import FIRST_TIME
+from holdfast.state.ttl.states import ClockTime, TtlContext
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.harness import OperatorHarness
 from tests.unit.functions import Mean, plus
 
 if TYPE_CHECKING:

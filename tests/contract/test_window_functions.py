@@ -29,7 +29,7 @@ from holdfast import (
 )
 from holdfast.api.time import MAX_WATERMARK
 from holdfast.errors import StateAccessError, UserFunctionError
-from holdfast.testing import window_joined, windowed
+from holdfast.testing.windows import window_joined, windowed
 from tests.unit.windows import (
     CONTENTS,
     EVENT_TIMERS,

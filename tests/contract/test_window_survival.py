@@ -25,7 +25,7 @@ from holdfast import (
 )
 from holdfast.api.time import MAX_WATERMARK
 from holdfast.errors import UserFunctionError
-from holdfast.testing import windowed
+from holdfast.testing.windows import windowed
 from tests.unit.windows import (
     CONTENTS,
     EVENT_TIMERS,
@@ -44,7 +44,7 @@ from tests.unit.windows import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from holdfast.testing import HarnessSnapshot
+    from holdfast.testing.snapshots import HarnessSnapshot
 
 TEN = TumblingEventTimeWindows.of(10)
 GAP = EventTimeSessionWindows.with_gap(10)

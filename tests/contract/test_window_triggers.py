@@ -34,7 +34,7 @@ from holdfast import (
     ValueStateDescriptor,
 )
 from holdfast.errors import StateAccessError
-from holdfast.testing import windowed
+from holdfast.testing.windows import windowed
 from tests.unit.windows import (
     CONTENTS,
     EVENT_TIMERS,

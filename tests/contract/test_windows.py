@@ -25,7 +25,7 @@ from holdfast import (
 )
 from holdfast.api.time import MAX_WATERMARK
 from holdfast.errors import ConfigurationError, EventTimeError
-from holdfast.testing import windowed
+from holdfast.testing.windows import windowed
 from tests.unit.windows import (
     CONTENTS,
     Event,
@@ -43,7 +43,7 @@ from tests.unit.windows import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from holdfast.api.triggers import Trigger
+    from holdfast.api.windows.triggers import Trigger
 
 
 @pytest.fixture(

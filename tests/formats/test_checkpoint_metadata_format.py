@@ -11,8 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.checkpoint.handles import FileHandle, inline
-from holdfast.checkpoint.metadata import (
+from holdfast.checkpoint.files.metadata import (
     ChannelState,
     CheckpointMetadata,
     Committable,
@@ -23,6 +22,7 @@ from holdfast.checkpoint.metadata import (
     decode_metadata,
     encode_metadata,
 )
+from holdfast.storage.handles import FileHandle, inline
 
 GOLDEN_1 = Path(__file__).parent / "checkpoint_metadata_v1.txt"
 GOLDEN = Path(__file__).parent / "checkpoint_metadata_v2.txt"

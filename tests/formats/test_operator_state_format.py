@@ -10,10 +10,10 @@ import json
 from pathlib import Path
 
 from holdfast import HashMapStateBackend, ListStateDescriptor, MapStateDescriptor
-from holdfast.state.open_store import open_store
-from holdfast.state.operator_layout import SUBTASK_PREFIX
-from holdfast.state.operator_state import OperatorStateBackend
-from holdfast.state.redistribution import OperatorStateSnapshot
+from holdfast.state.operator.backend import OperatorStateBackend
+from holdfast.state.operator.layout import SUBTASK_PREFIX
+from holdfast.state.operator.redistribution import OperatorStateSnapshot
+from holdfast.state.store.opening import open_store
 
 GOLDEN = json.loads((Path(__file__).parent / "operator_state_v1.json").read_text())
 

@@ -28,20 +28,20 @@ from holdfast import (
     TimeWindow,
     ValueStateDescriptor,
 )
-from holdfast.state.codec import codec_for
-from holdfast.state.element_codecs import either, timestamped
-from holdfast.state.open_store import open_store
-from holdfast.state.operator_state import OperatorStateBackend
-from holdfast.state.tables.operator_tables import read_operator_tables, write_operator_tables
-from holdfast.state.tables.snapshot import TablesSnapshot
-from holdfast.state.timers import EVENT_TIMERS, PROCESSING_TIMERS
+from holdfast.serde.factory import codec_for
+from holdfast.serde.tagged import either, timestamped
+from holdfast.state.operator.backend import OperatorStateBackend
+from holdfast.state.store.opening import open_store
+from holdfast.state.tables.operator import read_operator_tables, write_operator_tables
+from holdfast.state.tables.reader import TablesSnapshot
+from holdfast.state.timers.table import EVENT_TIMERS, PROCESSING_TIMERS
 from tests.formats.test_operator_state_format import run_program as run_operator_program
 from tests.unit.functions import Mean, plus
 from tests.unit.state_tables import State, restored_entries
 
 if TYPE_CHECKING:
     from holdfast.api.state import State as Handle
-    from holdfast.state.redistribution import OperatorStateSnapshot
+    from holdfast.state.operator.redistribution import OperatorStateSnapshot
 
 GOLDEN = Path(__file__).parent / "savepoint_tables_v1"
 EXPECTED = json.loads((GOLDEN / "entries.json").read_text())

@@ -24,14 +24,14 @@ from holdfast import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from holdfast.state.keyed_backend import KeyedStateBackend
-from holdfast.state.keys import key_bytes, key_group_of
-from holdfast.state.open_store import open_store
+from holdfast.serde.keys import key_bytes, key_group_of
+from holdfast.state.backend import KeyedStateBackend
+from holdfast.state.store.opening import open_store
 from holdfast.state.table import CurrentKey
 from tests.unit.functions import Mean, plus
 
 if TYPE_CHECKING:
-    from holdfast.api.backends import StateBackend
+    from holdfast.config.backends import StateBackend
 
 GOLDEN = json.loads((Path(__file__).parent / "store_layout_v1.json").read_text())
 MAX_PARALLELISM = 128

@@ -10,15 +10,15 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.state.keyed_backend import KeyedStateBackend
-from holdfast.state.keys import key_bytes, key_group_of
-from holdfast.state.open_store import open_store
+from holdfast.serde.keys import key_bytes, key_group_of
+from holdfast.state.backend import KeyedStateBackend
+from holdfast.state.store.opening import open_store
 from holdfast.state.table import CurrentKey
-from holdfast.state.timers import EVENT_TIMERS, PROCESSING_TIMERS
+from holdfast.state.timers.table import EVENT_TIMERS, PROCESSING_TIMERS
 from tests.formats.test_store_layout import BACKENDS, KEY_TYPES, KEYS, MAX_PARALLELISM
 
 if TYPE_CHECKING:
-    from holdfast.api.backends import StateBackend
+    from holdfast.config.backends import StateBackend
 
 GOLDEN = json.loads((Path(__file__).parent / "timer_layout_v1.json").read_text())
 TIMES = [-(2**63), -1, 0, 1_794_000_000_000, 2**63 - 1]

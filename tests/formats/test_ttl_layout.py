@@ -18,18 +18,18 @@ from holdfast import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from holdfast.state.keyed_backend import KeyedStateBackend
-from holdfast.state.keys import key_group_of
-from holdfast.state.open_store import open_store
+from holdfast.serde.keys import key_group_of
+from holdfast.state.backend import KeyedStateBackend
+from holdfast.state.store.opening import open_store
 from holdfast.state.table import CurrentKey
-from holdfast.state.timer_layout import FIRST_TIME
-from holdfast.state.ttl_time import ClockTime, TtlContext
-from holdfast.testing import ManualClock
+from holdfast.state.timers.layout import FIRST_TIME
+from holdfast.state.ttl.states import ClockTime, TtlContext
+from holdfast.testing.clock import ManualClock
 from tests.formats.test_store_layout import BACKENDS, MAX_PARALLELISM
 from tests.unit.functions import Mean, plus
 
 if TYPE_CHECKING:
-    from holdfast.api.backends import StateBackend
+    from holdfast.config.backends import StateBackend
 
 GOLDEN = json.loads((Path(__file__).parent / "ttl_layout_v1.json").read_text())
 NOW = 1_794_000_000_000

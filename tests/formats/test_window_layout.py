@@ -25,17 +25,18 @@ from holdfast import (
     TumblingProcessingTimeWindows,
     ValueStateDescriptor,
 )
-from holdfast.state.keys import key_group_of
-from holdfast.state.local_snapshot import snapshot_files
-from holdfast.state.open_store import open_store
-from holdfast.testing import HarnessSnapshot, window_joined, windowed
+from holdfast.serde.keys import key_group_of
+from holdfast.state.store.opening import open_store
+from holdfast.state.store.snapshot import snapshot_files
+from holdfast.testing.snapshots import HarnessSnapshot
+from holdfast.testing.windows import window_joined, windowed
 from tests.formats.test_store_layout import BACKENDS, MAX_PARALLELISM
 from tests.unit.windows import Event, Gathered, Windows, added, shown, with_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from holdfast.api.backends import StateBackend
+    from holdfast.config.backends import StateBackend
 
 GOLDEN = json.loads((Path(__file__).parent / "window_layout_v1.json").read_text())
 TEN = TumblingEventTimeWindows.of(10)

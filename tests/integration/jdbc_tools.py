@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from holdfast.api.sink import CommitRequest, StagedRows, WriterContext
-from holdfast.connectors.jdbc_sink import JdbcSink
+from holdfast.api.sinks import CommitRequest, StagedRows, WriterContext
+from holdfast.connectors.postgres.sink import JdbcSink
 from tests.integration.postgres import PostgresServer, postgres_server
 
 if TYPE_CHECKING:

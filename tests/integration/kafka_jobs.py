@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow.dataset as ds
 
 from holdfast import Configuration, FileSink, RestartStrategies, StreamExecutionEnvironment
-from holdfast.faults import VARIABLE
+from holdfast._faults import VARIABLE
 from tests.integration.recovery_jobs import (
     BACKENDS,
     BOOKED,

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast import RecoveryClaimMode, dispose_savepoint, rewrite_max_parallelism
-from holdfast.checkpoint.claim import ClaimedSnapshot
-from holdfast.checkpoint.pointer import find_snapshot
-from holdfast.faults import VARIABLE
+from holdfast._faults import VARIABLE
+from holdfast.checkpoint.restore.pointer import find_snapshot
+from holdfast.checkpoint.savepoint.ownership import ClaimedSnapshot
 from tests.integration.recovery_jobs import TIMEOUT, Event, RecoveryJob, event
 
 if TYPE_CHECKING:

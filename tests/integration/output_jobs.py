@@ -35,7 +35,7 @@ from holdfast import (
     TwoPhaseCommitSinkFunction,
     ValueStateDescriptor,
 )
-from holdfast.faults import VARIABLE
+from holdfast._faults import VARIABLE
 from tests.integration.recovery_jobs import BACKENDS, HASHMAP, TIMEOUT, option
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from holdfast import JobClient, JobStatistics
-    from holdfast.api.backends import StateBackend
+    from holdfast.config.backends import StateBackend
 
 TIMEOUT = 120
 KEYS = 20

@@ -7,10 +7,10 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from holdfast.checkpoint.completed import completed_checkpoints, load
-from holdfast.checkpoint.files import FileSystemFiles
-from holdfast.checkpoint.metadata import paths_of
-from holdfast.faults import VARIABLE
+from holdfast._faults import VARIABLE
+from holdfast.checkpoint.files.completed import completed_checkpoints, load
+from holdfast.checkpoint.files.metadata import paths_of
+from holdfast.storage.object_store import FileSystemFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from holdfast import JobClient
-    from holdfast.checkpoint.statistics import CheckpointingStatistics
+    from holdfast.job.statistics import CheckpointingStatistics
 
 
 class Feed:

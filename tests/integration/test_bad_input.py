@@ -36,8 +36,8 @@ from holdfast.errors import (
     UnsupportedSparkError,
     UserFunctionError,
 )
+from holdfast.serde.keys import key_group_of
 from holdfast.state.key_groups import subtask_of
-from holdfast.state.keys import key_group_of
 from tests.integration.conftest import CountByKey
 
 if TYPE_CHECKING:

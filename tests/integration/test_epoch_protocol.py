@@ -22,14 +22,15 @@ from holdfast import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
-from holdfast.api.graph import Kind
+from holdfast.api.streams.graph import Kind
+from holdfast.checkpoint.service import RecoveryOrder
 from holdfast.errors import JobExecutionError, NotSerializableError, StoreVersionError
-from holdfast.spark.checkpointing import RecoveryOrder
-from holdfast.spark.epochs import EpochRunner, JobIdentity
+from holdfast.job.model import JobIdentity
+from holdfast.job.statistics_keeper import StatisticsKeeper
+from holdfast.spark.epoch_runner import EpochRunner
 from holdfast.spark.failures import original_error
-from holdfast.spark.pinning import Pinning
+from holdfast.spark.placement.pinning import Pinning
 from holdfast.spark.session import QUERY_SETTINGS
-from holdfast.spark.statistics import StatisticsKeeper
 from tests.integration.conftest import CountByKey, final_counts
 
 if TYPE_CHECKING:

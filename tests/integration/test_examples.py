@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.faults import VARIABLE
+from holdfast._faults import VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

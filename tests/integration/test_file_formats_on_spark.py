@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from holdfast.api.ddl import parse_ddl
-from holdfast.connectors.file_sink import FileSink
+from holdfast.connectors.files.sink import FileSink
+from holdfast.types.ddl import parse_ddl
 from tests.unit.file_sinks import publish, stage
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from holdfast import JobStatistics, StreamExecutionEnvironment
-    from holdfast.api.streams import DataStream, KeyedStream
+    from holdfast.api.streams.data_stream import DataStream
+    from holdfast.api.streams.keyed_stream import KeyedStream
     from tests.integration.recovery_tools import Faults
 
 ORDERS = "k string, t bigint, n bigint"

@@ -19,10 +19,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import faults
-from holdfast.api.sink import CommitRequest
-from holdfast.connectors.jdbc_fence import Fence
-from holdfast.connectors.jdbc_sink import JdbcSink
+from holdfast import _faults as faults
+from holdfast.api.sinks import CommitRequest
+from holdfast.connectors.postgres.commit_table import Fence
+from holdfast.connectors.postgres.sink import JdbcSink
 from holdfast.errors import SinkError
 from tests.integration.jdbc_tools import (
     NO_RUNTIME,
@@ -43,7 +43,7 @@ from tests.integration.jdbc_tools import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.api.sink import StagedRows
+    from holdfast.api.sinks import StagedRows
     from tests.integration.postgres import PostgresServer
 
 __all__ = ["counts", "db", "log", "server"]

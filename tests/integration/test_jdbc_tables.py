@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast.connectors.jdbc_sink import JdbcSink
+from holdfast.connectors.postgres.sink import JdbcSink
 from holdfast.errors import SinkError
 from tests.integration.jdbc_tools import (
     SCHEMA,

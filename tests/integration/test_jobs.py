@@ -31,8 +31,8 @@ from holdfast import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
+from holdfast.serde.keys import key_hash
 from holdfast.spark.routing import key_hash_column
-from holdfast.state.keys import key_hash
 from tests.integration.conftest import CountByKey, final_counts
 
 if TYPE_CHECKING:

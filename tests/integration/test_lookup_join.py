@@ -17,10 +17,10 @@ import pytest
 from pyspark.sql import functions as f
 
 from holdfast import Configuration, MapFunction, RestartStrategies
-from holdfast.api.types import StreamType
 from holdfast.errors import JobExecutionError, JobGraphError
 from holdfast.spark.lookup_tables import BroadcastTable, LookupTables, read_table
 from holdfast.spark.lookups import make_lookup
+from holdfast.types.stream_type import StreamType
 from tests.integration.recovery_tools import Feed, wait_for
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from holdfast import JobClient, StreamExecutionEnvironment
-    from holdfast.api.lookup import LookupJoin
+    from holdfast.api.streams.lookup import LookupJoin
 
 TIMEOUT = 120
 STREAM = StreamType.of("id bigint, n bigint")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import JobStatistics, faults
+from holdfast import _faults as faults
 from tests.integration.recovery_jobs import HASHMAP, ROCKSDB, RecoveryJob, event, expected
 from tests.integration.recovery_tools import Faults, figures, wait_for
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from holdfast.job.statistics import JobStatistics
 
 COUNT, PER_EPOCH = 200, 50
 IN_WORKERS = ("before-commit", "after-commit", "before-snapshot", "after-snapshot")

@@ -23,14 +23,9 @@ from pyspark.sql.datasource import (
 )
 
 from holdfast.errors import CheckpointError, UnsupportedSparkError
-from holdfast.spark.query_log import (
-    QueryPosition,
-    capture,
-    join,
-    lay_out,
-    source_leaves,
-)
+from holdfast.job.model import QueryPosition, join
 from holdfast.spark.session import FILE_MANAGER
+from holdfast.spark.sources.query_log import capture, lay_out, source_leaves
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -86,7 +81,7 @@ def run(
         if batch_id in capture_in:
             base = max(result.positions, default=None)
             earlier = since if base is None else result.positions[base]
-            result.positions[batch_id] = capture(query_dir, batch_id, leaves, earlier)
+            result.positions[batch_id] = capture(query_dir, leaves, batch_id, earlier)
         if batch_id == last:
             done.set()
 
@@ -215,7 +210,7 @@ def test_a_position_can_be_captured_when_the_query_has_moved_on(
     leaves = source_leaves(sources)
     run(tmp_path / "q1", sources, AVAILABLE_NOW)
 
-    lay_out(tmp_path / "q2", capture(tmp_path / "q1", 8, leaves), leaves)
+    lay_out(tmp_path / "q2", capture(tmp_path / "q1", leaves, 8), leaves)
     assert run(tmp_path / "q2", sources, AVAILABLE_NOW).batches == {
         i: names("a", range(i, i + 1)) for i in range(9, 12)
     }
@@ -398,7 +393,7 @@ def test_the_copy_runs_beside_the_query_it_was_taken_from(
 
     def each(_: DataFrame, batch_id: int) -> None:
         if batch_id == 0:
-            positions.append(capture(tmp_path / "q1", batch_id, leaves))
+            positions.append(capture(tmp_path / "q1", leaves, batch_id))
             going.set()
 
     writer = sources["r"].writeStream.foreachBatch(each)
@@ -443,7 +438,7 @@ def test_named_offsets_are_refused_with_the_setting_that_helps(
     finally:
         spark.conf.unset(key)
     with pytest.raises(UnsupportedSparkError, match="formatVersion=1"):
-        capture(tmp_path / "q1", 0, source_leaves(sources))
+        capture(tmp_path / "q1", source_leaves(sources), 0)
 
 
 def test_sources_that_are_not_the_query_s_are_noticed(spark: SparkSession, tmp_path: Path) -> None:
@@ -451,4 +446,4 @@ def test_sources_that_are_not_the_query_s_are_noticed(spark: SparkSession, tmp_p
     a = file_stream(spark, tmp_path / "a")
     run(tmp_path / "q1", {"a": a}, AVAILABLE_NOW)
     with pytest.raises(CheckpointError, match="2 streaming leaves"):
-        capture(tmp_path / "q1", 0, source_leaves({"a": a, "b": a}))
+        capture(tmp_path / "q1", source_leaves({"a": a, "b": a}), 0)

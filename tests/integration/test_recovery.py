@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from holdfast import JobStatus, RestartStrategies
-from holdfast.checkpoint.completed import load
-from holdfast.checkpoint.files import FileSystemFiles
-from holdfast.checkpoint.metadata import paths_of
+from holdfast.checkpoint.files.completed import load
+from holdfast.checkpoint.files.metadata import paths_of
 from holdfast.errors import FencedError, JobExecutionError, RestoreError, UserFunctionError
-from holdfast.spark import incarnation
+from holdfast.spark import job_attempt as incarnation
+from holdfast.storage.object_store import FileSystemFiles
 from tests.integration.recovery_jobs import TIMEOUT, Mishap, RecoveryJob, expected
 from tests.integration.recovery_tools import Feed, figures, referenced, stored, wait_for
 

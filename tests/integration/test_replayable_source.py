@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from holdfast.spark.job import JobExecutionResult
+    from holdfast.job.model import JobExecutionResult
 
 # Workers cannot import this module, and need its sources.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

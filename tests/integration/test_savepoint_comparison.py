@@ -22,9 +22,9 @@ from holdfast import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
+from holdfast.checkpoint.savepoint.comparison import ALLOWED
+from holdfast.checkpoint.savepoint.state_comparison import BUILT_IN
 from holdfast.errors import ConfigurationError, HoldfastError, RestoreError
-from holdfast.spark.savepoint_comparison import ALLOWED
-from holdfast.spark.state_comparison import BUILT_IN
 from tests.integration.recovery_tools import Feed, wait_for
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from holdfast import (
     dispose_savepoint,
     rewrite_max_parallelism,
 )
-from holdfast.checkpoint.files import FileSystemFiles
-from holdfast.checkpoint.pointer import find_snapshot
-from holdfast.checkpoint.savepoint import load_savepoint
+from holdfast.checkpoint.restore.pointer import find_snapshot
+from holdfast.checkpoint.savepoint.storage import load_savepoint
 from holdfast.errors import RestoreError
+from holdfast.storage.object_store import FileSystemFiles
 from tests.integration.golden_savepoints import GOLDEN
 from tests.integration.kill_jobs import RETAIN, claiming, run
 from tests.integration.recovery_jobs import (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.checkpoint.pointer import find_snapshot
+from holdfast.checkpoint.restore.pointer import find_snapshot
 from holdfast.errors import RestoreError
 from tests.integration.output_jobs import OutputJob, Process
 from tests.integration.recovery_jobs import HASHMAP, ROCKSDB

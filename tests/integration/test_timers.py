@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import FileSink, KeyedProcessFunction, ValueStateDescriptor, WatermarkStrategy
 from holdfast.errors import JobExecutionError, UserFunctionError
-from holdfast.spark import incarnation
+from holdfast.spark import job_attempt as incarnation
 from tests.integration.recovery_jobs import HASHMAP, ROCKSDB, TIMEOUT, Ledger
 from tests.integration.recovery_tools import Faults, figures, wait_for
 from tests.integration.time_jobs import (

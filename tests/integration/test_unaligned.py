@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import CheckpointListener
-from holdfast.checkpoint.completed import completed_checkpoints, load
-from holdfast.checkpoint.files import FileSystemFiles
+from holdfast.checkpoint.files.completed import completed_checkpoints, load
 from holdfast.errors import JobExecutionError
+from holdfast.storage.object_store import FileSystemFiles
 from tests.integration.output_jobs import Element, OutputJob, Process
 from tests.integration.recovery_jobs import HASHMAP, ROCKSDB, TIMEOUT
 from tests.integration.recovery_tools import Faults, Feed, figures, referenced, stored, wait_for
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from holdfast import JobStatistics
-    from holdfast.checkpoint.metadata import CheckpointMetadata
+    from holdfast.checkpoint.files.metadata import CheckpointMetadata
 
 UNALIGNED = {"unaligned.enabled": "true", "num-retained": 100}
 BACKLOG: dict[str, Any] = {"count": 600, "per_epoch": None, "seconds": 0.001}

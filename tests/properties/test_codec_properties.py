@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import StateDescriptorError, StateValueError
-from holdfast.state.codec import codec_for
+from holdfast.serde.factory import codec_for
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 zones = st.one_of(

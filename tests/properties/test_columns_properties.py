@@ -11,12 +11,11 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.api.ddl import array_of, map_of
-from holdfast.api.events import event_class
-from holdfast.api.types import StreamType
 from holdfast.errors import OutputTypeError
-from holdfast.runtime.read_columns import Reader
-from holdfast.runtime.write_columns import Writer
+from holdfast.types.arrow import array_of, map_of
+from holdfast.types.columns.batches import Reader, Writer
+from holdfast.types.event import event_class
+from holdfast.types.stream_type import StreamType
 
 EARLY, LATE = datetime(1, 1, 3), datetime(9999, 12, 29)
 ZONES = ["UTC", "Europe/Berlin", "America/St_Johns", "Asia/Kathmandu", "+05:30", "-00:15"]

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import OutputTag, ProcessFunction
-from holdfast.api.graph import Exchange, Kind
+from holdfast.api.streams.graph import Exchange, Kind
 from tests.unit.programs import Program
 
 if TYPE_CHECKING:
-    from holdfast.api.graph import Edge, Node
-    from holdfast.api.streams import DataStream
+    from holdfast.api.streams.data_stream import DataStream
+    from holdfast.api.streams.graph import Edge, Node
+    from holdfast.job.model import JobPlan
     from holdfast.runtime.plan import Channel, LevelPlan, OperatorPlan, Wire
-    from holdfast.spark.compiler import JobPlan
 
 ODD = OutputTag("odd", int)
 

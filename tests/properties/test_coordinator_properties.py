@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from holdfast.checkpoint.coordinator import Coordinator, CoordinatorPolicy
+from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.failures import FailureReason
 from holdfast.checkpoint.instructions import (
     Aborted,
@@ -26,6 +26,7 @@ from holdfast.checkpoint.instructions import (
     Retire,
     Skipped,
 )
+from holdfast.checkpoint.policy import CoordinatorPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import faults
-from holdfast.connectors.file_sink import FileSink
+from holdfast import _faults as faults
+from holdfast.connectors.files.sink import FileSink
 from tests.unit.file_sinks import all_files, clean_up, commit, context, visible_files
 
 if TYPE_CHECKING:

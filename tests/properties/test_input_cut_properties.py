@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import MapFunction
-from holdfast.checkpoint.files import FileSystemFiles
-from holdfast.checkpoint.staging import FileStaging
-from holdfast.runtime import input_cut
+from holdfast.checkpoint.files.channel_state import FileStaging
+from holdfast.runtime import channel_cut as input_cut
+from holdfast.serde.keys import key_group_of
 from holdfast.state.key_groups import subtask_of
-from holdfast.state.keys import key_group_of
-from holdfast.testing import ManualClock
+from holdfast.storage.object_store import FileSystemFiles
+from holdfast.testing.clock import ManualClock
 from tests.unit import staged
 from tests.unit.barriers import ROWS
 from tests.unit.programs import Program

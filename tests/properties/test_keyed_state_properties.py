@@ -21,10 +21,11 @@ from holdfast import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from holdfast.api.backends import backend_named
-from holdfast.state import keyed_backend, list_table
-from holdfast.state.keyed_backend import KeyedStateBackend
-from holdfast.state.open_store import open_store
+from holdfast.config.backends import backend_named
+from holdfast.state import backend as keyed_backend
+from holdfast.state import list as list_table
+from holdfast.state.backend import KeyedStateBackend
+from holdfast.state.store.opening import open_store
 from holdfast.state.table import CurrentKey
 from tests.unit.functions import Mean, plus
 

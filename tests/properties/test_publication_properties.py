@@ -6,6 +6,7 @@ import itertools
 import pickle
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -16,27 +17,31 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from holdfast import Configuration, HashMapStateBackend, TwoPhaseCommitSinkFunction, faults
-from holdfast.api.checkpoint_settings import checkpoint_settings
-from holdfast.api.checkpoint_storage import FileSystemCheckpointStorage
-from holdfast.api.sink import OPENED, Committer, Sink, SinkWriter
-from holdfast.checkpoint import job_storage
-from holdfast.checkpoint.completed import store_metadata
-from holdfast.checkpoint.fence import Fence
-from holdfast.checkpoint.files import FileSystemFiles
-from holdfast.checkpoint.job_storage import JobStorage
+from holdfast import _faults as faults
+from holdfast.api.sinks import OPENED, Committer, Sink, SinkWriter
+from holdfast.api.two_phase_commit import TwoPhaseCommitSinkFunction
+from holdfast.checkpoint.files import job_files as job_storage
+from holdfast.checkpoint.files.completed import store_metadata
+from holdfast.checkpoint.files.fence import Fence
+from holdfast.checkpoint.files.job_files import JobStorage
+from holdfast.checkpoint.service import Checkpointing, RecoveryOrder
+from holdfast.config.backends import HashMapStateBackend
+from holdfast.config.checkpointing import checkpoint_settings
+from holdfast.config.configuration import Configuration
+from holdfast.config.storage import FileSystemCheckpointStorage
 from holdfast.errors import CheckpointStorageError, FencedError, HoldfastError
-from holdfast.spark.checkpointing import Checkpointing, RecoveryOrder
-from holdfast.spark.epochs import EpochResult, JobIdentity
-from holdfast.spark.patience import CallEndedError, Patience
-from holdfast.spark.statistics import EpochStatistics
+from holdfast.job.model import EpochResult, JobIdentity
+from holdfast.job.statistics import EpochStatistics
+from holdfast.job.threads import CallEndedError, Patience
+from holdfast.spark.sources.query_log import capture
+from holdfast.storage.object_store import FileSystemFiles
 from tests.unit.programs import Program
-from tests.unit.staged import LocalCalls, StagedRun
+from tests.unit.staged import LocalCalls, StagedRun, no_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from holdfast.api.sink import CommitRequest, WriterContext
+    from holdfast.api.sinks import CommitRequest, WriterContext
 
 PARALLELISM = 2
 
@@ -188,7 +193,7 @@ class Driver:
         )
         self.failures: list[BaseException] = []
         calls: Any = LocalCalls()
-        self.checkpointing.open(None, self.plan, calls, self.failures.append)  # type: ignore[arg-type]
+        self.checkpointing.open(self.plan, calls, no_frames, self.failures.append)
         self.begun = 0
         self.begin()
 
@@ -208,7 +213,9 @@ class Driver:
         )
         self.run.epoch = restored.start.epoch
         self.batch = -1 if restored.metadata is None else restored.metadata.batch_id
-        self.checkpointing.begin(job, restored, self.root / "query", {"numbers": (0,)})
+        self.checkpointing.begin(
+            job, restored, partial(capture, self.root / "query", {"numbers": (0,)})
+        )
 
     def epoch(self) -> None:
         self.batch += 1

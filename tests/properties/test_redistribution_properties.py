@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.state.key_groups import key_groups
-from holdfast.state.redistribution import NamedState, OperatorStateSnapshot, redistribute
+from holdfast.state.operator.redistribution import NamedState, OperatorStateSnapshot, redistribute
 
 MAX_PARALLELISM = 64
 PARALLELISMS = st.integers(1, 12)

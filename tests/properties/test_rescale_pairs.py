@@ -13,19 +13,19 @@ from typing import Any
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from holdfast.api.backends import backend_named
-from holdfast.checkpoint.files import FileSystemFiles
-from holdfast.checkpoint.savepoint import load_savepoint
-from holdfast.spark.epochs import JobIdentity
-from holdfast.spark.recovery import Ground, restores
-from holdfast.spark.snapshot_transfer import restore_one
-from holdfast.state.codec import codec_for
-from holdfast.state.directories import store_directory
-from holdfast.state.machine import ProcessIdentity
-from holdfast.state.open_store import open_store
-from holdfast.state.operator_layout import SUBTASK_PREFIX, read_layout
-from holdfast.state.redistribution import NamedState, OperatorStateSnapshot
-from holdfast.state.timers import EVENT_TIMERS, PROCESSING_TIMERS
+from holdfast.checkpoint.restore.assignment import Ground, restores
+from holdfast.checkpoint.restore.download import restore_one
+from holdfast.checkpoint.savepoint.storage import load_savepoint
+from holdfast.config.backends import backend_named
+from holdfast.job.model import JobIdentity
+from holdfast.serde.factory import codec_for
+from holdfast.state.operator.layout import SUBTASK_PREFIX, read_layout
+from holdfast.state.operator.redistribution import NamedState, OperatorStateSnapshot
+from holdfast.state.store.directories import store_directory
+from holdfast.state.store.opening import open_store
+from holdfast.state.store.process import ProcessIdentity
+from holdfast.state.timers.table import EVENT_TIMERS, PROCESSING_TIMERS
+from holdfast.storage.object_store import FileSystemFiles
 from tests.unit.barriers import ROWS
 from tests.unit.functions import Count
 from tests.unit.offline_savepoints import (

@@ -20,13 +20,14 @@ from holdfast import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from holdfast.api.backends import backend_named
+from holdfast.config.backends import backend_named
+from holdfast.serde.keys import key_group_of
+from holdfast.state.backend import KeyedStateBackend
+from holdfast.state.catalog import STATE_PREFIX
 from holdfast.state.key_groups import key_groups, subtask_of
-from holdfast.state.keyed_backend import STATE_PREFIX, KeyedStateBackend
-from holdfast.state.keys import key_group_of
-from holdfast.state.local_snapshot import open_snapshot
-from holdfast.state.open_store import open_store
-from holdfast.state.restore_store import restore_store
+from holdfast.state.restore import restore_store
+from holdfast.state.snapshots import open_snapshot
+from holdfast.state.store.opening import open_store
 from holdfast.state.table import CurrentKey
 from tests.unit.functions import Mean, plus
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import rewrite_max_parallelism
-from holdfast.state.keys import canonical_key
-from holdfast.state.timers import EVENT_TIMERS
+from holdfast.serde.keys import canonical_key
+from holdfast.state.timers.table import EVENT_TIMERS
 from tests.unit.offline_savepoints import (
     IN_MEMORY,
     Operator,

@@ -13,12 +13,11 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.api.compatibility import StateCompatibility
-from holdfast.state.codec import codec_for
-from holdfast.state.evolving_codec import evolving
-from holdfast.state.schema_history import MARK, SchemaHistory, conversion
-from holdfast.state.schema_registration import as_stored, declared_in
-from holdfast.state.schema_resolution import reader, resolve, schema_id
+from holdfast.serde.factory import codec_for
+from holdfast.serde.reading import reader
+from holdfast.state.schemas import MARK, SchemaHistory, as_stored, conversion, declared_in, evolving
+from holdfast.types.compatibility import resolve, schema_id
+from holdfast.types.serializers import StateCompatibility
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.api.backends import backend_named
-from holdfast.state import staged as staged_module
-from holdfast.state.machine import boot_id
-from holdfast.state.open_store import open_store
-from holdfast.state.staged import StagedEntries, after_prefix
-from holdfast.state.store_record import checked_version, encode_record
+from holdfast.config.backends import backend_named
+from holdfast.state.store import write_buffer as staged_module
+from holdfast.state.store.header import checked_version, encode_record
+from holdfast.state.store.opening import open_store
+from holdfast.state.store.process import boot_id
+from holdfast.state.store.write_buffer import StagedEntries, after_prefix
 
 if TYPE_CHECKING:
-    from holdfast.state.store import StateStore
+    from holdfast.state.store.protocol import StateStore
 
 # Few different bytes, so that keys meet and prefix each other; some beyond LMDB's 511 bytes.
 SHORT = st.lists(st.sampled_from([0, 1, 97, 254, 255]), max_size=4).map(bytes)

@@ -21,23 +21,23 @@ from holdfast import (
     TimeWindow,
     ValueStateDescriptor,
 )
-from holdfast.state.codec import codec_for
-from holdfast.state.element_codecs import either, timestamped
+from holdfast.serde.factory import codec_for
+from holdfast.serde.keys import key_group_of
+from holdfast.serde.tagged import either, timestamped
 from holdfast.state.key_groups import subtask_of
-from holdfast.state.keys import key_group_of
-from holdfast.state.redistribution import NamedState, OperatorStateSnapshot
+from holdfast.state.operator.redistribution import NamedState, OperatorStateSnapshot
 from holdfast.state.tables import rows as table_rows
-from holdfast.state.tables.arrow_text import arrow_type
-from holdfast.state.tables.forms import encoded_column, form_of
-from holdfast.state.tables.operator_tables import read_operator_tables, write_operator_tables
-from holdfast.state.tables.snapshot import TablesSnapshot
-from holdfast.state.timers import EVENT_TIMERS, PROCESSING_TIMERS
+from holdfast.state.tables.operator import read_operator_tables, write_operator_tables
+from holdfast.state.tables.reader import TablesSnapshot
+from holdfast.state.tables.values import encoded_column, form_of
+from holdfast.state.timers.table import EVENT_TIMERS, PROCESSING_TIMERS
+from holdfast.types.arrow_text import arrow_type
 from tests.properties.test_codec_properties import hashable, types
 from tests.properties.test_columns_properties import columns
 from tests.unit.state_tables import State, by_name, kept_entries, restored_entries
 
 if TYPE_CHECKING:
-    from holdfast.state.codec import Codec
+    from holdfast.serde.codec import Codec
 
 MAX_PARALLELISM = 8
 IN_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None

@@ -23,12 +23,13 @@ from holdfast import (
     TimeDomain,
     ValueStateDescriptor,
 )
-from holdfast.api.parallelism import default_max_parallelism
 from holdfast.api.time import MIN_WATERMARK
-from holdfast.spark.event_time import UNTIMED, TimeLine, TimeSource, Watermarks
-from holdfast.state import keyed_backend, timers
-from holdfast.state.keys import key_group_of
-from holdfast.testing import OperatorHarness
+from holdfast.config.parallelism import default_max_parallelism
+from holdfast.job.watermarks import UNTIMED, TimeLine, TimeSource, Watermarks
+from holdfast.serde.keys import key_group_of
+from holdfast.state import backend as keyed_backend
+from holdfast.state.timers import table as timers
+from holdfast.testing.harness import OperatorHarness
 from tests.unit.programs import Program
 from tests.unit.timed_programs import FIRED, ROWS, Alarm, TimedRun, timed
 

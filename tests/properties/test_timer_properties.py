@@ -12,15 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.api.backends import backend_named
-from holdfast.state import keyed_backend, timers
+from holdfast.config.backends import backend_named
+from holdfast.serde.keys import canonical_key, key_bytes, key_group_of, varint
+from holdfast.state import backend as keyed_backend
+from holdfast.state.backend import KeyedStateBackend
 from holdfast.state.key_groups import key_groups, subtask_of
-from holdfast.state.keyed_backend import KeyedStateBackend
-from holdfast.state.keys import canonical_key, key_bytes, key_group_of, varint
-from holdfast.state.open_store import open_store
-from holdfast.state.restore_store import restore_store
+from holdfast.state.restore import restore_store
+from holdfast.state.store.opening import open_store
 from holdfast.state.table import CurrentKey
-from holdfast.state.timers import EVENT_TIMERS
+from holdfast.state.timers import table as timers
+from holdfast.state.timers.table import EVENT_TIMERS
 
 MAX_PARALLELISM = 6
 KEYS: list[list[Any]] = [

@@ -21,16 +21,16 @@ from holdfast import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from holdfast.api.backends import backend_named
-from holdfast.state import list_table
+from holdfast.config.backends import backend_named
+from holdfast.serde.keys import key_group_of
+from holdfast.state import list as list_table
+from holdfast.state.backend import KeyedStateBackend
 from holdfast.state.key_groups import key_groups, subtask_of
-from holdfast.state.keyed_backend import KeyedStateBackend
-from holdfast.state.keys import key_group_of
-from holdfast.state.open_store import open_store
-from holdfast.state.restore_store import restore_store
+from holdfast.state.restore import restore_store
+from holdfast.state.store.opening import open_store
 from holdfast.state.table import CurrentKey
-from holdfast.state.ttl_time import ClockTime, TtlContext
-from holdfast.testing import ManualClock
+from holdfast.state.ttl.states import ClockTime, TtlContext
+from holdfast.testing.clock import ManualClock
 from tests.unit.functions import Mean, plus
 
 if TYPE_CHECKING:

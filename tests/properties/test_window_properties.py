@@ -30,13 +30,13 @@ from holdfast import (
     TumblingEventTimeWindows,
 )
 from holdfast.api.time import MIN_WATERMARK
-from holdfast.testing import windowed
+from holdfast.testing.windows import windowed
 from tests.unit.windows import Event, Gathered, GeneralEventTime, Windows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from holdfast.api.streams import DataStream
+    from holdfast.api.streams.data_stream import DataStream
 
 LATE = OutputTag("late")
 KEYS = "abcde"

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from holdfast.runtime.level_task import LevelTask
+from holdfast.runtime.exchange import Packer
+from holdfast.runtime.operator_task import TaskIdentity
 from holdfast.runtime.plan import CheckpointOrder, EpochPlan
-from holdfast.runtime.seat import TaskIdentity
-from holdfast.runtime.wire import Packer
-from holdfast.runtime.write_columns import Writer
+from holdfast.runtime.task import LevelTask
 from holdfast.spark.serialization import dump_level
-from holdfast.state.machine import ProcessIdentity
-from holdfast.testing import ManualClock
+from holdfast.state.store.process import ProcessIdentity
+from holdfast.testing.clock import ManualClock
+from holdfast.types.columns.batches import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

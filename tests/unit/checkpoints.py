@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import fsspec
 from fsspec.implementations.local import LocalFileOpener, LocalFileSystem
 
-from holdfast.checkpoint.handles import inline
-from holdfast.checkpoint.metadata import (
+from holdfast.checkpoint.files.metadata import (
     CheckpointMetadata,
     OperatorSnapshot,
     SourceSnapshot,
     StoreSnapshot,
 )
+from holdfast.storage.handles import inline
 
 if TYPE_CHECKING:
-    from holdfast.checkpoint.handles import Handle
+    from holdfast.storage.handles import Handle
 
 
 def checkpoint(

@@ -11,14 +11,14 @@ import msgspec
 import pyarrow as pa
 from pyarrow import csv, dataset
 
-from holdfast.api.sink import CommitRequest, WriterContext
-from holdfast.state.codec import codec_for
+from holdfast.api.sinks import CommitRequest, WriterContext
+from holdfast.serde.factory import codec_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from holdfast.api.functions import RuntimeContext
-    from holdfast.connectors.file_sink import FileSink
+    from holdfast.connectors.files.sink import FileSink
 
 NO_RUNTIME = cast("RuntimeContext", None)
 PYTHON_TYPES: dict[pa.DataType, Any] = {

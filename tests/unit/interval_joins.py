@@ -11,19 +11,19 @@ import pyarrow as pa
 from holdfast import OutputTag, ProcessFunction, ProcessJoinFunction, WatermarkStrategy
 from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.runtime.event_times import appended
+from holdfast.runtime.exchange import SUBTASK, Packer
 from holdfast.runtime.plan import TIME, EpochTime
-from holdfast.runtime.wire import SUBTASK, Packer
-from holdfast.runtime.write_columns import Writer
-from holdfast.state.directories import store_directory
-from holdfast.state.open_store import open_store
+from holdfast.state.store.directories import store_directory
+from holdfast.state.store.opening import open_store
+from holdfast.types.columns.batches import Writer
 from tests.unit.programs import Program, Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from holdfast.api.backends import StateBackend
-    from holdfast.api.connected_streams import IntervalJoined
+    from holdfast.api.streams.connected import IntervalJoined
+    from holdfast.config.backends import StateBackend
     from holdfast.runtime.plan import EpochPlan
 
 JOIN = "join"

@@ -16,33 +16,33 @@ from holdfast import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from holdfast.api.backends import backend_named
 from holdfast.api.time import Duration
-from holdfast.checkpoint.files import FileSystemFiles
-from holdfast.checkpoint.metadata import SAVEPOINT_FORMAT, OperatorSnapshot, StoreSnapshot
-from holdfast.checkpoint.operator_states import read_operator_states
-from holdfast.checkpoint.savepoint import load_savepoint, new_savepoint, store_savepoint
+from holdfast.checkpoint.files.metadata import SAVEPOINT_FORMAT, OperatorSnapshot, StoreSnapshot
+from holdfast.checkpoint.restore.operator_states import read_operator_states
+from holdfast.checkpoint.savepoint.parts import SavepointTarget, write_part
+from holdfast.checkpoint.savepoint.storage import load_savepoint, new_savepoint, store_savepoint
 from holdfast.checkpoint.transfer import download_snapshot
+from holdfast.config.backends import backend_named
 from holdfast.runtime.report import OPERATOR_STATE, STORE
-from holdfast.spark.savepoint_parts import SavepointTarget, write_part
+from holdfast.serde.keys import key_group_of
+from holdfast.state.backend import KeyedStateBackend
 from holdfast.state.key_groups import key_groups, subtask_of
-from holdfast.state.keyed_backend import KeyedStateBackend
-from holdfast.state.keys import key_group_of
-from holdfast.state.local_snapshot import CANONICAL
-from holdfast.state.open_store import open_store
-from holdfast.state.restore_store import restore_store
+from holdfast.state.restore import restore_store
+from holdfast.state.store.opening import open_store
+from holdfast.state.store.snapshot import CANONICAL
 from holdfast.state.table import CurrentKey
-from holdfast.state.timers import EVENT_TIMERS, PROCESSING_TIMERS
-from holdfast.state.ttl_time import ClockTime, TtlContext
-from holdfast.testing import ManualClock
+from holdfast.state.timers.table import EVENT_TIMERS, PROCESSING_TIMERS
+from holdfast.state.ttl.states import ClockTime, TtlContext
+from holdfast.storage.object_store import FileSystemFiles
+from holdfast.testing.clock import ManualClock
 from tests.unit.checkpoints import checkpoint
 from tests.unit.functions import Mean, plus
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.checkpoint.metadata import CheckpointMetadata
-    from holdfast.state.redistribution import OperatorStateSnapshot
+    from holdfast.checkpoint.files.metadata import CheckpointMetadata
+    from holdfast.state.operator.redistribution import OperatorStateSnapshot
 
 TTL = StateTtlConfig.new_builder(Duration.of_hours(1)).build()
 DESCRIPTORS: dict[str, Any] = {

@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from holdfast.api.backends import HashMapStateBackend
-from holdfast.api.driver_sinks import CollectSink
-from holdfast.api.graph import Edge, JobGraph, Kind
-from holdfast.api.streams import DataStream
-from holdfast.api.types import StreamType
+from holdfast.api.sinks import CollectSink
+from holdfast.api.streams.data_stream import DataStream
+from holdfast.api.streams.graph import Edge, JobGraph, Kind
 from holdfast.clock import SystemClock
-from holdfast.runtime.level_task import LevelTask
+from holdfast.config.backends import HashMapStateBackend
+from holdfast.job.compiler import compile_job
+from holdfast.job.model import JobPlan, Settings
+from holdfast.runtime.exchange import SUBTASK, Unpacker
+from holdfast.runtime.operator_task import TaskIdentity
 from holdfast.runtime.plan import EpochPlan
-from holdfast.runtime.read_columns import Reader
-from holdfast.runtime.seat import TaskIdentity
-from holdfast.runtime.wire import SUBTASK, Unpacker
-from holdfast.runtime.write_columns import Writer
-from holdfast.spark.compiler import JobPlan, Settings, compile_job
+from holdfast.runtime.task import LevelTask
 from holdfast.spark.serialization import dump_level
-from holdfast.state.machine import ProcessIdentity
+from holdfast.state.store.process import ProcessIdentity
+from holdfast.types.columns.batches import Reader, Writer
+from holdfast.types.stream_type import StreamType
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.api.backends import StateBackend
+    from holdfast.config.backends import StateBackend
     from holdfast.runtime.plan import LevelPlan
     from holdfast.runtime.report import TaskReport
 

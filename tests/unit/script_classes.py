@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypedDict, TypeVar
 
 import msgspec
 
+from holdfast.serde.factory import codec_for
 from holdfast.spark.serialization import dump_function
-from holdfast.state.codec import codec_for
 
 T = TypeVar("T")
 

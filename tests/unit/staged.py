@@ -6,13 +6,13 @@ import pickle
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from holdfast.api.sink import Committer, Sink, SinkWriter
+from holdfast.api.sinks import Committer, Sink, SinkWriter
 from holdfast.clock import SystemClock
-from holdfast.runtime.level_task import LevelTask
+from holdfast.runtime.operator_task import TaskIdentity
 from holdfast.runtime.plan import CheckpointOrder, EpochPlan
-from holdfast.runtime.seat import TaskIdentity
-from holdfast.spark.serialization import dump_level
-from holdfast.state.machine import ProcessIdentity
+from holdfast.runtime.task import LevelTask
+from holdfast.spark.serialization import dump_function, dump_level
+from holdfast.state.store.process import ProcessIdentity
 from tests.unit.programs import Run
 
 if TYPE_CHECKING:
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from holdfast.api.sink import CommitRequest, Staging, WriterContext
+    from holdfast.api.sinks import CommitRequest, Staging, WriterContext
     from holdfast.clock import Clock
+    from holdfast.job.model import JobPlan
     from holdfast.runtime.plan import ChannelRows, LevelPlan
     from holdfast.runtime.report import Prepared
-    from holdfast.spark.compiler import JobPlan
 
 CALLS: list[tuple[Any, ...]] = []
 """What writers and committers were told, in order; emptied by `forget`."""
@@ -163,15 +163,24 @@ class NotebookCommitter(Committer):
         CALLS.append(("committer closed", self.sink.label))
 
 
+def no_frames(uid: str, *rows: Any) -> None:
+    """Stands where sinks on the driver would be served, for programs that have none."""
+    raise AssertionError(f"sink {uid!r} takes DataFrames")
+
+
 class LocalCalls:
     """Calls in this process, one after the other; notes where each would have gone."""
 
     local = True
+    threads = 1
 
     def __init__(self) -> None:
         self.places: list[tuple[int, int]] = []
 
-    def learn(self, tasks: int, subtask: int, executor: str) -> None:
+    def pickle(self, function: object, what: str) -> bytes:
+        return dump_function(function, what)
+
+    def record_location(self, tasks: int, subtask: int, executor: str) -> None:
         return None
 
     def cancel(self, group: str) -> None:

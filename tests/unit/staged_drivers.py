@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from holdfast.checkpoint.completed import load_all
-from holdfast.checkpoint.fence import take_fence
-from holdfast.checkpoint.files import FileSystemFiles
-from holdfast.checkpoint.job_storage import JobStorage
-from holdfast.checkpoint.staging import FileStaging
-from holdfast.checkpoint.storage import STAGED
+from holdfast.checkpoint.commit.publication import Publication
+from holdfast.checkpoint.commit.publisher import Publisher
+from holdfast.checkpoint.files.channel_state import FileStaging
+from holdfast.checkpoint.files.completed import load_all
+from holdfast.checkpoint.files.fence import take_fence
+from holdfast.checkpoint.files.job_files import JobStorage
+from holdfast.checkpoint.files.layout import STAGED
 from holdfast.errors import CorruptCheckpointError
-from holdfast.spark.epochs import EpochResult, JobIdentity
-from holdfast.spark.publication import Publication
-from holdfast.spark.publisher import Publisher
-from holdfast.spark.statistics import EpochStatistics
+from holdfast.job.model import EpochResult, JobIdentity
+from holdfast.job.statistics import EpochStatistics
+from holdfast.storage.object_store import FileSystemFiles
 from tests.unit.barriers import ROWS
 from tests.unit.checkpoints import checkpoint
 from tests.unit.programs import Program
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from holdfast.checkpoint.metadata import CheckpointMetadata
-    from holdfast.spark.patience import Patience
+    from holdfast.checkpoint.files.metadata import CheckpointMetadata
+    from holdfast.job.threads import Patience
 
 
 class Driver:
@@ -52,7 +52,7 @@ class Driver:
         self.fence = take_fence(self.files)
         self.storage = JobStorage(self.files, self.fence)
         self.incarnations = 0
-        publisher = Publisher(None, self.plan, LocalCalls())  # type: ignore[arg-type]
+        publisher = Publisher(self.plan, LocalCalls())
         self.publication = Publication(
             publisher, self.files, exactly_once=exactly_once, patience=patience
         )

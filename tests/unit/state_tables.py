@@ -7,22 +7,24 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow.parquet as pq
 
-from holdfast.api.backends import backend_named
+from holdfast.config.backends import backend_named
+from holdfast.state.backend import OPERATOR_KEY, KeyedStateBackend
+from holdfast.state.catalog import STATE_PREFIX
 from holdfast.state.key_groups import key_groups
-from holdfast.state.keyed_backend import OPERATOR_KEY, STATE_PREFIX, KeyedStateBackend
-from holdfast.state.list_table import pack_chunk, unpack_chunk
-from holdfast.state.local_snapshot import CANONICAL, open_snapshot
-from holdfast.state.open_store import open_store
-from holdfast.state.restore_store import restore_store
+from holdfast.state.list import pack_chunk, unpack_chunk
+from holdfast.state.restore import restore_store
+from holdfast.state.snapshots import open_snapshot
+from holdfast.state.store.opening import open_store
+from holdfast.state.store.snapshot import CANONICAL
 from holdfast.state.table import CurrentKey
 from holdfast.state.tables.writer import write_tables
-from holdfast.state.ttl_time import ClockTime, TtlContext
-from holdfast.testing import ManualClock
+from holdfast.state.ttl.states import ClockTime, TtlContext
+from holdfast.testing.clock import ManualClock
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.state.local_snapshot import ReadOnlySnapshot
+    from holdfast.state.store.snapshot import ReadOnlySnapshot
 
     Entries = dict[bytes, bytes]
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from holdfast.api.aggregations import field_aggregate
-from holdfast.api.events import event_class
-from holdfast.api.types import StreamType
+from holdfast.api.streams.aggregations import field_aggregate
 from holdfast.errors import JobGraphError
+from holdfast.types.event import event_class
+from holdfast.types.stream_type import StreamType
 
 SPEC = "k string, n bigint, t string"
 Event = event_class(("k", "n", "t"))

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.api.sink import StagedRows
+from holdfast.api.sinks import StagedRows
 from holdfast.runtime.assignments import assign
-from holdfast.runtime.input_cut import entries_of, takers
+from holdfast.runtime.channel_cut import entries_of, takers
 from holdfast.runtime.plan import ChannelRows, EpochPlan, EpochTime
 from holdfast.state.key_groups import key_groups, subtask_of
-from holdfast.state.machine import ProcessIdentity
+from holdfast.state.store.process import ProcessIdentity
 from tests.unit.barriers import ROWS
 from tests.unit.functions import Count
 from tests.unit.programs import Program

@@ -7,11 +7,7 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from holdfast.api.backends import (
-    EmbeddedRocksDBStateBackend,
-    HashMapStateBackend,
-    backend_named,
-)
+from holdfast.config.backends import EmbeddedRocksDBStateBackend, HashMapStateBackend, backend_named
 from holdfast.errors import ConfigurationError
 
 

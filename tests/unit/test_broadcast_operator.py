@@ -23,8 +23,8 @@ from holdfast.errors import (
     StateValueError,
     UserFunctionError,
 )
-from holdfast.state import keyed_backend
-from holdfast.testing import OperatorHarness
+from holdfast.state import backend as keyed_backend
+from holdfast.testing.harness import OperatorHarness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

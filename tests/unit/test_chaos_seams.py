@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.checkpoint.files import FileSystemFiles
 from holdfast.clock import SystemClock, monotonic
 from holdfast.errors import CheckpointStorageError
+from holdfast.storage.object_store import FileSystemFiles
 from tests.chaos import seams
 from tests.chaos.disks import SmallDisk, may_mount
 from tests.chaos.ground import flip_bits

@@ -7,15 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from msgspec.structs import replace
 
-from holdfast.checkpoint.completed import (
+from holdfast.checkpoint.files.completed import (
     completed_checkpoints,
     load,
     load_newest,
     store_metadata,
     verify_handles,
 )
-from holdfast.checkpoint.fence import Fence, take_fence
-from holdfast.checkpoint.files import FileSystemFiles
+from holdfast.checkpoint.files.fence import Fence, take_fence
 from holdfast.errors import (
     CheckpointError,
     CheckpointStorageError,
@@ -23,6 +22,7 @@ from holdfast.errors import (
     FencedError,
     RestoreError,
 )
+from holdfast.storage.object_store import FileSystemFiles
 from tests.unit.checkpoints import checkpoint
 
 

@@ -11,24 +11,24 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.api import checkpoint_options as options
-from holdfast.api.checkpoint_config import (
+from holdfast.config import checkpoint_options as options
+from holdfast.config.checkpoint_config import (
     UNLIMITED_FAILURES,
     CheckpointConfig,
     ExternalizedCheckpointCleanup,
 )
-from holdfast.api.checkpoint_options import (
+from holdfast.config.checkpoint_options import (
     CheckpointingMode,
     ExternalizedCheckpointRetention,
     RecoveryClaimMode,
 )
-from holdfast.api.checkpoint_settings import CheckpointSettings, checkpoint_settings
-from holdfast.api.checkpoint_storage import (
+from holdfast.config.checkpointing import CheckpointSettings, checkpoint_settings
+from holdfast.config.configuration import OPTIONS, Configuration
+from holdfast.config.storage import (
     FileSystemCheckpointStorage,
     JobManagerCheckpointStorage,
     checkpoint_storage,
 )
-from holdfast.api.configuration import OPTIONS, Configuration
 from holdfast.errors import ConfigurationError
 from holdfast.spark.environment import StreamExecutionEnvironment
 

@@ -7,15 +7,16 @@ import sys
 
 import pytest
 
-from holdfast.checkpoint.fence import still_valid, take_fence
-from holdfast.checkpoint.files import FileSystemFiles
-from holdfast.checkpoint.sweep import delete_job
+from holdfast.checkpoint.files.cleanup import delete_job
+from holdfast.checkpoint.files.fence import still_valid, take_fence
 from holdfast.errors import FencedError
+from holdfast.storage.object_store import FileSystemFiles
 
 RACER = """
 import sys
-from holdfast.checkpoint.fence import still_valid, take_fence
-from holdfast.checkpoint.files import FileSystemFiles
+from holdfast.checkpoint.files.fence import still_valid
+from holdfast.checkpoint.files.fence import take_fence
+from holdfast.storage.object_store import FileSystemFiles
 files = FileSystemFiles(sys.argv[1])
 sys.stdin.readline()
 print(*(take_fence(files).number for _ in range(20)))

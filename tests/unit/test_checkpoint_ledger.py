@@ -6,27 +6,27 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.checkpoint.completed import (
+from holdfast.checkpoint.files.cleanup import delete_job, sweep
+from holdfast.checkpoint.files.completed import (
     checkpoint_ids,
     completed_checkpoints,
     load_newest,
     store_metadata,
 )
-from holdfast.checkpoint.fence import take_fence
-from holdfast.checkpoint.files import FileSystemFiles
-from holdfast.checkpoint.job_storage import JobStorage
-from holdfast.checkpoint.ledger import lost_checkpoint, record_completed, recorded_checkpoints
-from holdfast.checkpoint.metadata import encode_metadata
-from holdfast.checkpoint.storage import metadata_name
-from holdfast.checkpoint.sweep import delete_job, sweep
+from holdfast.checkpoint.files.fence import take_fence
+from holdfast.checkpoint.files.job_files import JobStorage
+from holdfast.checkpoint.files.layout import metadata_name
+from holdfast.checkpoint.files.ledger import lost_checkpoint, record_completed, recorded_checkpoints
+from holdfast.checkpoint.files.metadata import encode_metadata
 from holdfast.errors import CheckpointStorageError
+from holdfast.storage.object_store import FileSystemFiles
 from tests.unit.checkpoints import checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-    from holdfast.checkpoint.handles import FileHandle, Handle
+    from holdfast.storage.handles import FileHandle, Handle
 
 
 class Died(BaseException):

@@ -7,8 +7,7 @@ import json
 import msgspec
 import pytest
 
-from holdfast.checkpoint.handles import FileHandle, Handle, inline
-from holdfast.checkpoint.metadata import (
+from holdfast.checkpoint.files.metadata import (
     LONGEST_HEADER,
     SourceSnapshot,
     decode_header,
@@ -18,6 +17,7 @@ from holdfast.checkpoint.metadata import (
     paths_of,
 )
 from holdfast.errors import CorruptCheckpointError
+from holdfast.storage.handles import FileHandle, Handle, inline
 from tests.unit.checkpoints import checkpoint
 
 FILES: dict[str, Handle] = {

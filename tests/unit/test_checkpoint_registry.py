@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.registry import SharedFiles
+from holdfast.checkpoint.files.job_files import SharedFiles
 from holdfast.errors import CheckpointError
 from tests.unit.driver_memory import held
 

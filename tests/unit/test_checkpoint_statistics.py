@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from holdfast.checkpoint.statistics import (
-    HISTORY,
+from holdfast.checkpoint.statistics import HISTORY, CheckpointStatisticsKeeper
+from holdfast.clock import Moment
+from holdfast.job.statistics import (
     CheckpointingStatistics,
-    CheckpointStatisticsKeeper,
     CheckpointStatus,
     RestoreStatistics,
     SubtaskCheckpoint,
 )
-from holdfast.clock import Moment
 
 
 def at(ms: int) -> Moment:

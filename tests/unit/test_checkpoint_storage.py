@@ -9,19 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.api.checkpoint_storage import (
-    FileSystemCheckpointStorage,
-    JobManagerCheckpointStorage,
-)
-from holdfast.checkpoint.completed import load_newest, store_metadata
-from holdfast.checkpoint.driver_memory import InlineFiles, MemoryNames
-from holdfast.checkpoint.fence import Fence, take_fence
-from holdfast.checkpoint.files import FileSystemFiles
-from holdfast.checkpoint.handles import FileHandle, InlineHandle, inline
-from holdfast.checkpoint.open_files import open_files
-from holdfast.checkpoint.storage import InlineLimits
-from holdfast.checkpoint.sweep import delete_job, sweep
+from holdfast.checkpoint.files.cleanup import delete_job, sweep
+from holdfast.checkpoint.files.completed import load_newest, store_metadata
+from holdfast.checkpoint.files.fence import Fence, take_fence
+from holdfast.checkpoint.files.job_files import open_files
+from holdfast.config.storage import FileSystemCheckpointStorage, JobManagerCheckpointStorage
 from holdfast.errors import CheckpointStorageError, ConfigurationError, CorruptCheckpointError
+from holdfast.storage.files import InlineLimits
+from holdfast.storage.handles import FileHandle, InlineHandle, inline
+from holdfast.storage.memory import InlineFiles, MemoryNames
+from holdfast.storage.object_store import FileSystemFiles
 from tests.unit.checkpoints import checkpoint
 
 

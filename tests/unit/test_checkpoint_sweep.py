@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.checkpoint.completed import completed_checkpoints, load_newest, store_metadata
-from holdfast.checkpoint.fence import take_fence
-from holdfast.checkpoint.files import FileSystemFiles
-from holdfast.checkpoint.job_storage import JobStorage
-from holdfast.checkpoint.sweep import delete_checkpoint, delete_job, sweep
+from holdfast.checkpoint.files.cleanup import delete_checkpoint, delete_job, sweep
+from holdfast.checkpoint.files.completed import completed_checkpoints, load_newest, store_metadata
+from holdfast.checkpoint.files.fence import take_fence
+from holdfast.checkpoint.files.job_files import JobStorage
 from holdfast.errors import CheckpointStorageError, FencedError
+from holdfast.storage.object_store import FileSystemFiles
 from tests.unit.checkpoints import checkpoint
 
 

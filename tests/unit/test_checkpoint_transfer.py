@@ -8,13 +8,9 @@ import threading
 
 import pytest
 
-from holdfast.checkpoint.completed import load_newest
-from holdfast.checkpoint.driver_memory import InlineFiles, MemoryNames
-from holdfast.checkpoint.fence import take_fence
-from holdfast.checkpoint.files import FileSystemFiles
-from holdfast.checkpoint.handles import FileHandle, InlineHandle, inline
-from holdfast.checkpoint.storage import InlineLimits
-from holdfast.checkpoint.sweep import sweep
+from holdfast.checkpoint.files.cleanup import sweep
+from holdfast.checkpoint.files.completed import load_newest
+from holdfast.checkpoint.files.fence import take_fence
 from holdfast.checkpoint.transfer import (
     download_snapshot,
     files_at_a_time,
@@ -22,6 +18,10 @@ from holdfast.checkpoint.transfer import (
     upload_snapshot,
 )
 from holdfast.errors import CheckpointError, CheckpointStorageError, CorruptCheckpointError
+from holdfast.storage.files import InlineLimits
+from holdfast.storage.handles import FileHandle, InlineHandle, inline
+from holdfast.storage.memory import InlineFiles, MemoryNames
+from holdfast.storage.object_store import FileSystemFiles
 from tests.unit.checkpoints import FullDisk
 
 SNAPSHOT = {
@@ -192,7 +192,7 @@ def test_a_process_killed_in_mid_upload_leaves_nothing_to_restore(tmp_path, snap
 import os
 from itertools import count
 from pathlib import Path
-from holdfast.checkpoint.files import FileSystemFiles
+from holdfast.storage.object_store import FileSystemFiles
 from holdfast.checkpoint.transfer import upload_snapshot
 asked = count()
 upload_snapshot(

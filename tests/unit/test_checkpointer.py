@@ -6,42 +6,44 @@ import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from holdfast import Configuration, EmbeddedRocksDBStateBackend, HashMapStateBackend
-from holdfast.api.checkpoint_settings import checkpoint_settings
-from holdfast.api.checkpoint_storage import FileSystemCheckpointStorage
-from holdfast.api.sink import StagedRows
-from holdfast.checkpoint.completed import checkpoint_ids, completed_checkpoints, load
-from holdfast.checkpoint.fence import take_fence
-from holdfast.checkpoint.files import FileSystemFiles
-from holdfast.checkpoint.handles import FileHandle
-from holdfast.checkpoint.job_storage import FENCE_EVERY_MS
+from holdfast.api.sinks import StagedRows
+from holdfast.checkpoint.checkpointer import MOST_HANGING, Checkpointer
+from holdfast.checkpoint.commit.publication import Publication
+from holdfast.checkpoint.commit.publisher import Publisher
+from holdfast.checkpoint.files.completed import checkpoint_ids, completed_checkpoints, load
+from holdfast.checkpoint.files.fence import take_fence
+from holdfast.checkpoint.files.job_files import FENCE_EVERY_MS
+from holdfast.checkpoint.listeners import Notices
+from holdfast.checkpoint.savepoint.requests import Savepoints
+from holdfast.config.checkpointing import checkpoint_settings
+from holdfast.config.storage import FileSystemCheckpointStorage
 from holdfast.errors import CheckpointError, CheckpointStorageError, FencedError
+from holdfast.job.model import EpochResult, JobIdentity
+from holdfast.job.statistics import EpochStatistics
+from holdfast.job.threads import Patience
 from holdfast.runtime.plan import ChannelRows
-from holdfast.spark import checkpointer as module
-from holdfast.spark.checkpointer import MOST_HANGING, Checkpointer
-from holdfast.spark.epochs import EpochResult, JobIdentity
-from holdfast.spark.notices import Notices
-from holdfast.spark.patience import Patience
-from holdfast.spark.publication import Publication
-from holdfast.spark.publisher import Publisher
-from holdfast.spark.savepoints import Savepoints
-from holdfast.spark.source import Source
-from holdfast.spark.statistics import EpochStatistics
-from holdfast.testing import ManualClock
+from holdfast.spark.serialization import dump_function
+from holdfast.spark.sources.query_log import capture
+from holdfast.spark.sources.source import Source
+from holdfast.storage.handles import FileHandle
+from holdfast.storage.object_store import FileSystemFiles
+from holdfast.testing.clock import ManualClock
 from tests.unit.barriers import ROWS, Tasks
 from tests.unit.functions import Count
 from tests.unit.programs import Program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from holdfast.errors import HoldfastError
-    from holdfast.spark.epochs import EpochOrder
+    from holdfast.job.model import EpochOrder
 
 WAIT = 30
 INTERVAL = 1_000
@@ -54,6 +56,7 @@ class Calls:
     """Calls in this process; the uploads of a checkpoint can be held up, or fail."""
 
     local = True
+    threads = 1
 
     def __init__(self) -> None:
         self.homes: dict[int, str] = {}
@@ -62,14 +65,17 @@ class Calls:
         self.fails: dict[str, BaseException] = {}
         self.held_up: list[str] = []
 
+    def pickle(self, function: object, what: str) -> bytes:
+        return dump_function(function, what)
+
     def cancel(self, group: str) -> None:
         self.cancelled.append(group)
 
-    def learn(self, tasks: int, subtask: int, executor: str) -> None:
+    def record_location(self, tasks: int, subtask: int, executor: str) -> None:
         self.homes[subtask] = executor
 
     def map(
-        self, function: Callable[[Any], Any], items: list[tuple[int, int, Any]], group: str
+        self, function: Callable[[Any], Any], items: Sequence[tuple[int, int, Any]], group: str
     ) -> Iterator[Any]:
         for number, (_, _, item) in enumerate(items):
             if number and group in self.gates:
@@ -114,6 +120,7 @@ class Bench:
 
     def __init__(self, tmp_path: Path, *, backend: Any = None, **settings: Any) -> None:
         self.query_dir = tmp_path / "query"
+        self.capture = partial(capture, self.query_dir, {"events": (0,)})
         self.committed: list[str] = []
         self.program = Program(backend=backend or HashMapStateBackend())
         stream = self.program.source(ROWS).uid("events")
@@ -144,14 +151,14 @@ class Bench:
 
     def make(self, **options: Any) -> Checkpointer:
         plan = self.program.compile()
-        publisher = Publisher(None, plan, self.calls)  # type: ignore[arg-type]
+        publisher = Publisher(plan, self.calls)
         self.publication = Publication(publisher, self.files, exactly_once=True)
         return Checkpointer(
             plan,
             self.settings,  # type: ignore[arg-type]
             self.files,
             self.fence,
-            self.calls,  # type: ignore[arg-type]
+            self.calls,
             options.get("completed", []),
             options.get("next_id", 1),
             self.failures.append,
@@ -164,9 +171,8 @@ class Bench:
 
     def begin(self, base: Any = None, inherited: frozenset[Any] = frozenset()) -> None:
         job = JobIdentity("job", "Job", None, "1-1")
-        leaves = {"events": (0,)}
         self.publication.begin(job)
-        self.checkpointer.begin_incarnation(job, base, inherited, self.query_dir, leaves)
+        self.checkpointer.begin_incarnation(job, base, inherited, self.capture)
 
     def order(self, *, due: bool = True) -> EpochOrder:
         if due:
@@ -747,7 +753,7 @@ def watched(make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> Benc
 
     for name in ("read", "exists", "entries", "delete", "delete_tree", "create_exclusive"):
         watch(FileSystemFiles, name)
-    watch(module, "capture")
+    watch(bench.checkpointer._standing.footing, "capture")
     watch(Publication, "publish")
     watch(Notices, "completed")
     watch(Notices, "aborted")
@@ -925,7 +931,7 @@ def test_a_checkpoint_that_was_given_up_stays_in_doubt_until_storage_has_deleted
         if (point, where) == ("after-metadata", {"checkpoint": 2}):
             raise CheckpointError("the driver is confused")
 
-    monkeypatch.setattr("holdfast.faults.reach", reach)
+    monkeypatch.setattr("holdfast.checkpoint.completion.fault_point", reach)
     bench.epoch()
     assert bench.complete == [1, 2]
     assert bench.checkpointer.is_in_doubt

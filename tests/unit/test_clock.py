@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import holdfast
 from holdfast.clock import Moment, SystemClock
-from holdfast.testing import ManualClock
+from holdfast.testing.clock import ManualClock
 
 if TYPE_CHECKING:
     import pytest
@@ -19,18 +19,17 @@ BY_THE_WALL_CLOCK = {
     "testing/clock.py": "stands in for it",
     "testing/harness.py": "labels a checkpoint",
     "runtime/context.py": "what functions ask for as processing time",
-    "runtime/seat.py": "timers in processing time",
-    "spark/time_keeper.py": "timers in processing time",
-    "runtime/input_cut.py": "a time that tasks on all machines share, looked at once",
-    "state/ttl_time.py": "time to live in processing time",
-    "processor/max_parallelism.py": "labels a savepoint",
+    "runtime/operator_task.py": "timers in processing time",
+    "job/timer_schedule.py": "timers in processing time",
+    "runtime/channel_cut.py": "a time that tasks on all machines share, looked at once",
+    "state/ttl/states.py": "time to live in processing time",
+    "state_processor/max_parallelism.py": "labels a savepoint",
     "checkpoint/statistics.py": "labels checkpoints",
-    "spark/checkpointer.py": "labels checkpoints",
-    "spark/checkpointing.py": "labels the end of a job",
-    "spark/completion.py": "labels checkpoints",
-    "spark/savepoint_taker.py": "labels savepoints",
-    "spark/restorer.py": "labels restores",
-    "spark/progress.py": "says how long ago something was",
+    "checkpoint/checkpointer.py": "labels checkpoints and savepoints",
+    "checkpoint/service.py": "labels the end of a job",
+    "checkpoint/completion.py": "labels checkpoints",
+    "checkpoint/restore/restorer.py": "labels restores",
+    "job/progress.py": "says how long ago something was",
 }
 """Modules that may ask for the time of day, and for what; all others measure."""
 

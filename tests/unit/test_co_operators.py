@@ -18,7 +18,7 @@ from holdfast import (
     ValueStateDescriptor,
 )
 from holdfast.errors import KeyTypeError, StateAccessError, UserFunctionError
-from holdfast.testing import OperatorHarness
+from holdfast.testing.harness import OperatorHarness
 from tests.unit.programs import Program
 from tests.unit.timed_programs import ROWS, STAMPED, Stamps, TimedRun, timed
 

@@ -27,7 +27,8 @@ import numpy as np
 import pytest
 
 from holdfast.errors import StateDescriptorError, StateValueError
-from holdfast.state.codec import Codec, codec_for
+from holdfast.serde.codec import Codec
+from holdfast.serde.factory import codec_for
 
 if TYPE_CHECKING:
     from decimal import Decimal as OnlyForTypeCheckers

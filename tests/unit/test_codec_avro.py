@@ -18,9 +18,10 @@ from holdfast.errors import (
     StateValueError,
     TypeDeclarationError,
 )
-from holdfast.state.codec import codec_for
-from holdfast.state.schema_registration import as_stored
-from holdfast.state.schema_resolution import reader, reading_of, resolve, schema_id
+from holdfast.serde.factory import codec_for
+from holdfast.serde.reading import reader, reading_of
+from holdfast.state.schemas import as_stored
+from holdfast.types.compatibility import resolve, schema_id
 
 
 def record(*fields: Any, name: str = "Order", **more: Any) -> dict[str, Any]:

@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import Row
 from pyspark.sql import types as spark
 
-from holdfast.api.events import event_class
 from holdfast.errors import StateValueError, TypeDeclarationError
-from holdfast.state.codec import codec_for
+from holdfast.serde.factory import codec_for
+from holdfast.types.event import event_class
 
 BERLIN = ZoneInfo("Europe/Berlin")
 

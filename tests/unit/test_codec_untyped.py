@@ -12,7 +12,7 @@ from typing import (
 import pytest
 
 from holdfast.errors import StateValueError
-from holdfast.state.codec import codec_for
+from holdfast.serde.factory import codec_for
 
 
 @dataclass

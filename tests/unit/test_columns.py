@@ -15,11 +15,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import Row
 
-from holdfast.api.events import event_class
-from holdfast.api.types import StreamType
 from holdfast.errors import TypeDeclarationError
-from holdfast.runtime.read_columns import Reader
-from holdfast.runtime.write_columns import Writer
+from holdfast.types.columns.batches import Reader, Writer
+from holdfast.types.event import event_class
+from holdfast.types.stream_type import StreamType
 
 BERLIN = ZoneInfo("Europe/Berlin")
 

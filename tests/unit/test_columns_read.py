@@ -8,10 +8,9 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from holdfast.api.types import StreamType
 from holdfast.errors import TypeDeclarationError
-from holdfast.runtime.read_columns import Reader
-from holdfast.runtime.write_columns import Writer
+from holdfast.types.columns.batches import Reader, Writer
+from holdfast.types.stream_type import StreamType
 
 
 @pytest.mark.parametrize(

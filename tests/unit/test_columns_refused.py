@@ -14,9 +14,9 @@ from typing import NotRequired, TypedDict
 import pandas as pd
 import pytest
 
-from holdfast.api.types import StreamType
 from holdfast.errors import OutputTypeError
-from holdfast.runtime.write_columns import Writer
+from holdfast.types.columns.batches import Writer
+from holdfast.types.stream_type import StreamType
 
 
 class Color(enum.Enum):

@@ -19,17 +19,17 @@ from holdfast import (
     SparkSink,
     WatermarkStrategy,
 )
-from holdfast.api.graph import Exchange, Kind
+from holdfast.api.streams.graph import Exchange, Kind
 from holdfast.errors import ConfigurationError, JobGraphError
+from holdfast.job.model import SortedChannel
 from holdfast.runtime.plan import TimeColumn
-from holdfast.spark.compiler import SortedChannel
 from tests.unit.programs import Program
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from holdfast.job.model import JobPlan
     from holdfast.runtime.plan import Channel, LevelPlan, OperatorPlan
-    from holdfast.spark.compiler import JobPlan
 
 
 class Keep(KeyedProcessFunction):

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.api import configuration as conf
-from holdfast.api.configuration import Configuration, RuntimeExecutionMode
+from holdfast.config import configuration as conf
+from holdfast.config.configuration import Configuration, RuntimeExecutionMode
 from holdfast.errors import ConfigurationError, UnknownOptionError
 
 

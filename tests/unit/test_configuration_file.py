@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from holdfast.api import configuration as conf
-from holdfast.api.checkpoint_options import CHECKPOINT_INTERVAL
-from holdfast.api.configuration import Configuration
-from holdfast.api.configuration_file import load_configuration, read_configuration
+from holdfast.config import configuration as conf
+from holdfast.config.checkpoint_options import CHECKPOINT_INTERVAL
+from holdfast.config.configuration import Configuration
+from holdfast.config.configuration_file import load_configuration, read_configuration
 from holdfast.errors import ConfigurationError, UnknownOptionError
 from holdfast.spark import environment
 

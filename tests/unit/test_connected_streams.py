@@ -21,17 +21,17 @@ from holdfast import (
     OutputTag,
     ValueStateDescriptor,
 )
-from holdfast.api.connected_streams import BroadcastConnectedStream
-from holdfast.api.graph import Exchange, Kind
-from holdfast.api.streams import KeyedStream
-from holdfast.api.types import StreamType
+from holdfast.api.streams.connected import BroadcastConnectedStream
+from holdfast.api.streams.graph import Exchange, Kind
+from holdfast.api.streams.keyed_stream import KeyedStream
 from holdfast.errors import JobGraphError
+from holdfast.types.stream_type import StreamType
 from tests.unit.programs import Program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.api.streams import DataStream
+    from holdfast.api.streams.data_stream import DataStream
 
 ROWS = "k string, n bigint"
 OTHER = "name string, x double"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.coordinator import Coordinator, CoordinatorPolicy
+from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.failures import FailureReason
 from holdfast.checkpoint.instructions import (
     Aborted,
@@ -24,6 +24,7 @@ from holdfast.checkpoint.instructions import (
     Skipped,
     SkipReason,
 )
+from holdfast.checkpoint.policy import CoordinatorPolicy
 from holdfast.errors import ConfigurationError, JobExecutionError
 
 A: Participant = ("count", 0)

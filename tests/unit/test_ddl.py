@@ -3,8 +3,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from holdfast.api.ddl import ddl_of, parse_ddl, parse_json
 from holdfast.errors import TypeDeclarationError
+from holdfast.types.arrow import ddl_of
+from holdfast.types.ddl import parse_ddl, parse_json
 
 UTC = pa.timestamp("us", tz="UTC")
 

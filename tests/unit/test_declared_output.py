@@ -13,12 +13,15 @@ from typing import (
 
 import pytest
 
-from holdfast.api.output import OutputTag  # noqa: TC001
-from holdfast.api.types import StateSerializer, StreamType, declared_output
+from holdfast.api.streams.output_type import declared_output
+from holdfast.types.serializers import StateSerializer
+from holdfast.types.stream_type import StreamType
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
     from decimal import Decimal as OnlyForTypeCheckers
+
+    from holdfast.api.outputs import OutputTag
 
 
 @dataclass

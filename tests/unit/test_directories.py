@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import ConfigurationError, StateError, StoreFullError
-from holdfast.state.directories import (
+from holdfast.state.store.directories import (
     KeptSnapshots,
     claim_job,
     delete_job,
@@ -30,11 +30,11 @@ from holdfast.state.directories import (
     sweep_dead_jobs,
     tidy_job,
 )
-from holdfast.state.machine import ProcessIdentity
+from holdfast.state.store.process import ProcessIdentity
 
 SAY_IDENTITY = """
 import dataclasses, json
-from holdfast.state.machine import ProcessIdentity
+from holdfast.state.store.process import ProcessIdentity
 print(json.dumps(dataclasses.asdict(ProcessIdentity.current())))
 """
 

@@ -9,16 +9,19 @@ import pytest
 from pyspark.accumulators import Accumulator, _accumulatorRegistry
 
 from holdfast import EmbeddedRocksDBStateBackend, HashMapStateBackend
-from holdfast.api.sink import StagedRows
-from holdfast.checkpoint.completed import load
-from holdfast.checkpoint.handles import InlineHandle, inline
-from holdfast.checkpoint.metadata import handles_of
+from holdfast.api.sinks import StagedRows
+from holdfast.checkpoint import pending as checkpoint_draft
+from holdfast.checkpoint.commit import publication
+from holdfast.checkpoint.commit.publication import Publication
+from holdfast.checkpoint.files.completed import load
+from holdfast.checkpoint.files.metadata import handles_of
 from holdfast.errors import CheckpointError
+from holdfast.job.model import EpochResult, JobIdentity
+from holdfast.job.statistics import EpochStatistics
+from holdfast.job.statistics_keeper import StatisticsKeeper
 from holdfast.runtime.report import Prepared, TaskReport
-from holdfast.spark import checkpoint_draft, publication
-from holdfast.spark.epochs import EpochResult, EpochRunner, JobIdentity
-from holdfast.spark.publication import Publication
-from holdfast.spark.statistics import EpochStatistics, StatisticsKeeper
+from holdfast.spark.epoch_runner import EpochRunner
+from holdfast.storage.handles import InlineHandle, inline
 from tests.unit.barriers import ROWS
 from tests.unit.driver_memory import grown, held
 from tests.unit.programs import Program
@@ -88,7 +91,7 @@ def test_rows_within_the_metadata_are_bounded_in_sum(
     )
     pieces = publication._publisher.most_staged
     assert pieces == 2 * 2
-    monkeypatch.setattr("holdfast.spark.publication.MOST_INLINE", 1_000 * pieces)
+    monkeypatch.setattr("holdfast.checkpoint.commit.publication.MOST_INLINE", 1_000 * pieces)
     assert publication.staging()._inline_below == 1_000
     waiting = Prepared("sink", rows=StagedRows(inline(b"x" * 2_400), 1, 2_400))
     in_file = Prepared("sink", rows=StagedRows("elsewhere", 1, 9_000))

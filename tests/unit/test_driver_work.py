@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.driver import Driver
-from holdfast.spark.pinned_calls import PinnedCalls
+from holdfast.spark.placement.executor_calls import PinnedCalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +52,7 @@ def test_calls_are_put_together_in_one_go() -> None:
     def places(subtasks: int) -> int:
         calls = PinnedCalls(None, None)  # type: ignore[arg-type]
         for subtask in range(subtasks):
-            calls.learn(subtasks, subtask, f"executor-{subtask % 4}")
+            calls.record_location(subtasks, subtask, f"executor-{subtask % 4}")
         items = [(subtask, subtasks, None) for subtask in range(subtasks)]
         return instructions(lambda: calls._places(items))
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from holdfast.checkpoint.endings import (
+from holdfast.checkpoint.files.cleanup import delete_job
+from holdfast.checkpoint.files.endings import (
     FINISHED,
     STOPPED,
     check_not_ended,
@@ -17,12 +18,11 @@ from holdfast.checkpoint.endings import (
     note_finished,
     note_stopped,
 )
-from holdfast.checkpoint.fence import take_fence
-from holdfast.checkpoint.files import FileSystemFiles
-from holdfast.checkpoint.metadata import encode_metadata, identity_of
-from holdfast.checkpoint.storage import metadata_name
-from holdfast.checkpoint.sweep import delete_job
+from holdfast.checkpoint.files.fence import take_fence
+from holdfast.checkpoint.files.layout import metadata_name
+from holdfast.checkpoint.files.metadata import encode_metadata, identity_of
 from holdfast.errors import RestoreError
+from holdfast.storage.object_store import FileSystemFiles
 from tests.unit.checkpoints import checkpoint
 
 if TYPE_CHECKING:

@@ -16,14 +16,14 @@ from holdfast import (
 )
 from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.clock import Moment
+from holdfast.job.model import EpochOrder
+from holdfast.job.timer_schedule import TimeKeeper
+from holdfast.job.watermarks import UNTIMED, TimeLine, TimeSource, Watermarks, time_line
 from holdfast.runtime.report import StoreReport, TaskReport
-from holdfast.spark.epochs import EpochOrder
-from holdfast.spark.event_time import UNTIMED, TimeLine, TimeSource, Watermarks, time_line
-from holdfast.spark.time_keeper import TimeKeeper
 from tests.unit.programs import Program
 
 if TYPE_CHECKING:
-    from holdfast.api.streams import DataStream
+    from holdfast.api.streams.data_stream import DataStream
     from holdfast.runtime.plan import EpochTime
 
 ROWS = "k string, t bigint"

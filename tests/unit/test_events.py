@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.api.events import Event, event_class
+from holdfast.types.event import Event, event_class
 
 Click = event_class(("url", "n"))
 

@@ -13,18 +13,25 @@ from zoneinfo import ZoneInfo
 import msgspec
 import pytest
 
-from holdfast.api.compatibility import StateCompatibility
-from holdfast.api.types import EvolvingStateSerializer, StateSerializer
 from holdfast.errors import StateDescriptorError, StateError, StateMigrationError, StateValueError
-from holdfast.state import schema_history
-from holdfast.state.codec import codec_for
-from holdfast.state.element_codecs import either, timestamped
-from holdfast.state.evolving_codec import evolving
-from holdfast.state.list_table import pack_chunk, unpack_chunk
-from holdfast.state.schema_history import HEAD, MARK, SchemaHistory, conversion, in_entries
-from holdfast.state.schema_registration import as_stored, declared_in
-from holdfast.state.schema_resolution import reader, reading_of, schema_id
-from holdfast.state.ttl_layout import ttl_codec
+from holdfast.serde.factory import codec_for
+from holdfast.serde.reading import reader, reading_of
+from holdfast.serde.tagged import either, timestamped
+from holdfast.state import schemas as schema_history
+from holdfast.state.list import pack_chunk, unpack_chunk
+from holdfast.state.schemas import (
+    HEAD,
+    MARK,
+    SchemaHistory,
+    as_stored,
+    conversion,
+    declared_in,
+    evolving,
+    in_entries,
+)
+from holdfast.state.ttl.layout import ttl_codec
+from holdfast.types.compatibility import schema_id
+from holdfast.types.serializers import EvolvingStateSerializer, StateCompatibility, StateSerializer
 from tests.unit.test_schema_resolution import record
 
 BERLIN = ZoneInfo("Europe/Berlin")

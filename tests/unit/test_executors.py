@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from py4j.protocol import Py4JNetworkError
 
-from holdfast.spark import executors as module
-from holdfast.spark.executors import ExecutorWatch
+from holdfast.spark.placement import executors as module
+from holdfast.spark.placement.executors import ExecutorWatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import holdfast
-from holdfast import faults
+from holdfast import _faults as faults
 from holdfast.clock import monotonic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 KILLED = """
-from holdfast import faults
-faults.reach("before-commit", epoch=3)
+from holdfast import _faults as faults
+faults.fault_point("before-commit", epoch=3)
 print("alive", flush=True)
-faults.reach("after-commit", epoch=3)
+faults.fault_point("after-commit", epoch=3)
 print("still alive", flush=True)
 """
 
@@ -44,26 +44,26 @@ def inject(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Pat
 
 def test_nothing_happens_unless_it_is_asked_for() -> None:
     for point in faults.POINTS:
-        faults.reach(point, epoch=1)
+        faults.fault_point(point, epoch=1)
 
 
 def test_a_fault_strikes_at_its_point_and_only_once(inject: Callable[..., Path]) -> None:
     marker = inject("after-commit")
-    faults.reach("before-commit", epoch=1)
+    faults.fault_point("before-commit", epoch=1)
     assert not marker.exists()
     with pytest.raises(faults.InjectedFault, match="injected at after-commit"):
-        faults.reach("after-commit", epoch=1)
+        faults.fault_point("after-commit", epoch=1)
     assert marker.exists()
-    faults.reach("after-commit", epoch=1)
+    faults.fault_point("after-commit", epoch=1)
 
 
 def test_a_fault_strikes_only_where_all_it_names_is_so(inject: Callable[..., Path]) -> None:
     inject("before-upload", uid="count", subtask=1)
-    faults.reach("before-upload", uid="count", subtask=0, checkpoint=4)
-    faults.reach("before-upload", uid="other", subtask=1, checkpoint=4)
-    faults.reach("before-upload")
+    faults.fault_point("before-upload", uid="count", subtask=0, checkpoint=4)
+    faults.fault_point("before-upload", uid="other", subtask=1, checkpoint=4)
+    faults.fault_point("before-upload")
     with pytest.raises(faults.InjectedFault):
-        faults.reach("before-upload", uid="count", subtask=1, checkpoint=4)
+        faults.fault_point("before-upload", uid="count", subtask=1, checkpoint=4)
 
 
 def test_each_fault_strikes_once_of_its_own(inject: Callable[..., Path]) -> None:
@@ -71,14 +71,14 @@ def test_each_fault_strikes_once_of_its_own(inject: Callable[..., Path]) -> None
     inject("after-upload", checkpoint=2)
     for checkpoint in (2, 1):
         with pytest.raises(faults.InjectedFault):
-            faults.reach("after-upload", checkpoint=checkpoint)
-        faults.reach("after-upload", checkpoint=checkpoint)
+            faults.fault_point("after-upload", checkpoint=checkpoint)
+        faults.fault_point("after-upload", checkpoint=checkpoint)
 
 
 def test_a_stall_takes_as_long_as_it_says(inject: Callable[..., Path]) -> None:
     inject("before-restore", "stall", seconds=0.05)
     start = monotonic()
-    faults.reach("before-restore")
+    faults.fault_point("before-restore")
     assert monotonic() - start >= 0.05
 
 
@@ -97,6 +97,6 @@ def test_every_point_is_reached_somewhere_and_no_other_is() -> None:
     reached = {
         point
         for path in root.rglob("*.py")
-        for point in re.findall(r'faults\.reach\(\s*"([^"]+)"', path.read_text())
+        for point in re.findall(r'fault_point\(\s*"([^"]+)"', path.read_text())
     }
     assert reached == set(faults.POINTS)

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from holdfast.connectors.file_formats import FORMATS
-from holdfast.connectors.file_sink import FileSink
+from holdfast.connectors.files.formats import FORMATS
+from holdfast.connectors.files.sink import FileSink
 from holdfast.errors import ConfigurationError
 from tests.unit.file_sinks import publish, read_as_dataset, read_texts, text_of, visible_files
 

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from holdfast import faults
-from holdfast.connectors.file_sink import FileSink
-from holdfast.connectors.file_writer import MAX_OPEN_FILES, StagedFiles
+from holdfast import _faults as faults
+from holdfast.connectors.files.sink import FileSink
+from holdfast.connectors.files.writer import MAX_OPEN_FILES, StagedFiles
 from holdfast.errors import ConfigurationError, SinkError
 from tests.unit.file_sinks import (
     all_files,

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import ErrorPolicy, KeyedProcessFunction, OutputTag, ProcessFunction
-from holdfast.api.graph import Exchange, JobGraph, Kind
+from holdfast.api.streams.graph import Exchange, JobGraph, Kind
 from holdfast.errors import DuplicateUidError, JobGraphError
 from tests.unit.programs import Program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.api.streams import DataStream
+    from holdfast.api.streams.data_stream import DataStream
 
 
 class Keep(KeyedProcessFunction):

@@ -32,8 +32,8 @@ from holdfast import (
 from holdfast.errors import (
     UserFunctionError,
 )
-from holdfast.testing import OperatorHarness
 from holdfast.testing import harness as harness_module
+from holdfast.testing.harness import OperatorHarness
 from tests.unit.functions import AllFive, Count
 
 if TYPE_CHECKING:

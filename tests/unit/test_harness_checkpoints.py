@@ -27,13 +27,14 @@ from holdfast.errors import (
     StateDescriptorError,
     UserFunctionError,
 )
-from holdfast.testing import HarnessSnapshot, OperatorHarness
+from holdfast.testing.harness import OperatorHarness
 from tests.unit.functions import Count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast import FunctionInitializationContext, FunctionSnapshotContext
+    from holdfast.testing.snapshots import HarnessSnapshot
 
 BACKENDS = pytest.mark.parametrize(
     "backend", [HashMapStateBackend(), EmbeddedRocksDBStateBackend()], ids=["hashmap", "rocksdb"]

@@ -31,7 +31,7 @@ from holdfast.errors import (
     StateDescriptorError,
     UserFunctionError,
 )
-from holdfast.testing import OperatorHarness
+from holdfast.testing.harness import OperatorHarness
 from tests.unit.functions import Count
 
 

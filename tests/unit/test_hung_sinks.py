@@ -10,19 +10,28 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import Configuration, HashMapStateBackend
-from holdfast.api.checkpoint_settings import checkpoint_settings
-from holdfast.api.checkpoint_storage import FileSystemCheckpointStorage
-from holdfast.checkpoint.completed import completed_checkpoints, load
-from holdfast.checkpoint.files import FileSystemFiles
-from holdfast.checkpoint.staging import FileStaging
+from holdfast.checkpoint.files.channel_state import FileStaging
+from holdfast.checkpoint.files.completed import completed_checkpoints, load
+from holdfast.checkpoint.service import Checkpointing, RecoveryOrder
+from holdfast.config.checkpointing import checkpoint_settings
+from holdfast.config.storage import FileSystemCheckpointStorage
 from holdfast.errors import CheckpointError, SinkError
-from holdfast.spark.checkpointing import Checkpointing, RecoveryOrder
-from holdfast.spark.epochs import EpochResult, JobIdentity
-from holdfast.spark.patience import Patience
-from holdfast.spark.statistics import EpochStatistics
+from holdfast.job.model import EpochResult, JobIdentity
+from holdfast.job.statistics import EpochStatistics
+from holdfast.job.threads import Patience
+from holdfast.spark.sources.query_log import capture
+from holdfast.storage.object_store import FileSystemFiles
 from tests.unit.barriers import ROWS
 from tests.unit.programs import Program
-from tests.unit.staged import LocalCalls, Notebook, NotebookCommitter, StagedRun, calls, forget
+from tests.unit.staged import (
+    LocalCalls,
+    Notebook,
+    NotebookCommitter,
+    StagedRun,
+    calls,
+    forget,
+    no_frames,
+)
 from tests.unit.staged_drivers import driver_maker, published
 
 if TYPE_CHECKING:
@@ -207,7 +216,7 @@ class Job:
             self.patience,
         )
         calls: Any = LocalCalls()
-        self.checkpointing.open(None, self.plan, calls, self.failures.append)  # type: ignore[arg-type]
+        self.checkpointing.open(self.plan, calls, no_frames, self.failures.append)
         self.files = FileSystemFiles(str(tmp_path / "all" / "job"))
         self.begun = 0
         self.begin()
@@ -223,7 +232,9 @@ class Job:
         )
         self.run.epoch = restored.start.epoch
         self.batch = -1 if restored.metadata is None else restored.metadata.batch_id
-        self.checkpointing.begin(job, restored, self.root / "query", {"events": (0,)})
+        self.checkpointing.begin(
+            job, restored, partial(capture, self.root / "query", {"events": (0,)})
+        )
 
     def epoch(self) -> None:
         self.batch += 1
@@ -365,7 +376,7 @@ def test_a_job_ends_though_storage_hangs_and_what_comes_late_publishes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = Job(tmp_path, answer=WAIT)
-    monkeypatch.setattr("holdfast.spark.patience.AFTERWARDS", SOON)
+    monkeypatch.setattr("holdfast.job.threads.AFTERWARDS", SOON)
     gate, check = Gate(), job.checkpointing._fence.__class__.check
 
     def hang(fence: Any) -> None:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import SavepointFormatType
+from holdfast.checkpoint.savepoint.requests import SavepointRequest, decide
 from holdfast.errors import CheckpointError, JobExecutionError, SinkError
-from holdfast.spark import incarnation as module
-from holdfast.spark.epochs import EpochOrder, EpochResult
-from holdfast.spark.incarnation import Incarnation
-from holdfast.spark.pace import Pace
-from holdfast.spark.patience import Patience
-from holdfast.spark.savepoints import SavepointRequest, decide
-from holdfast.spark.statistics import EpochStatistics
+from holdfast.job.model import EpochOrder, EpochResult
+from holdfast.job.statistics import EpochStatistics
+from holdfast.job.threads import Patience
+from holdfast.job.trigger import Pace
+from holdfast.spark import job_attempt as module
+from holdfast.spark.job_attempt import Incarnation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,11 +13,9 @@ import msgspec
 import pytest
 from pyspark.sql import Row
 
-from holdfast.api.inference import infer_type
-from holdfast.api.types import OBJECTS, StreamType
 from holdfast.errors import TypeDeclarationError
-from holdfast.runtime.read_columns import Reader
-from holdfast.runtime.write_columns import Writer
+from holdfast.types.columns.batches import Reader, Writer
+from holdfast.types.stream_type import OBJECTS, StreamType, infer_type
 
 
 class Point(NamedTuple):

@@ -10,15 +10,15 @@ import pyarrow as pa
 import pytest
 
 from holdfast import KeyedProcessFunction, MapFunction, ValueStateDescriptor, WatermarkStrategy
-from holdfast.checkpoint import staging
-from holdfast.checkpoint.files import FileSystemFiles
-from holdfast.checkpoint.staging import FileStaging
-from holdfast.checkpoint.storage import STAGED
+from holdfast.checkpoint.files import channel_state as staging
+from holdfast.checkpoint.files.channel_state import FileStaging
+from holdfast.checkpoint.files.layout import STAGED
 from holdfast.errors import RestoreError, UserFunctionError
-from holdfast.runtime import input_cut as module
+from holdfast.runtime import channel_cut as module
+from holdfast.serde.keys import key_group_of
 from holdfast.state.key_groups import subtask_of
-from holdfast.state.keys import key_group_of
-from holdfast.testing import ManualClock
+from holdfast.storage.object_store import FileSystemFiles
+from holdfast.testing.clock import ManualClock
 from tests.unit import staged
 from tests.unit.barriers import ROWS
 from tests.unit.programs import Program
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from holdfast.api.streams import KeyedStream
+    from holdfast.api.streams.keyed_stream import KeyedStream
     from holdfast.runtime.plan import ChannelRows
 
 CLOCK = ManualClock()

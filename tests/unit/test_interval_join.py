@@ -17,26 +17,26 @@ from holdfast import (
     ValueStateDescriptor,
 )
 from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK
-from holdfast.api.types import StreamType
 from holdfast.errors import EventTimeError, UserFunctionError
-from holdfast.runtime import interval_join
 from holdfast.runtime.event_times import appended
-from holdfast.runtime.level_task import LevelTask
+from holdfast.runtime.exchange import SUBTASK, Packer
+from holdfast.runtime.operator_task import TaskIdentity
+from holdfast.runtime.operators import interval_join
 from holdfast.runtime.plan import TIME
-from holdfast.runtime.seat import TaskIdentity
-from holdfast.runtime.wire import SUBTASK, Packer
-from holdfast.runtime.write_columns import Writer
-from holdfast.state.keyed_backend import KeyedStateBackend
-from holdfast.state.open_store import open_store
+from holdfast.runtime.task import LevelTask
+from holdfast.state.backend import KeyedStateBackend
+from holdfast.state.store.opening import open_store
 from holdfast.state.table import CurrentKey
-from holdfast.testing import ManualClock
+from holdfast.testing.clock import ManualClock
+from holdfast.types.columns.batches import Writer
+from holdfast.types.stream_type import StreamType
 from tests.unit.interval_joins import ELEMENTS, Element, Join, Pair, Pairs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from holdfast.api.backends import StateBackend
+    from holdfast.config.backends import StateBackend
 
 FAILED = OutputTag("failed")
 

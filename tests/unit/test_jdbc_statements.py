@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast.connectors.jdbc_connection import Address
-from holdfast.connectors.jdbc_rows import as_csv
-from holdfast.connectors.jdbc_sink import JdbcSink
-from holdfast.connectors.jdbc_statements import (
+from holdfast.connectors.postgres.connection import Address
+from holdfast.connectors.postgres.copy import as_csv
+from holdfast.connectors.postgres.sink import JdbcSink
+from holdfast.connectors.postgres.statements import (
     TableColumn,
     create_buffer,
     create_table,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast import ExternalizedCheckpointRetention, JobStatus
-from holdfast.spark.checkpointing import JobEnding
+from holdfast.checkpoint.service import JobEnding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from holdfast.errors import KeyTypeError
+from holdfast.job.key_agreement import KeyAgreement
 from holdfast.runtime.report import KeyReport, TaskReport
-from holdfast.spark.key_agreement import KeyAgreement
 
 
 def plan_of(*uids: str) -> Any:

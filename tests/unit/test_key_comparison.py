@@ -14,19 +14,19 @@ import pyarrow as pa
 import pytest
 
 from holdfast import KeyedCoProcessFunction, KeyedProcessFunction, KeySelector, ValueStateDescriptor
-from holdfast.runtime.partition import Keys
+from holdfast.checkpoint.restore.checks import operators_of
+from holdfast.checkpoint.savepoint.state_comparison import compare_keys
+from holdfast.job.compiler import compile_job
+from holdfast.runtime.partitioners import Keys
 from holdfast.runtime.plan import KeyPlan
-from holdfast.runtime.write_columns import Writer
-from holdfast.spark.compiler import compile_job
-from holdfast.spark.key_comparison import compare_keys
-from holdfast.spark.restore_checks import operators_of
-from holdfast.state.key_shapes import KeyShape
+from holdfast.serde.key_shapes import KeyShape
+from holdfast.types.columns.batches import Writer
 from tests.unit.programs import Program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.spark.key_comparison import KeyComparison
+    from holdfast.checkpoint.savepoint.state_comparison import KeyComparison
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 Name = NewType("Name", str)

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import StateError
-from holdfast.state.key_decoding import KeyDecoder, key_part, length_prefixed
-from holdfast.state.key_shapes import KeyShape
-from holdfast.state.keys import KeyEncoder, canonical_key, key_bytes, varint
+from holdfast.serde.key_reader import KeyDecoder, key_part, length_prefixed
+from holdfast.serde.key_shapes import KeyShape
+from holdfast.serde.keys import KeyEncoder, canonical_key, key_bytes, varint
 
 ZONES = st.sampled_from([UTC, timezone(timedelta(hours=-8)), timezone(timedelta(hours=5.5))])
 AWARE = st.datetimes(datetime(1, 1, 3), datetime(9999, 12, 29), timezones=ZONES)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.api.parallelism import check_parallelism, default_max_parallelism
+from holdfast.config.parallelism import check_parallelism, default_max_parallelism
 from holdfast.errors import ConfigurationError
 from holdfast.state.key_groups import key_groups, subtask_of
 

@@ -12,8 +12,8 @@ import pytest
 
 from holdfast import KeyedProcessFunction, ValueStateDescriptor
 from holdfast.errors import KeyTypeError, NullKeyError
-from holdfast.state.key_shapes import KeyShape, KeyTypes
-from holdfast.testing import OperatorHarness
+from holdfast.serde.key_shapes import KeyShape, KeyTypes
+from holdfast.testing.harness import OperatorHarness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,15 +11,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from holdfast.errors import KeyTypeError, NullKeyError
-from holdfast.state.key_shapes import KeyShape, KeyTypes
-from holdfast.state.keys import (
-    KeyEncoder,
-    canonical_key,
-    key_bytes,
-    key_group_of,
-    key_hash,
-    varint,
-)
+from holdfast.serde.key_shapes import KeyShape, KeyTypes
+from holdfast.serde.keys import KeyEncoder, canonical_key, key_bytes, key_group_of, key_hash, varint
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "formats" / "key_hashes.json").read_text())
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.api.sink import StagedRows
-from holdfast.checkpoint.handles import FileHandle
+from holdfast.api.sinks import StagedRows
+from holdfast.checkpoint.files.channel_state import LeftOver
 from holdfast.runtime.plan import ChannelRows
-from holdfast.spark.left_over import LeftOver
+from holdfast.storage.handles import FileHandle
 from tests.unit.checkpoints import checkpoint
 
 

@@ -27,18 +27,17 @@ from holdfast.errors import (
     StoreVersionError,
     UserFunctionError,
 )
-from holdfast.runtime.level_task import COLLECT_EVERY, ROW_BITS, LevelTask
+from holdfast.runtime.exchange import Packer, Unpacker
+from holdfast.runtime.operator_task import TaskIdentity
 from holdfast.runtime.plan import ORDER, EpochPlan
-from holdfast.runtime.read_columns import Reader
-from holdfast.runtime.seat import TaskIdentity
-from holdfast.runtime.wire import Packer, Unpacker
-from holdfast.runtime.write_columns import Writer
+from holdfast.runtime.task import COLLECT_EVERY, ROW_BITS, LevelTask
+from holdfast.serde.keys import key_group_of
 from holdfast.spark.serialization import dump_level
-from holdfast.state import keyed_backend
+from holdfast.state import backend as keyed_backend
 from holdfast.state.key_groups import subtask_of
-from holdfast.state.keys import key_group_of
-from holdfast.state.machine import ProcessIdentity
-from holdfast.testing import ManualClock
+from holdfast.state.store.process import ProcessIdentity
+from holdfast.testing.clock import ManualClock
+from holdfast.types.columns.batches import Reader, Writer
 from tests.unit.functions import AllFive, Count
 from tests.unit.programs import Program
 from tests.unit.timed_programs import FIRED, RULES, STAMPED, Alarm, Ruled, Stamps, TimedRun, timed
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from holdfast.api.streams import DataStream
+    from holdfast.api.streams.data_stream import DataStream
     from holdfast.runtime.plan import LevelPlan
     from holdfast.runtime.report import TaskReport
 

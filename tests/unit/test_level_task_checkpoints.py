@@ -18,9 +18,9 @@ from holdfast import (
 )
 from holdfast.errors import StateError
 from holdfast.runtime.report import OPERATOR_STATE, STORE
-from holdfast.state.directories import snapshot_directory
-from holdfast.state.local_snapshot import open_snapshot
-from holdfast.state.redistribution import OperatorStateSnapshot
+from holdfast.state.operator.redistribution import OperatorStateSnapshot
+from holdfast.state.snapshots import open_snapshot
+from holdfast.state.store.directories import snapshot_directory
 from tests.unit.barriers import ROWS, Tasks
 from tests.unit.functions import Count
 from tests.unit.programs import Program

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import EmbeddedRocksDBStateBackend, HashMapStateBackend
-from holdfast.checkpoint.files import FileSystemFiles
+from holdfast.checkpoint.restore import download
+from holdfast.checkpoint.restore.download import Restore, StoredCopy, restore_one
 from holdfast.checkpoint.transfer import upload_snapshot
 from holdfast.errors import StateError
 from holdfast.runtime.report import STORE
-from holdfast.spark import snapshot_transfer
-from holdfast.spark.snapshot_transfer import Restore, StoredCopy, restore_one
-from holdfast.state import store_record
-from holdfast.state.directories import store_directory
-from holdfast.state.machine import ProcessIdentity
-from holdfast.state.open_store import open_store
-from holdfast.state.restore_store import restore_store
+from holdfast.state.restore import restore_store
+from holdfast.state.store import header as store_record
+from holdfast.state.store.directories import store_directory
+from holdfast.state.store.opening import open_store
+from holdfast.state.store.process import ProcessIdentity
+from holdfast.storage.object_store import FileSystemFiles
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.spark.snapshot_transfer import Restored
+    from holdfast.checkpoint.restore.download import Restored
 
 BACKENDS = [HashMapStateBackend(), EmbeddedRocksDBStateBackend()]
 ENTRIES = {
@@ -157,7 +157,7 @@ def test_a_copy_of_an_earlier_boot_is_not_used(
     backup: Backup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing of it was forced to disk: what is read now may not be what is read later."""
-    for module in (snapshot_transfer, store_record):
+    for module in (download, store_record):
         monkeypatch.setattr(module, "boot_id", lambda: "the-boot-after")
     restored, entries = backup.restore()
     assert entries == ENTRIES
@@ -190,7 +190,7 @@ def test_a_restore_that_fails_with_a_copy_goes_to_storage(
             raise StateError("the copy cannot be read")
         return build(given, sources, target, **options)
 
-    monkeypatch.setattr(snapshot_transfer, "restore_store", fails)
+    monkeypatch.setattr(download, "restore_store", fails)
     restored, entries = backup.restore()
     assert entries == ENTRIES
     assert is_from_storage(restored, backup)
@@ -204,7 +204,7 @@ def test_a_restore_that_fails_without_a_copy_fails(
     def fails(*_: Any, **__: Any) -> Any:
         raise StateError("no room")
 
-    monkeypatch.setattr(snapshot_transfer, "restore_store", fails)
+    monkeypatch.setattr(download, "restore_store", fails)
     (copy,) = backup.order.copies
     with pytest.raises(StateError, match="no room"):
         backup.restore(copies=(replace(copy, local=None),))

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import EmbeddedRocksDBStateBackend, HashMapStateBackend, SavepointFormatType
-from holdfast.checkpoint.completed import load, verify_handles
+from holdfast.checkpoint.checkpointer import SavepointTaker
+from holdfast.checkpoint.commit.publication import Publication
+from holdfast.checkpoint.commit.publisher import Publisher
+from holdfast.checkpoint.files.completed import load, verify_handles
+from holdfast.checkpoint.savepoint.requests import SavepointRequest, Savepoints
 from holdfast.errors import CheckpointStorageError
-from holdfast.spark.publication import Publication
-from holdfast.spark.publisher import Publisher
-from holdfast.spark.savepoint_taker import SavepointTaker
-from holdfast.spark.savepoints import SavepointRequest, Savepoints
-from holdfast.state.directories import KeptSnapshots, tidy_job
+from holdfast.state.store.directories import KeptSnapshots, tidy_job
 from tests.integration.recovery_tools import wait_for
 from tests.unit.test_checkpointer import INTERVAL, TIMEOUT, Bench, Calls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from holdfast.spark.checkpointer import Checkpointer
-    from holdfast.spark.epochs import EpochOrder
+    from holdfast.checkpoint.checkpointer import Checkpointer
+    from holdfast.job.model import EpochOrder
 
 BACKENDS = [HashMapStateBackend(), EmbeddedRocksDBStateBackend()]
 
@@ -33,14 +33,14 @@ class SavepointBench(Bench):
 
     def make(self, **_: Any) -> Checkpointer:
         plan = self.program.compile()
-        publisher = Publisher(None, plan, self.calls)  # type: ignore[arg-type]
+        publisher = Publisher(plan, self.calls)
         self.publication = Publication(publisher, self.files, exactly_once=False)
         return SavepointTaker(
             plan,
             self.settings,  # type: ignore[arg-type]
             self.files,
             self.fence,
-            self.calls,  # type: ignore[arg-type]
+            self.calls,
             [],
             1,
             self.failures.append,
@@ -61,7 +61,7 @@ class TriedAgain(Calls):
         self.errors = list(errors)
 
     def map(
-        self, function: Callable[[Any], Any], items: list[tuple[int, int, Any]], group: str
+        self, function: Callable[[Any], Any], items: Sequence[tuple[int, int, Any]], group: str
     ) -> Iterator[Any]:
         results = [function(item) for _, _, item in items]
         if self.errors:

@@ -15,13 +15,13 @@ import pyarrow as pa
 import pytest
 
 from holdfast.api.functions import ProcessFunction
-from holdfast.api.lookup import LookupJoin
+from holdfast.api.streams.lookup import LookupJoin
 from holdfast.api.time import WatermarkStrategy
-from holdfast.api.types import StreamType
 from holdfast.errors import JobGraphError, TypeDeclarationError
-from holdfast.runtime import lookup_join
-from holdfast.runtime.lookup_join import MOST_TABLES, kept_index
+from holdfast.runtime.operators import lookup_join
+from holdfast.runtime.operators.lookup_join import MOST_TABLES, kept_index
 from holdfast.spark.lookups import make_lookup
+from holdfast.types.stream_type import StreamType
 from tests.unit.programs import Program, Run
 
 if TYPE_CHECKING:

@@ -22,21 +22,20 @@ from holdfast import (
     ValueStateDescriptor,
 )
 from holdfast.errors import KeyTypeError, StateAccessError, StateDescriptorError, StateValueError
-from holdfast.state.codec import codec_for
-from holdfast.state.element_codecs import either, timestamped
-from holdfast.state.keyed_backend import KeyedStateBackend
-from holdfast.state.keys import KeyEncoder
-from holdfast.state.merging import merge_namespaces
-from holdfast.state.namespaces import NamespacedKeyEncoder
-from holdfast.state.open_store import open_store
+from holdfast.serde.factory import codec_for
+from holdfast.serde.keys import KeyEncoder
+from holdfast.serde.tagged import either, timestamped
+from holdfast.state.backend import KeyedStateBackend
+from holdfast.state.namespaces import NamespacedKeyEncoder, merge_namespaces
+from holdfast.state.store.opening import open_store
 from holdfast.state.table import CurrentKey
 from tests.unit.functions import Mean, plus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.api.backends import StateBackend
-    from holdfast.state.keyed_backend import StateScope
+    from holdfast.config.backends import StateBackend
+    from holdfast.state.backend import StateScope
 
 PREFIX = b"\x00\x07"
 KEYS = [

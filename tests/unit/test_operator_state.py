@@ -15,12 +15,12 @@ from holdfast import (
     ValueStateDescriptor,
 )
 from holdfast.errors import StateDescriptorError, StateError, StateValueError
-from holdfast.state.keyed_backend import KeyedStateBackend
-from holdfast.state.open_store import open_store
-from holdfast.state.operator_layout import SUBTASK_PREFIX, layout, read_layout
-from holdfast.state.operator_state import OperatorStateBackend
-from holdfast.state.redistribution import NamedState, OperatorStateSnapshot
-from holdfast.state.restore_store import restore_store
+from holdfast.state.backend import KeyedStateBackend
+from holdfast.state.operator.backend import OperatorStateBackend
+from holdfast.state.operator.layout import SUBTASK_PREFIX, layout, read_layout
+from holdfast.state.operator.redistribution import NamedState, OperatorStateSnapshot
+from holdfast.state.restore import restore_store
+from holdfast.state.store.opening import open_store
 from holdfast.state.table import CurrentKey
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ import pytest
 
 from holdfast import HashMapStateBackend, ListStateDescriptor, MapStateDescriptor
 from holdfast.errors import StateError
-from holdfast.state.open_store import open_store
-from holdfast.state.operator_state import OperatorStateBackend
-from holdfast.state.redistribution import OperatorStateSnapshot
+from holdfast.state.operator.backend import OperatorStateBackend
+from holdfast.state.operator.redistribution import OperatorStateSnapshot
+from holdfast.state.store.opening import open_store
 from holdfast.state.tables import rows as table_rows
-from holdfast.state.tables.operator_tables import read_operator_tables, write_operator_tables
+from holdfast.state.tables.operator import read_operator_tables, write_operator_tables
 from tests.unit.state_tables import rows
 
 if TYPE_CHECKING:

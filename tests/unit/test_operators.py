@@ -24,10 +24,10 @@ from holdfast import (
     SinkFunction,
     ValueStateDescriptor,
 )
-from holdfast.api.types import StreamType
 from holdfast.errors import StateAccessError, StateValueError, UserFunctionError
-from holdfast.runtime.element_operators import state_spec
-from holdfast.testing import OperatorHarness
+from holdfast.runtime.operators.element import state_spec
+from holdfast.testing.harness import OperatorHarness
+from holdfast.types.stream_type import StreamType
 from tests.unit.functions import AllFive
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.api.sink import StagedRows
-from holdfast.checkpoint.handles import inline
+from holdfast.api.sinks import StagedRows
+from holdfast.checkpoint.commit.committables import Outbox, committables, staged_handle, staged_rows
 from holdfast.runtime.report import Prepared, TaskReport
-from holdfast.spark.outbox import Outbox, committables, staged_handle, staged_rows
+from holdfast.storage.handles import inline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

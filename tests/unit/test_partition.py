@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from holdfast.api.graph import Exchange, Partitioning
-from holdfast.api.types import StreamType
+from holdfast.api.streams.graph import Exchange, Partitioning
 from holdfast.errors import KeyTypeError, NullKeyError, UserFunctionError
-from holdfast.runtime import partition
-from holdfast.runtime.partition import AtRandom, Keys, RoundRobin, partitioner
+from holdfast.runtime import partitioners as partition
+from holdfast.runtime.partitioners import AtRandom, Keys, RoundRobin, partitioner
 from holdfast.runtime.plan import Channel, KeyPlan
-from holdfast.runtime.write_columns import Writer
+from holdfast.serde.keys import key_group_of
 from holdfast.state.key_groups import subtask_of
-from holdfast.state.keys import key_group_of
+from holdfast.types.columns.batches import Writer
+from holdfast.types.stream_type import StreamType
 
 if TYPE_CHECKING:
     from collections.abc import Callable

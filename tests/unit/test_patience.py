@@ -9,8 +9,8 @@ import pytest
 
 from holdfast import Configuration
 from holdfast.errors import JobExecutionError
-from holdfast.spark import patience as module
-from holdfast.spark.patience import MOST_HANGING, CallEndedError, NoAnswerError, Patience
+from holdfast.job import threads as module
+from holdfast.job.threads import MOST_HANGING, CallEndedError, NoAnswerError, Patience
 
 if TYPE_CHECKING:
     from collections.abc import Callable

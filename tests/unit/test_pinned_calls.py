@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.checkpoint.transfer import _at_a_time
 from holdfast.errors import CorruptCheckpointError
-from holdfast.spark.pinned_calls import PinnedCalls, _call_for_rows, _in_threads
+from holdfast.spark.placement.executor_calls import PinnedCalls, _call_for_rows, _in_threads
 
 
 class Anchors:
@@ -26,7 +26,7 @@ def calls_with(homes: dict[tuple[int, int], str]) -> PinnedCalls:
     anchors: Any = Anchors()
     calls = PinnedCalls(nowhere, anchors)
     for (tasks, subtask), executor in homes.items():
-        calls.learn(tasks, subtask, executor)
+        calls.record_location(tasks, subtask, executor)
     return calls
 
 

@@ -19,9 +19,9 @@ from holdfast import (
     ValueStateDescriptor,
 )
 from holdfast.errors import KeyTypeError, OutputTypeError, StateAccessError, UserFunctionError
-from holdfast.spark.key_agreement import KeyAgreement
+from holdfast.job.key_agreement import KeyAgreement
+from holdfast.serde.keys import key_group_of
 from holdfast.state.key_groups import subtask_of
-from holdfast.state.keys import key_group_of
 from tests.unit.functions import AllFive, Count
 from tests.unit.programs import Program
 

@@ -8,8 +8,8 @@ import pytest
 from holdfast.checkpoint.statistics import CheckpointStatisticsKeeper
 from holdfast.clock import Moment
 from holdfast.errors import JobExecutionError
-from holdfast.spark.progress import progress_line, wait_watched
-from holdfast.spark.statistics import EpochStatistics, JobStatistics, JobStatus
+from holdfast.job.progress import progress_line, wait_watched
+from holdfast.job.statistics import EpochStatistics, JobStatistics, JobStatus
 
 
 def at(ms: int) -> Moment:

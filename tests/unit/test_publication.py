@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from holdfast import Configuration, HashMapStateBackend
-from holdfast.api.checkpoint_settings import checkpoint_settings
-from holdfast.api.checkpoint_storage import FileSystemCheckpointStorage
-from holdfast.checkpoint.completed import load
-from holdfast.checkpoint.files import FileSystemFiles
-from holdfast.checkpoint.metadata import Committable
-from holdfast.checkpoint.staging import FileStaging
+from holdfast.checkpoint.commit.publication import Publication
+from holdfast.checkpoint.commit.publisher import Publisher
+from holdfast.checkpoint.files.channel_state import FileStaging
+from holdfast.checkpoint.files.completed import load
+from holdfast.checkpoint.files.metadata import Committable
+from holdfast.checkpoint.service import Checkpointing, JobEnding, RecoveryOrder
+from holdfast.config.checkpointing import checkpoint_settings
+from holdfast.config.storage import FileSystemCheckpointStorage
 from holdfast.errors import FencedError, SinkError
-from holdfast.spark.checkpointing import Checkpointing, JobEnding, RecoveryOrder
-from holdfast.spark.epochs import JobIdentity
-from holdfast.spark.publication import Publication
-from holdfast.spark.publisher import Publisher
-from holdfast.spark.statistics import JobStatus
+from holdfast.job.model import JobIdentity
+from holdfast.job.statistics import JobStatus
+from holdfast.spark.sources.query_log import capture
+from holdfast.storage.object_store import FileSystemFiles
 from tests.unit.barriers import ROWS
 from tests.unit.programs import Program
-from tests.unit.staged import CALLS, LocalCalls, Notebook, calls, forget
+from tests.unit.staged import CALLS, LocalCalls, Notebook, calls, forget, no_frames
 from tests.unit.staged_drivers import Driver, driver_maker, published
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ def test_functions_on_the_driver_come_last(tmp_path: Path, monkeypatch: pytest.M
     rows = program.source(ROWS)
     rows.foreach_batch(print).uid("calls")
     rows.sink_to(Notebook("log")).uid("log")
-    publisher = Publisher(None, program.compile(), LocalCalls())  # type: ignore[arg-type]
+    publisher = Publisher(program.compile(), LocalCalls())
     order: list[str] = []
 
     def publish(self: Publisher, mine: Sequence[Committable], *given: Any, **options: Any) -> None:
@@ -239,7 +241,7 @@ def opened(drive: Any, tmp_path: Path) -> tuple[Checkpointing, Any]:
     """The checkpoints of a job that begins, and the driver whose sinks it publishes."""
     checkpointing = Checkpointing("job", HashMapStateBackend(), settings(tmp_path), RecoveryOrder())
     driver = drive(files=FileSystemFiles(str(tmp_path / "all" / "job")))
-    checkpointing.open(None, driver.plan, LocalCalls(), lambda failure: None)  # type: ignore[arg-type]
+    checkpointing.open(driver.plan, LocalCalls(), no_frames, lambda failure: None)
     return checkpointing, driver
 
 
@@ -265,7 +267,7 @@ def test_a_job_that_is_taken_over_while_its_sinks_abort_deletes_nothing_of_the_n
 ) -> None:
     checkpointing, driver = opened(drive, tmp_path)
     job = JobIdentity("job", "Job", str(tmp_path / "local"), "2-1")
-    checkpointing.begin(job, checkpointing.restore(job), tmp_path / "query", {})
+    checkpointing.begin(job, checkpointing.restore(job), partial(capture, tmp_path / "query", {}))
     stored = []
 
     def abort(_: Any) -> None:
@@ -284,7 +286,7 @@ def test_a_driver_that_lost_its_fence_and_does_not_know_it_leaves_all_of_the_nex
 ) -> None:
     checkpointing, driver = opened(drive, tmp_path)
     job = JobIdentity("job", "Job", str(tmp_path / "local"), "2-1")
-    checkpointing.begin(job, checkpointing.restore(job), tmp_path / "query", {})
+    checkpointing.begin(job, checkpointing.restore(job), partial(capture, tmp_path / "query", {}))
     metadata = take_over(drive, driver.files)
     checkpointing.close(JobEnding(status, lasting_id=True))
     assert calls("clean_up") == []

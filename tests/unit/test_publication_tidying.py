@@ -8,13 +8,13 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from holdfast.api.sink import OPENED
-from holdfast.checkpoint.completed import load
-from holdfast.checkpoint.fence import Fence
-from holdfast.checkpoint.files import FileSystemFiles
-from holdfast.checkpoint.staging import FileStaging
-from holdfast.checkpoint.storage import STAGED
+from holdfast.api.sinks import OPENED
+from holdfast.checkpoint.files.channel_state import FileStaging
+from holdfast.checkpoint.files.completed import load
+from holdfast.checkpoint.files.fence import Fence
+from holdfast.checkpoint.files.layout import STAGED
 from holdfast.errors import CheckpointStorageError
+from holdfast.storage.object_store import FileSystemFiles
 from tests.unit.checkpoints import checkpoint
 from tests.unit.staged import Notebook, calls, forget
 from tests.unit.staged_drivers import Driver, driver_maker, published
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from holdfast.checkpoint.metadata import CheckpointMetadata
+    from holdfast.checkpoint.files.metadata import CheckpointMetadata
 
 
 @pytest.fixture(autouse=True)

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.checkpoint.files import FileSystemFiles
-from holdfast.checkpoint.handles import inline
-from holdfast.checkpoint.metadata import ChannelState, Committable, StagedHandle
-from holdfast.checkpoint.staging import FileStaging
+from holdfast.checkpoint.commit import publisher as module
+from holdfast.checkpoint.commit.committables import staged_handle
+from holdfast.checkpoint.commit.publisher import Publisher
+from holdfast.checkpoint.files.channel_state import FileStaging
+from holdfast.checkpoint.files.metadata import ChannelState, Committable, StagedHandle
+from holdfast.checkpoint.restore.assignment import restores
 from holdfast.errors import FencedError, NotSerializableError, RestoreError, SinkError
-from holdfast.spark import publisher as module
-from holdfast.spark.outbox import staged_handle
-from holdfast.spark.publisher import Publisher
-from holdfast.spark.recovery import restores
+from holdfast.storage.handles import inline
+from holdfast.storage.object_store import FileSystemFiles
 from tests.unit.barriers import ROWS
 from tests.unit.checkpoints import checkpoint
 from tests.unit.programs import Program
@@ -51,7 +51,7 @@ class Shelf:
             stream.sink_to(sink).uid(sink.label)
         self.plan = program.compile()
         self.calls = LocalCalls()
-        self.publisher = Publisher(None, self.plan, self.calls)  # type: ignore[arg-type]
+        self.publisher = Publisher(self.plan, self.calls)
 
     def publish(self, *committables: Committable, **options: Any) -> None:
         self.publisher.publish(committables, "job", "lineage", None, **options)
@@ -252,7 +252,7 @@ def test_pauses_double_up_to_the_longest(monkeypatch: pytest.MonkeyPatch) -> Non
         def wait(self, seconds: float) -> None:
             waited.append(seconds)
 
-    monkeypatch.setattr("holdfast.spark.publisher.threading.Event", Waiting)
+    monkeypatch.setattr("holdfast.checkpoint.commit.publisher.threading.Event", Waiting)
     monkeypatch.setattr(module, "FIRST_PAUSE", 1.0)
     monkeypatch.setattr(module, "LONGEST_PAUSE", 5.0)
     ANSWERS["x"] = ["retry"] * 5
@@ -352,7 +352,7 @@ def test_every_sink_is_let_to_clean_up_whatever_another_does(
 def test_a_program_without_sinks_has_nothing_to_publish() -> None:
     program = Program()
     program.collect(program.source(ROWS))
-    publisher = Publisher(None, program.compile(), LocalCalls())  # type: ignore[arg-type]
+    publisher = Publisher(program.compile(), LocalCalls())
     assert not publisher.has_sinks
     assert not publisher.notes_opened
     publisher.publish([], "job", "lineage", None)

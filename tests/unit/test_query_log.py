@@ -11,15 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import CheckpointError, CorruptCheckpointError, RestoreError
-from holdfast.spark import source_log
-from holdfast.spark.query_log import (
-    QueryPosition,
-    capture,
-    for_sources,
-    join,
-    lay_out,
-)
-from holdfast.spark.source_log import FileLog, SourcePosition
+from holdfast.job.model import FileLog, QueryPosition, SourcePosition, join
+from holdfast.spark.sources import source_log
+from holdfast.spark.sources.query_log import capture, for_sources, lay_out
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,19 +58,19 @@ def write_source_log(
 def test_a_capture_holds_both_offsets_of_every_source(tmp_path: Path) -> None:
     write_offsets(tmp_path, 3, "5", '{"a":1}')
     write_offsets(tmp_path, 4, "6", '{"a":2}')
-    taken = capture(tmp_path, 4, {"x": [0], "y": [1]})
+    taken = capture(tmp_path, {"x": [0], "y": [1]}, 4)
     assert taken == position(4, x=SourcePosition("6", "5"), y=SourcePosition('{"a":2}', '{"a":1}'))
 
 
 def test_the_first_batch_has_no_offsets_before_it(tmp_path: Path) -> None:
     write_offsets(tmp_path, 0, "5", "-")
-    taken = capture(tmp_path, 0, {"x": [0], "y": [1]})
+    taken = capture(tmp_path, {"x": [0], "y": [1]}, 0)
     assert taken == position(0, x=SourcePosition("5"), y=SourcePosition(None))
 
 
 def test_a_shared_leaf_is_one_source_with_two_lines(tmp_path: Path) -> None:
     write_offsets(tmp_path, 0, "5", "7", "5")
-    taken = capture(tmp_path, 0, {"x": [0], "y": [1, 0]})
+    taken = capture(tmp_path, {"x": [0], "y": [1, 0]}, 0)
     assert taken.sources == {
         "x": (SourcePosition("5"),),
         "y": (SourcePosition("7"), SourcePosition("5")),
@@ -92,7 +86,7 @@ def test_small_files_of_a_source_come_along(tmp_path: Path) -> None:
     (directory / "0").write_bytes(b"\0v1\n123\r\n")
     (directory / ".0.crc").write_bytes(b"\xff")
     (directory / "deep" / "x").write_text("y")
-    taken = capture(tmp_path, 0, {"x": [0]})
+    taken = capture(tmp_path, {"x": [0]}, 0)
     assert taken.sources["x"][0].files == {"0": "\0v1\n123\r\n", "deep/x": "y"}
     lay_out(tmp_path / "new", taken, {"x": [0]})
     assert (tmp_path / "new" / "sources" / "0" / "0").read_bytes() == b"\0v1\n123\r\n"
@@ -103,7 +97,7 @@ def test_a_source_that_keeps_something_else_than_text_is_refused(tmp_path: Path)
     (tmp_path / "sources" / "0").mkdir(parents=True)
     (tmp_path / "sources" / "0" / "0").write_bytes(b"\xff")
     with pytest.raises(CheckpointError, match="not text"):
-        capture(tmp_path, 0, {"x": [0]})
+        capture(tmp_path, {"x": [0]}, 0)
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 100, 1 << 16])
@@ -115,14 +109,14 @@ def test_a_capture_reads_what_is_new_in_a_log(
     write_source_log(tmp_path, upto=25, compacted=(9, 19))
     write_offsets(tmp_path, 39, '{"logOffset":21}')
     write_offsets(tmp_path, 40, '{"logOffset":22}')
-    taken = capture(tmp_path, 40, {"x": [0]}, position(30, x=file_source(after)))
+    taken = capture(tmp_path, {"x": [0]}, 40, position(30, x=file_source(after)))
     assert taken.sources["x"][0].log == log(after, 22)
 
 
 def test_a_capture_needs_nothing_older_than_the_newest_compact_file(tmp_path: Path) -> None:
     write_source_log(tmp_path, upto=21, compacted=(19,), oldest=19)
     write_offsets(tmp_path, 0, '{"logOffset":21}')
-    assert capture(tmp_path, 0, {"x": [0]}).sources["x"][0].log == log(-1, 21)
+    assert capture(tmp_path, {"x": [0]}, 0).sources["x"][0].log == log(-1, 21)
 
 
 def test_a_log_with_a_hole_is_noticed(tmp_path: Path) -> None:
@@ -130,7 +124,7 @@ def test_a_log_with_a_hole_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "sources" / "0" / "3").unlink()
     write_offsets(tmp_path, 0, '{"logOffset":5}')
     with pytest.raises(CheckpointError, match=re.escape("3.compact")):
-        capture(tmp_path, 0, {"x": [0]})
+        capture(tmp_path, {"x": [0]}, 0)
 
 
 @pytest.mark.parametrize("name", ["3", "5"])
@@ -140,13 +134,13 @@ def test_a_log_of_a_later_format_is_refused(tmp_path: Path, name: str) -> None:
     path.write_text("v2\n" + entry(1))
     write_offsets(tmp_path, 0, '{"logOffset":5}')
     with pytest.raises(CheckpointError, match="'v2'"):
-        capture(tmp_path, 0, {"x": [0]})
+        capture(tmp_path, {"x": [0]}, 0)
 
 
 def test_offsets_that_are_not_there_are_named(tmp_path: Path) -> None:
     write_offsets(tmp_path, 4, "5")
     with pytest.raises(CheckpointError, match="batch 3 are not in"):
-        capture(tmp_path, 4, {"x": [0]})
+        capture(tmp_path, {"x": [0]}, 4)
 
 
 @given(st.lists(st.integers(1, 15), min_size=1, max_size=5), st.integers(1, 12))
@@ -162,7 +156,7 @@ def test_parts_of_a_log_join_to_what_is_laid_out_and_captured_again(
     assert whole == position(ends[-1], x=file_source(ends[-1]))
     directory = tmp_path_factory.mktemp("query")
     lay_out(directory, whole, {"x": [0]}, interval)
-    assert capture(directory, ends[-1], {"x": [0]}) == whole
+    assert capture(directory, {"x": [0]}, ends[-1]) == whole
 
 
 def test_a_part_that_is_whole_replaces_what_was_before_it() -> None:

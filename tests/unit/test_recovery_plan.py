@@ -15,15 +15,15 @@ from holdfast import (
     ListStateDescriptor,
     SinkFunction,
 )
-from holdfast.checkpoint.files import FileSystemFiles
-from holdfast.checkpoint.handles import inline
-from holdfast.checkpoint.metadata import OperatorSnapshot, StoreSnapshot
+from holdfast.checkpoint.files.metadata import OperatorSnapshot, StoreSnapshot
+from holdfast.checkpoint.restore.assignment import Ground, restores
 from holdfast.errors import RestoreError
-from holdfast.spark.epochs import JobIdentity
-from holdfast.spark.recovery import Ground, restores
+from holdfast.job.model import JobIdentity
 from holdfast.state.key_groups import key_groups
-from holdfast.state.machine import ProcessIdentity
-from holdfast.state.redistribution import NamedState, OperatorStateSnapshot
+from holdfast.state.operator.redistribution import NamedState, OperatorStateSnapshot
+from holdfast.state.store.process import ProcessIdentity
+from holdfast.storage.handles import inline
+from holdfast.storage.object_store import FileSystemFiles
 from tests.unit.barriers import ROWS
 from tests.unit.checkpoints import checkpoint
 from tests.unit.functions import Count
@@ -32,9 +32,9 @@ from tests.unit.programs import Program
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.checkpoint.metadata import CheckpointMetadata
-    from holdfast.spark.compiler import JobPlan
-    from holdfast.spark.snapshot_transfer import Restore
+    from holdfast.checkpoint.files.metadata import CheckpointMetadata
+    from holdfast.checkpoint.restore.download import Restore
+    from holdfast.job.model import JobPlan
 
 GROUND = Ground(
     JobIdentity("job", "Job", "/local", "2-1-abc"),

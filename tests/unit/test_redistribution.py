@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import StateError
-from holdfast.state.redistribution import Mode, NamedState, OperatorStateSnapshot, redistribute
+from holdfast.state.operator.redistribution import (
+    Mode,
+    NamedState,
+    OperatorStateSnapshot,
+    redistribute,
+)
 
 MAX_PARALLELISM = 8
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from holdfast import ReplayableSource
-from holdfast.api.types import OBJECTS, StreamType
 from holdfast.errors import JobGraphError, NotSerializableError, OutputTypeError, UserFunctionError
-from holdfast.runtime.read_columns import Reader
-from holdfast.spark.replayable_source import ReplayedElements, plain_offset, replayed
+from holdfast.spark.sources.replayable_source import ReplayedElements, plain_offset, replayed
+from holdfast.types.columns.batches import Reader
+from holdfast.types.stream_type import OBJECTS, StreamType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,14 +6,14 @@ from random import Random
 
 import pytest
 
-from holdfast.api.restart_strategies import (
+from holdfast.config.restart import (
     ExponentialDelay,
     FailureRate,
     FixedDelay,
     NoRestart,
     RestartStrategy,
 )
-from holdfast.checkpoint.restart import RestartDecision, RestartTracker
+from holdfast.job.restart import RestartDecision, RestartTracker
 
 
 def delays(strategy: RestartStrategy, *failures: int, seed: int = 0) -> list[int | None]:

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.api.configuration import Configuration
-from holdfast.api.restart_strategies import (
+from holdfast.config.configuration import Configuration
+from holdfast.config.restart import (
     ExponentialDelay,
     FailureRate,
     FallBack,

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast import HashMapStateBackend
-from holdfast.checkpoint.claim import ClaimedSnapshot
-from holdfast.checkpoint.completed import completed_checkpoints, store_metadata
-from holdfast.checkpoint.fence import take_fence
-from holdfast.checkpoint.files import FileSystemFiles
-from holdfast.checkpoint.job_storage import JobStorage
-from holdfast.checkpoint.metadata import encode_metadata, identity_of
-from holdfast.checkpoint.savepoint import load_savepoint
-from holdfast.checkpoint.storage import metadata_name
-from holdfast.spark import restorer
-from holdfast.spark.epochs import JobIdentity
-from holdfast.spark.restorer import Restorer
+from holdfast.checkpoint.files.completed import completed_checkpoints, store_metadata
+from holdfast.checkpoint.files.fence import take_fence
+from holdfast.checkpoint.files.job_files import JobStorage
+from holdfast.checkpoint.files.layout import metadata_name
+from holdfast.checkpoint.files.metadata import encode_metadata, identity_of
+from holdfast.checkpoint.restore import restorer
+from holdfast.checkpoint.restore.restorer import Restorer
+from holdfast.checkpoint.savepoint.ownership import ClaimedSnapshot
+from holdfast.checkpoint.savepoint.storage import load_savepoint
+from holdfast.job.model import JobIdentity
+from holdfast.storage.object_store import FileSystemFiles
 from tests.unit.barriers import ROWS
 from tests.unit.checkpoints import checkpoint
 from tests.unit.functions import Count
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from holdfast.checkpoint.metadata import CheckpointMetadata
-    from holdfast.spark.compiler import JobPlan
-    from holdfast.spark.restorer import RestoredJob
+    from holdfast.checkpoint.files.metadata import CheckpointMetadata
+    from holdfast.checkpoint.restore.restorer import RestoredJob
+    from holdfast.job.model import JobPlan
 
 
 class Started:

@@ -14,10 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast import ValueStateDescriptor, rewrite_max_parallelism
-from holdfast.api.parallelism import default_max_parallelism
-from holdfast.checkpoint.files import FileSystemFiles
-from holdfast.checkpoint.handles import inline
-from holdfast.checkpoint.metadata import (
+from holdfast.checkpoint.files.layout import metadata_name
+from holdfast.checkpoint.files.metadata import (
     ChannelState,
     CheckpointMetadata,
     Committable,
@@ -26,8 +24,8 @@ from holdfast.checkpoint.metadata import (
     encode_metadata,
     identity_of,
 )
-from holdfast.checkpoint.savepoint import load_savepoint
-from holdfast.checkpoint.storage import metadata_name
+from holdfast.checkpoint.savepoint.storage import load_savepoint
+from holdfast.config.parallelism import default_max_parallelism
 from holdfast.errors import (
     CheckpointStorageError,
     ConfigurationError,
@@ -36,10 +34,12 @@ from holdfast.errors import (
     StoreFullError,
 )
 from holdfast.runtime.report import STORE
-from holdfast.state import restore_store
-from holdfast.state.keys import key_group_of
-from holdfast.state.redistribution import NamedState, OperatorStateSnapshot, redistribute
-from holdfast.state.timers import EVENT_TIMERS, PROCESSING_TIMERS
+from holdfast.serde.keys import key_group_of
+from holdfast.state import restore as restore_store
+from holdfast.state.operator.redistribution import NamedState, OperatorStateSnapshot, redistribute
+from holdfast.state.timers.table import EVENT_TIMERS, PROCESSING_TIMERS
+from holdfast.storage.handles import inline
+from holdfast.storage.object_store import FileSystemFiles
 from tests.unit.offline_savepoints import (
     IN_MEMORY,
     UID,
@@ -53,7 +53,7 @@ from tests.unit.offline_savepoints import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.state.keyed_backend import KeyedStateBackend
+    from holdfast.state.backend import KeyedStateBackend
 
 KEYS: dict[str, list[Any]] = {
     "str": [f"key-{i}" for i in range(40)] + ["k" * 700, "", "ä"],
@@ -423,7 +423,7 @@ def test_a_full_disk_for_temporary_files_is_named(
         raise StoreFullError("there is no room")
 
     path = Operator(root).savepoint(KEYS["bool"])
-    monkeypatch.setattr("holdfast.processor.operator_rewriting.regroup", full)
+    monkeypatch.setattr("holdfast.state_processor.rewrite.regroup", full)
     with pytest.raises(StoreFullError, match=r"no room .*/scratch/holdfast-rewrite.*set TMPDIR"):
         rewrite_max_parallelism(path, str(root / "new"), 128)
     assert not (root / "new").exists() or not list((root / "new").iterdir())

@@ -11,16 +11,17 @@ import pytest
 import rocksdict
 
 from holdfast import EmbeddedRocksDBStateBackend
-from holdfast.checkpoint.files import FileSystemFiles
+from holdfast.checkpoint.restore.download import Restore, StoredCopy, restore_one
 from holdfast.checkpoint.transfer import upload_snapshot
 from holdfast.errors import CorruptCheckpointError, StateError
-from holdfast.spark.snapshot_transfer import Restore, StoredCopy, restore_one
-from holdfast.state.directories import store_directory
-from holdfast.state.local_snapshot import files_with, open_snapshot, snapshot_files
-from holdfast.state.machine import ProcessIdentity
-from holdfast.state.open_store import open_store
-from holdfast.state.rocksdb_options import FILES_BEFORE_MERGE, database_options
-from holdfast.state.store_record import encode_record
+from holdfast.state.snapshots import files_with, open_snapshot
+from holdfast.state.store.directories import store_directory
+from holdfast.state.store.header import encode_record
+from holdfast.state.store.opening import open_store
+from holdfast.state.store.process import ProcessIdentity
+from holdfast.state.store.rocksdb_options import FILES_BEFORE_MERGE, database_options
+from holdfast.state.store.snapshot import snapshot_files
+from holdfast.storage.object_store import FileSystemFiles
 
 if TYPE_CHECKING:
     from pathlib import Path

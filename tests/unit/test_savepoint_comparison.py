@@ -30,27 +30,28 @@ from holdfast import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from holdfast.api.types import StreamType
-from holdfast.checkpoint.files import FileSystemFiles
-from holdfast.checkpoint.handles import inline
-from holdfast.checkpoint.metadata import (
+from holdfast.checkpoint.files.metadata import (
     Committable,
     OperatorSnapshot,
     SourceSnapshot,
     StoreSnapshot,
 )
+from holdfast.checkpoint.savepoint.comparison import ALLOWED, compare, fitting_limits
+from holdfast.checkpoint.savepoint.state_comparison import BUILT_IN
 from holdfast.errors import ConfigurationError
-from holdfast.runtime.element_operators import state_spec
-from holdfast.spark.compiler import compile_job
-from holdfast.spark.declared_states import declared_states
-from holdfast.spark.savepoint_comparison import ALLOWED, compare, fitting_limits
-from holdfast.spark.source import Source
-from holdfast.spark.source_log import FileLog, SourcePosition
-from holdfast.spark.state_comparison import BUILT_IN
-from holdfast.state.codec import codec_for
-from holdfast.state.redistribution import NamedState, OperatorStateSnapshot
-from holdfast.state.schema_registration import as_stored
-from holdfast.testing import OperatorHarness, window_joined, windowed
+from holdfast.job.compiler import compile_job
+from holdfast.job.declared_states import declared_states
+from holdfast.job.model import FileLog, SourcePosition
+from holdfast.runtime.operators.element import state_spec
+from holdfast.serde.factory import codec_for
+from holdfast.spark.sources.source import Source
+from holdfast.state.operator.redistribution import NamedState, OperatorStateSnapshot
+from holdfast.state.schemas import as_stored
+from holdfast.storage.handles import inline
+from holdfast.storage.object_store import FileSystemFiles
+from holdfast.testing.harness import OperatorHarness
+from holdfast.testing.windows import window_joined, windowed
+from holdfast.types.stream_type import StreamType
 from tests.unit.checkpoints import checkpoint
 from tests.unit.functions import plus
 from tests.unit.programs import Program
@@ -60,9 +61,9 @@ if TYPE_CHECKING:
 
     from holdfast import SavepointComparison
     from holdfast.api.descriptors import StateDescriptor
-    from holdfast.checkpoint.metadata import CheckpointMetadata
-    from holdfast.spark.savepoint_comparison import OperatorComparison
-    from holdfast.spark.state_comparison import StateComparison
+    from holdfast.checkpoint.files.metadata import CheckpointMetadata
+    from holdfast.checkpoint.savepoint.comparison import OperatorComparison
+    from holdfast.checkpoint.savepoint.state_comparison import StateComparison
 
 ROWS = "k string, n bigint"
 READ = SourcePosition("7")

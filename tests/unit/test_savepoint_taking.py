@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import SavepointFormatType
-from holdfast.checkpoint.files import FileSystemFiles
-from holdfast.checkpoint.pointer import find_snapshot
+from holdfast.checkpoint.restore.pointer import find_snapshot
+from holdfast.checkpoint.savepoint import requests as savepoints
+from holdfast.checkpoint.savepoint.requests import SavepointRequest
 from holdfast.errors import CheckpointError, ConfigurationError
-from holdfast.spark import savepoints
-from holdfast.spark.savepoints import SavepointRequest
+from holdfast.storage.object_store import FileSystemFiles
 from tests.unit.test_checkpointer import TIMEOUT, Bench, make
 
 if TYPE_CHECKING:

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import SavepointFormatType
-from holdfast.spark import checkpointer, snapshot_transfer
-from holdfast.spark.checkpointer import Checkpointer
-from holdfast.spark.publication import Publication
-from holdfast.spark.publisher import Publisher
-from holdfast.spark.savepoint_parts import write_part
-from holdfast.spark.savepoint_taker import SavepointTaker
-from holdfast.spark.savepoints import SavepointRequest, Savepoints
+from holdfast.checkpoint import checkpointer, subtask_upload
+from holdfast.checkpoint.checkpointer import Checkpointer, SavepointTaker
+from holdfast.checkpoint.commit.publication import Publication
+from holdfast.checkpoint.commit.publisher import Publisher
+from holdfast.checkpoint.savepoint.parts import write_part
+from holdfast.checkpoint.savepoint.requests import SavepointRequest, Savepoints
 from tests.integration.recovery_tools import wait_for
 from tests.unit.barriers import ROWS
 from tests.unit.driver_memory import held
@@ -25,7 +24,7 @@ from tests.unit.test_checkpointer import TIMEOUT, Bench
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.spark.epochs import EpochOrder, EpochResult
+    from holdfast.job.model import EpochOrder, EpochResult
 
 CANONICAL = SavepointFormatType.CANONICAL
 
@@ -48,7 +47,7 @@ def test_a_savepoint_that_takes_too_long_does_not_fail_the_job(
         assert gate.wait(30)
         return write_part(*given, **options)
 
-    monkeypatch.setattr(snapshot_transfer, "write_part", slow)
+    monkeypatch.setattr(subtask_upload, "write_part", slow)
     bench = Bench(tmp_path, asynchronous=True)
     request = begun(bench, tmp_path)
     assert writing.wait(30)
@@ -147,14 +146,14 @@ class Stateless(Bench):
         self.program = Program()
         self.program.collect(self.program.source(ROWS).uid("events"))
         plan = self.program.compile()
-        publisher = Publisher(None, plan, self.calls)  # type: ignore[arg-type]
+        publisher = Publisher(plan, self.calls)
         self.publication = Publication(publisher, self.files, exactly_once=False)
         return self.taker(
             plan,
             self.settings,  # type: ignore[arg-type]
             self.files,
             self.fence,
-            self.calls,  # type: ignore[arg-type]
+            self.calls,
             [],
             1,
             self.failures.append,

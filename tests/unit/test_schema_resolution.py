@@ -13,9 +13,10 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import StateMigrationError
-from holdfast.state.codec import codec_for
-from holdfast.state.element_codecs import either, timestamped
-from holdfast.state.schema_resolution import Resolution, reader, resolve, schema_id
+from holdfast.serde.factory import codec_for
+from holdfast.serde.reading import reader
+from holdfast.serde.tagged import either, timestamped
+from holdfast.types.compatibility import Resolution, resolve, schema_id
 
 
 def resolution(old: Any, new: Any) -> Resolution:

@@ -10,13 +10,12 @@ import msgspec
 import pytest
 
 from holdfast import dispose_savepoint
-from holdfast.checkpoint.claim import ClaimedSnapshot
-from holdfast.checkpoint.completed import completed_checkpoints, load, store_metadata
-from holdfast.checkpoint.fence import take_fence
-from holdfast.checkpoint.files import FileSystemFiles
-from holdfast.checkpoint.metadata import SAVEPOINT_FORMAT, identity_of
-from holdfast.checkpoint.pointer import find_snapshot
-from holdfast.checkpoint.savepoint import (
+from holdfast.checkpoint.files.completed import completed_checkpoints, load, store_metadata
+from holdfast.checkpoint.files.fence import take_fence
+from holdfast.checkpoint.files.metadata import SAVEPOINT_FORMAT, identity_of
+from holdfast.checkpoint.restore.pointer import find_snapshot
+from holdfast.checkpoint.savepoint.ownership import ClaimedSnapshot
+from holdfast.checkpoint.savepoint.storage import (
     discard_unfinished,
     load_savepoint,
     new_savepoint,
@@ -24,12 +23,13 @@ from holdfast.checkpoint.savepoint import (
     store_savepoint,
 )
 from holdfast.errors import CheckpointStorageError, CorruptCheckpointError, RestoreError
+from holdfast.storage.object_store import FileSystemFiles
 from tests.unit.checkpoints import checkpoint
 
 if TYPE_CHECKING:
-    from holdfast.checkpoint.fence import Fence
-    from holdfast.checkpoint.handles import Handle
-    from holdfast.checkpoint.metadata import CheckpointMetadata
+    from holdfast.checkpoint.files.fence import Fence
+    from holdfast.checkpoint.files.metadata import CheckpointMetadata
+    from holdfast.storage.handles import Handle
 
 
 @pytest.fixture

@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 
 from holdfast import EmbeddedRocksDBStateBackend, HashMapStateBackend
-from holdfast.checkpoint.files import FileSystemFiles
+from holdfast.checkpoint.restore.download import Restore, StoredCopy, restore_one
+from holdfast.checkpoint.savepoint.parts import SavepointTarget
+from holdfast.checkpoint.subtask_upload import Upload, upload_one
 from holdfast.checkpoint.transfer import upload_snapshot
 from holdfast.errors import CheckpointError, CheckpointStorageError, StoreVersionError
 from holdfast.runtime.report import OPERATOR_STATE, STORE
-from holdfast.spark.savepoint_parts import SavepointTarget
-from holdfast.spark.snapshot_transfer import Restore, StoredCopy, Upload, restore_one, upload_one
-from holdfast.state.local_snapshot import snapshot_sizes
-from holdfast.state.machine import ProcessIdentity
-from holdfast.state.open_store import open_store
+from holdfast.state.store.opening import open_store
+from holdfast.state.store.process import ProcessIdentity
+from holdfast.state.store.snapshot import snapshot_sizes
+from holdfast.storage.object_store import FileSystemFiles
 
 BACKENDS = [HashMapStateBackend(), EmbeddedRocksDBStateBackend()]
 

@@ -10,30 +10,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.files import FileSystemFiles
-from holdfast.checkpoint.handles import FileHandle
-from holdfast.checkpoint.metadata import SourceSnapshot
-from holdfast.errors import CheckpointError
-from holdfast.spark.query_log import QueryPosition
-from holdfast.spark.source import Source
-from holdfast.spark.source_commits import SourceCommits
-from holdfast.spark.source_log import FileLog, SourcePosition
-from holdfast.spark.source_snapshots import (
+from holdfast.checkpoint.files.metadata import SourceSnapshot
+from holdfast.checkpoint.source_positions import (
     PARTS,
+    SourceCommits,
     _larger,
     end_of,
     position_of,
     source_snapshots,
 )
+from holdfast.errors import CheckpointError
+from holdfast.job.model import FileLog, QueryPosition, SourcePosition
+from holdfast.spark.sources.source import Source
+from holdfast.storage.handles import FileHandle
+from holdfast.storage.object_store import FileSystemFiles
 from tests.unit.checkpoints import checkpoint
 from tests.unit.programs import Program
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.checkpoint.handles import Handle
-    from holdfast.checkpoint.metadata import CheckpointMetadata
-    from holdfast.spark.compiler import JobPlan
+    from holdfast.checkpoint.files.metadata import CheckpointMetadata
+    from holdfast.job.model import JobPlan
+    from holdfast.storage.handles import Handle
 
 BIG = 100_000
 SETTINGS = '{"batchWatermarkMs":0}'

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from holdfast.api.sink import StagedRows
-from holdfast.checkpoint import staging as module
-from holdfast.checkpoint.driver_memory import InlineFiles, MemoryNames
-from holdfast.checkpoint.files import FileSystemFiles
-from holdfast.checkpoint.handles import FileHandle, InlineHandle, inline
-from holdfast.checkpoint.staging import FileStaging
-from holdfast.checkpoint.storage import STAGED, InlineLimits
+from holdfast.api.sinks import StagedRows
+from holdfast.checkpoint.files import channel_state as module
+from holdfast.checkpoint.files.channel_state import FileStaging
+from holdfast.checkpoint.files.layout import STAGED
 from holdfast.errors import CheckpointStorageError, CorruptCheckpointError
+from holdfast.storage.files import InlineLimits
+from holdfast.storage.handles import FileHandle, InlineHandle, inline
+from holdfast.storage.memory import InlineFiles, MemoryNames
+from holdfast.storage.object_store import FileSystemFiles
 from tests.unit import checkpoints as _register_file_systems  # noqa: F401
 
 if TYPE_CHECKING:

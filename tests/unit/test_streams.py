@@ -19,22 +19,23 @@ from holdfast import (
     SinkFunction,
     SparkSink,
 )
-from holdfast.api.driver_sinks import ForeachBatchSink, PrintSink
-from holdfast.api.graph import Exchange, Kind, Partitioning
-from holdfast.api.streams import DataStream, KeyedStream
-from holdfast.api.types import OBJECTS, StreamType
+from holdfast.api.sinks import ForeachBatchSink, PrintSink
+from holdfast.api.streams.data_stream import DataStream
+from holdfast.api.streams.graph import Exchange, Kind, Partitioning
 from holdfast.errors import (
     ConfigurationError,
     JobGraphError,
     KeyTypeError,
     TypeDeclarationError,
 )
+from holdfast.types.stream_type import OBJECTS, StreamType
 from tests.unit.programs import Program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from holdfast.api.graph import Node
+    from holdfast.api.streams.graph import Node
+    from holdfast.api.streams.keyed_stream import KeyedStream
 
 
 class Pair(NamedTuple):

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import JobStatus
-from holdfast.api.restart_strategies import RestartStrategies
+from holdfast.config.restart import RestartStrategies
 from holdfast.errors import JobExecutionError
-from holdfast.spark.pace import Pace
-from holdfast.spark.patience import Patience
-from holdfast.spark.statistics import EpochStatistics
+from holdfast.job.statistics import EpochStatistics
+from holdfast.job.threads import Patience
+from holdfast.job.trigger import Pace
 from holdfast.spark.supervisor import JobOrder, Supervisor
 from tests.unit.barriers import ROWS
 from tests.unit.programs import Program

@@ -23,14 +23,15 @@ from holdfast import (
     ValueStateDescriptor,
 )
 from holdfast.errors import StateError
-from holdfast.state.keys import key_group_of
-from holdfast.state.local_snapshot import CANONICAL, open_snapshot_of
+from holdfast.serde.keys import key_group_of
+from holdfast.state.snapshots import open_snapshot_of
+from holdfast.state.store.snapshot import CANONICAL
 from holdfast.state.tables import rows as table_rows
 from holdfast.state.tables.files import TableFile
-from holdfast.state.tables.snapshot import TablesSnapshot
+from holdfast.state.tables.reader import TablesSnapshot
 from holdfast.state.tables.writer import write_tables
-from holdfast.state.timer_layout import FIRST_TIME, LAST_TIME
-from holdfast.state.timers import EVENT_TIMERS, PROCESSING_TIMERS
+from holdfast.state.timers.layout import FIRST_TIME, LAST_TIME
+from holdfast.state.timers.table import EVENT_TIMERS, PROCESSING_TIMERS
 from tests.unit.functions import Mean, plus
 from tests.unit.state_tables import State, by_name, kept_entries, restored_entries, rows
 

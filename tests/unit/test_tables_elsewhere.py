@@ -20,7 +20,7 @@ from holdfast import (
     TimeWindow,
     ValueStateDescriptor,
 )
-from holdfast.state.timers import EVENT_TIMERS
+from holdfast.state.timers.table import EVENT_TIMERS
 from tests.unit.state_tables import State
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from holdfast import ValueStateDescriptor
-from holdfast.api.backends import backend_named
+from holdfast.config.backends import backend_named
 from holdfast.state.key_groups import key_groups
-from holdfast.state.local_snapshot import CANONICAL
-from holdfast.state.restore_store import restore_store
+from holdfast.state.restore import restore_store
+from holdfast.state.store.snapshot import CANONICAL
 from tests.unit.state_tables import State
 
 if TYPE_CHECKING:

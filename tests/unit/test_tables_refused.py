@@ -12,9 +12,9 @@ import pytest
 from holdfast import ListStateDescriptor, ValueStateDescriptor
 from holdfast.errors import StateError, StoreFullError
 from holdfast.state.tables import files
-from holdfast.state.tables.operator_tables import read_operator_tables
-from holdfast.state.tables.snapshot import TablesSnapshot
-from holdfast.state.timers import EVENT_TIMERS
+from holdfast.state.tables.operator import read_operator_tables
+from holdfast.state.tables.reader import TablesSnapshot
+from holdfast.state.timers.table import EVENT_TIMERS
 from tests.unit.state_tables import State
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from holdfast.state.codec import codec_for
-from holdfast.state.element_codecs import either, timestamped
-from holdfast.state.tables.arrow_text import arrow_type
+from holdfast.serde.factory import codec_for
+from holdfast.serde.tagged import either, timestamped
 from holdfast.state.tables.evolved import value_form
-from holdfast.state.tables.forms import form_of
+from holdfast.state.tables.values import form_of
+from holdfast.types.arrow_text import arrow_type
 
 UTC_TIME = pa.timestamp("us", tz="UTC")
 

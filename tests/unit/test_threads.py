@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.checkpoint.in_threads import in_threads
-from holdfast.spark.threads import start_thread
+from holdfast.job.threads import in_threads, start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,7 +74,7 @@ def test_after_an_error_the_calls_under_way_are_waited_for() -> None:
 
 
 def hangs_in_a_call() -> None:
-    from holdfast.spark.patience import NoAnswerError, Patience
+    from holdfast.job.threads import NoAnswerError, Patience
 
     try:
         Patience(answer=0.1).call("it", lambda _: threading.Event().wait())

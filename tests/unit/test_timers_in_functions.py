@@ -18,9 +18,10 @@ from holdfast import (
 )
 from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.errors import StateAccessError, UserFunctionError
-from holdfast.runtime import process_operator
-from holdfast.state.timers import Timer
-from holdfast.testing import ManualClock, OperatorHarness
+from holdfast.runtime.operators import process as process_operator
+from holdfast.state.timers.layout import Timer
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.harness import OperatorHarness
 from tests.unit.programs import Program
 from tests.unit.timed_programs import FIRED, ROWS, STAMPED, Alarm, Stamps, TimedRun, timed
 

@@ -11,18 +11,19 @@ import pyarrow as pa
 import pytest
 
 from holdfast import ErrorPolicy, OutputTag, WatermarkStrategy
-from holdfast.api.types import StreamType
+from holdfast.api.outputs import FailedRow
 from holdfast.errors import EventTimeError, UserFunctionError
 from holdfast.runtime.event_times import appended, by_tag, time_array, times_of
-from holdfast.runtime.operators import FailedRow, Output
+from holdfast.runtime.operators.base import Output
+from holdfast.runtime.operators.timestamps import column_time, latest_time, millis, with_time
 from holdfast.runtime.plan import TIME
-from holdfast.runtime.timestamps import column_time, latest_time, millis, with_time
+from holdfast.types.stream_type import StreamType
 from tests.unit.programs import Program
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.runtime.operators import Operator
+    from holdfast.runtime.operators.base import Operator
 
 ROWS = "k string, t bigint"
 LATE = OutputTag("late")
@@ -30,9 +31,9 @@ LATE = OutputTag("late")
 
 def operator(assigner: Any, policy: ErrorPolicy | None = None, spec: Any = ROWS) -> Operator:
     """The operator that gives event time, open, as a task has it."""
-    from holdfast.runtime.level_task import LevelTask
-    from holdfast.runtime.seat import TaskIdentity
-    from holdfast.testing import ManualClock
+    from holdfast.runtime.operator_task import TaskIdentity
+    from holdfast.runtime.task import LevelTask
+    from holdfast.testing.clock import ManualClock
 
     program = Program()
     strategy = WatermarkStrategy(0, assigner)

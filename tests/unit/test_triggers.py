@@ -21,7 +21,7 @@ from holdfast import (
     Trigger,
     TriggerResult,
 )
-from holdfast.api.triggers import EndOfStreamTrigger
+from holdfast.api.windows.triggers import EndOfStreamTrigger
 from holdfast.errors import ConfigurationError
 
 

@@ -20,11 +20,11 @@ from holdfast import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
-from holdfast.api.backends import EmbeddedRocksDBStateBackend, HashMapStateBackend
-from holdfast.api.connected_streams import BroadcastStream
+from holdfast.api.streams.connected import BroadcastStream
 from holdfast.api.ttl import CleanupStrategies, IncrementalCleanup, PassCleanup
+from holdfast.config.backends import EmbeddedRocksDBStateBackend, HashMapStateBackend
 from holdfast.errors import ConfigurationError, StateDescriptorError
-from holdfast.testing import OperatorHarness
+from holdfast.testing.harness import OperatorHarness
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,9 +16,9 @@ from holdfast import (
     ValueStateDescriptor,
 )
 from holdfast.errors import StateDescriptorError
+from holdfast.job.statistics_keeper import StatisticsKeeper
 from holdfast.runtime.report import STORE
-from holdfast.spark.statistics import StatisticsKeeper
-from holdfast.state.local_snapshot import open_snapshot
+from holdfast.state.snapshots import open_snapshot
 from tests.unit.barriers import ROWS, Tasks
 from tests.unit.programs import Program
 from tests.unit.timed_programs import ROWS as TIMED_ROWS

@@ -14,22 +14,22 @@ from holdfast import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from holdfast.state import ttl_sweep
-from holdfast.state.keyed_backend import KeyedStateBackend
-from holdfast.state.local_snapshot import open_snapshot
-from holdfast.state.open_store import open_store
+from holdfast.state.backend import KeyedStateBackend
+from holdfast.state.snapshots import open_snapshot
+from holdfast.state.store.opening import open_store
 from holdfast.state.table import CurrentKey
-from holdfast.state.timer_layout import FIRST_TIME
-from holdfast.state.ttl_layout import SWEEP_PREFIX, Cursor
-from holdfast.state.ttl_time import ClockTime, TtlContext
-from holdfast.testing import ManualClock
+from holdfast.state.timers.layout import FIRST_TIME
+from holdfast.state.ttl import sweep as ttl_sweep
+from holdfast.state.ttl.layout import SWEEP_PREFIX, Cursor
+from holdfast.state.ttl.states import ClockTime, TtlContext
+from holdfast.testing.clock import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from holdfast.api.ttl import StateTtlConfigBuilder
-    from holdfast.state.store import StoreStatistics
+    from holdfast.state.store.protocol import StoreStatistics
 
 TTL = 400
 """A pass may begin every 100 ms."""

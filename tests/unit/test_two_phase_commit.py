@@ -10,16 +10,16 @@ import msgspec
 import pytest
 
 from holdfast import TwoPhaseCommitSinkFunction
-from holdfast.api.sink import CommitRequest
+from holdfast.api.sinks import CommitRequest
 from holdfast.api.two_phase_commit import TwoPhaseCommitSink
-from holdfast.checkpoint.files import FileSystemFiles
-from holdfast.checkpoint.staging import FileStaging
-from holdfast.checkpoint.storage import STAGED
+from holdfast.checkpoint.commit.committables import Outbox
+from holdfast.checkpoint.commit.opened_notes import OpenedNotes
+from holdfast.checkpoint.commit.publisher import Publisher
+from holdfast.checkpoint.files.channel_state import FileStaging
+from holdfast.checkpoint.files.layout import STAGED
 from holdfast.errors import SinkError, TypeDeclarationError, UserFunctionError
-from holdfast.spark.opened_notes import OpenedNotes
-from holdfast.spark.outbox import Outbox
-from holdfast.spark.publisher import Publisher
-from holdfast.state.codec import codec_for
+from holdfast.serde.factory import codec_for
+from holdfast.storage.object_store import FileSystemFiles
 from tests.unit.barriers import ROWS
 from tests.unit.checkpoints import checkpoint
 from tests.unit.programs import Program
@@ -28,7 +28,7 @@ from tests.unit.staged import LocalCalls, Notebook, StagedRun
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.checkpoint.metadata import CheckpointMetadata
+    from holdfast.checkpoint.files.metadata import CheckpointMetadata
 
 LOG: list[Any] = []
 
@@ -109,7 +109,7 @@ class Desk:
         self.run = StagedRun(
             program.compile(), tmp_path / "local", FileStaging(self.files), incarnation=incarnation
         )
-        self.publisher = Publisher(None, self.run.plan, LocalCalls())  # type: ignore[arg-type]
+        self.publisher = Publisher(self.run.plan, LocalCalls())
         self.outbox = Outbox()
         self.opened = OpenedNotes(self.files)
 

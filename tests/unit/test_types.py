@@ -25,9 +25,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as spark
 
-from holdfast.api.events import Event, event_class
-from holdfast.api.types import OBJECTS, StreamType
 from holdfast.errors import TypeDeclarationError
+from holdfast.types.event import Event, event_class
+from holdfast.types.stream_type import OBJECTS, StreamType
 
 if TYPE_CHECKING:
     from decimal import Decimal as OnlyForTypeCheckers

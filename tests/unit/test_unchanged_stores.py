@@ -15,13 +15,13 @@ from holdfast import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from holdfast.checkpoint.completed import load, used_ids, verify_handles
-from holdfast.checkpoint.metadata import paths_of
+from holdfast.checkpoint.files.completed import load, used_ids, verify_handles
+from holdfast.checkpoint.files.metadata import paths_of
+from holdfast.checkpoint.pending import CheckpointDraft
 from holdfast.errors import CheckpointError
+from holdfast.job.model import EpochResult
+from holdfast.job.statistics import EpochStatistics
 from holdfast.runtime.assignments import assign
-from holdfast.spark.checkpoint_draft import CheckpointDraft
-from holdfast.spark.epochs import EpochResult
-from holdfast.spark.statistics import EpochStatistics
 from tests.unit.barriers import ROWS, Tasks
 from tests.unit.programs import Program
 from tests.unit.test_checkpointer import Bench, make
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from holdfast.checkpoint.metadata import CheckpointMetadata, StoreSnapshot
+    from holdfast.checkpoint.files.metadata import CheckpointMetadata, StoreSnapshot
+    from holdfast.job.model import EpochOrder
     from holdfast.runtime.report import TaskReport
-    from holdfast.spark.epochs import EpochOrder
 
 __all__ = ["make"]
 
@@ -175,7 +175,7 @@ def test_in_another_incarnation_nothing_is_held(quiet: Callable[..., Quiet]) -> 
     assert footing is not None
     job = footing.job
     bench.checkpointer.begin_incarnation(
-        type(job)("job", "Job", None, "1-2"), first, frozenset(), bench.query_dir, {"events": (0,)}
+        type(job)("job", "Job", None, "1-2"), first, frozenset(), bench.capture
     )
     assert bench.order().held == {}
 

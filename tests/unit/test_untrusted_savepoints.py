@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast import ValueStateDescriptor, rewrite_max_parallelism
-from holdfast.api.backends import backend_named
-from holdfast.checkpoint.files import FileSystemFiles
-from holdfast.checkpoint.metadata import SAVEPOINT_FORMAT, OperatorSnapshot, StoreSnapshot
-from holdfast.checkpoint.pointer import find_snapshot
-from holdfast.checkpoint.savepoint import new_savepoint, store_savepoint
+from holdfast.checkpoint.files.metadata import SAVEPOINT_FORMAT, OperatorSnapshot, StoreSnapshot
+from holdfast.checkpoint.restore.pointer import find_snapshot
+from holdfast.checkpoint.savepoint.parts import SavepointTarget, write_part
+from holdfast.checkpoint.savepoint.storage import new_savepoint, store_savepoint
 from holdfast.checkpoint.transfer import download_snapshot
-from holdfast.spark.savepoint_parts import SavepointTarget, write_part
+from holdfast.config.backends import backend_named
 from holdfast.state.key_groups import key_groups
-from holdfast.state.local_snapshot import CANONICAL
-from holdfast.state.restore_store import restore_store
+from holdfast.state.restore import restore_store
+from holdfast.state.store.snapshot import CANONICAL
+from holdfast.storage.object_store import FileSystemFiles
 from tests.unit.checkpoints import checkpoint
 from tests.unit.state_tables import State
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.checkpoint.files import FileSystemFiles
+from holdfast.checkpoint.subtask_upload import Upload
+from holdfast.checkpoint.uploads import Uploads
 from holdfast.errors import CheckpointError
-from holdfast.spark.snapshot_transfer import Upload
-from holdfast.spark.uploads import Uploads
+from holdfast.storage.object_store import FileSystemFiles
 from tests.unit.staged import LocalCalls
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import Duration, TimestampAssigner, WatermarkStrategy
-from holdfast.api.graph import Kind
+from holdfast.api.streams.graph import Kind
 from holdfast.errors import ConfigurationError, JobGraphError
 from tests.unit.programs import Program
 
 if TYPE_CHECKING:
-    from holdfast.api.streams import DataStream
+    from holdfast.api.streams.data_stream import DataStream
 
 ROWS = "k string, t timestamp, d date, n bigint, x double"
 MONOTONOUS = WatermarkStrategy.for_monotonous_timestamps()

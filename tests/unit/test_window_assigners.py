@@ -24,8 +24,8 @@ from holdfast import (
     TumblingProcessingTimeWindows,
 )
 from holdfast.api.time import MAX_WATERMARK
-from holdfast.api.triggers import EndOfStreamTrigger
-from holdfast.api.window_assigners import WindowAssignerContext
+from holdfast.api.windows.assigners import WindowAssignerContext
+from holdfast.api.windows.triggers import EndOfStreamTrigger
 from holdfast.errors import ConfigurationError
 
 

@@ -31,12 +31,13 @@ from holdfast import (
     WatermarkStrategy,
     WindowFunction,
 )
-from holdfast.api.graph import Exchange, Kind
-from holdfast.api.triggers import EndOfStreamTrigger
-from holdfast.api.types import OBJECTS, StreamType
-from holdfast.api.windowing import Caller, Fold
+from holdfast.api.streams.graph import Exchange, Kind
+from holdfast.api.windows.spec import Caller, Fold
+from holdfast.api.windows.triggers import EndOfStreamTrigger
 from holdfast.errors import JobGraphError
-from holdfast.testing import OperatorHarness, window_joined, windowed
+from holdfast.testing.harness import OperatorHarness
+from holdfast.testing.windows import window_joined, windowed
+from holdfast.types.stream_type import OBJECTS, StreamType
 from tests.unit.programs import Program
 from tests.unit.test_triggers import Unmerged
 from tests.unit.timed_programs import TimedRun, timed
@@ -45,8 +46,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from holdfast.api.graph import Node
-    from holdfast.api.streams import DataStream, KeyedStream
+    from holdfast.api.streams.data_stream import DataStream
+    from holdfast.api.streams.graph import Node
+    from holdfast.api.streams.keyed_stream import KeyedStream
 
 ROWS = "k string, t bigint, n bigint"
 TEN = TumblingEventTimeWindows.of(10)

@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast.api.graph import FORWARD, Exchange, Partitioning
-from holdfast.api.types import StreamType
+from holdfast.api.streams.graph import FORWARD, Exchange, Partitioning
 from holdfast.runtime.event_times import appended
+from holdfast.runtime.exchange import CHANNEL, SUBTASK, Packer, Unpacker, slot_name, wire_schema
 from holdfast.runtime.plan import ORDER, TIME, Channel, Wire
-from holdfast.runtime.wire import CHANNEL, SUBTASK, Packer, Unpacker, slot_name, wire_schema
+from holdfast.types.stream_type import StreamType
 
 WORDS = pa.schema([pa.field("k", pa.string()), pa.field("n", pa.int64())])
 NUMBERS = pa.schema([pa.field("n", pa.int64(), nullable=False)])

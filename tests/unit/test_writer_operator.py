@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import Committer, OutputTag, Sink, SinkWriter, WriterContext
-from holdfast.api.sink import OPENED, StagedRows
-from holdfast.checkpoint.files import FileSystemFiles
-from holdfast.checkpoint.staging import FileStaging
-from holdfast.checkpoint.storage import STAGED
+from holdfast.api.sinks import OPENED, StagedRows
+from holdfast.checkpoint.files.channel_state import FileStaging
+from holdfast.checkpoint.files.layout import STAGED
 from holdfast.errors import OutputTypeError, SinkError, UserFunctionError
 from holdfast.runtime.report import OPERATOR_STATE
-from holdfast.state.directories import claim_job, make_private, store_directory
-from holdfast.state.machine import ProcessIdentity
-from holdfast.state.redistribution import OperatorStateSnapshot, redistribute
-from holdfast.state.restore_store import restore_store
+from holdfast.state.operator.redistribution import OperatorStateSnapshot, redistribute
+from holdfast.state.restore import restore_store
+from holdfast.state.store.directories import claim_job, make_private, store_directory
+from holdfast.state.store.process import ProcessIdentity
+from holdfast.storage.object_store import FileSystemFiles
 from tests.unit.barriers import ROWS
 from tests.unit.functions import Count
 from tests.unit.programs import Program

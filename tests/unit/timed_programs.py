@@ -16,20 +16,20 @@ from holdfast import (
     WatermarkStrategy,
 )
 from holdfast.clock import Moment
-from holdfast.runtime.level_task import LevelTask
+from holdfast.job.model import EpochOrder
+from holdfast.job.timer_schedule import TimeKeeper
+from holdfast.runtime.operator_task import TaskIdentity
 from holdfast.runtime.plan import ORDER, TIME
-from holdfast.runtime.seat import TaskIdentity
-from holdfast.spark.epochs import EpochOrder
+from holdfast.runtime.task import LevelTask
 from holdfast.spark.serialization import dump_level
-from holdfast.spark.time_keeper import TimeKeeper
-from holdfast.testing import ManualClock
+from holdfast.testing.clock import ManualClock
 from tests.unit.programs import Program, Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from holdfast.api.streams import DataStream
+    from holdfast.api.streams.data_stream import DataStream
     from holdfast.runtime.plan import EpochPlan, EpochTime, LevelPlan
 
 ROWS = "k string, t bigint"

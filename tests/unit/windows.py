@@ -14,14 +14,15 @@ from holdfast import (
     ProcessWindowFunction,
 )
 from holdfast.runtime.event_times import by_tag
-from holdfast.state.keyed_backend import STATE_PREFIX
-from holdfast.testing import OperatorHarness, windowed
+from holdfast.state.catalog import STATE_PREFIX
+from holdfast.testing.harness import OperatorHarness
+from holdfast.testing.windows import windowed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from holdfast.api.windowed_streams import WindowedStream
-    from holdfast.runtime.operators import Output
+    from holdfast.api.streams.windowed import WindowedStream
+    from holdfast.runtime.operators.base import Output
 
 CONTENTS = "window-contents"
 EVENT_TIMERS = "timers:event"

@@ -1,1 +1,4 @@
-"""What users write: streams, functions, descriptors, types, settings."""
+"""What users write: functions, state, descriptors, sources and sinks.
+
+Declarations only: nothing here runs a job. Imports `types` and `config`.
+"""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from holdfast.api.options import Duration, at_least, boolean, lasting
+from holdfast.config.options import Duration, at_least, boolean, lasting
 from holdfast.errors import ConfigurationError
 
 TIME_AGAIN_AFTER: Final = 1000

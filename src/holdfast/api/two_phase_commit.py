@@ -25,15 +25,15 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.api.functions import Function
-from holdfast.api.sink import Committer, Sink, SinkWriter
-from holdfast.api.types import return_annotation
+from holdfast.api.sinks import Committer, Sink, SinkWriter
+from holdfast.api.streams.output_type import return_annotation
 from holdfast.errors import TypeDeclarationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from holdfast.api.functions import RuntimeContext, SinkContext
-    from holdfast.api.sink import CommitRequest, WriterContext
+    from holdfast.api.sinks import CommitRequest, WriterContext
 
 T = TypeVar("T")
 """What something is done with, one after the other."""

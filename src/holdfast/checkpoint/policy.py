@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from holdfast.api.checkpoint_settings import CheckpointSettings
+    from holdfast.config.checkpointing import CheckpointSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,125 +4,27 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
+
+from holdfast.job.statistics import (
+    CheckpointingStatistics,
+    CheckpointStatistics,
+    CheckpointStatus,
+    CheckpointSummary,
+    RestoreStatistics,
+    Spread,
+    SubtaskCheckpoint,
+)
 
 if TYPE_CHECKING:
     from holdfast.clock import Moment
 
+
 HISTORY: Final = 10
+
+
 """Checkpoints of which the details are kept."""
-
-
-class CheckpointStatus(Enum):
-    """Where a checkpoint stands."""
-
-    IN_PROGRESS = "IN_PROGRESS"
-    COMPLETED = "COMPLETED"
-    FAILED = "FAILED"
-
-
-@dataclass(frozen=True, slots=True)
-class SubtaskCheckpoint:
-    """One subtask's part in a checkpoint."""
-
-    uid: str
-    subtask: int
-    ack_timestamp: int
-    sync_duration_ms: int
-    """Time for which its epoch was held up by the local snapshot."""
-    async_duration_ms: int
-    """Time that the upload took."""
-    state_size: int
-    checkpointed_size: int
-    alignment_ms: int = 0
-    """Always 0: the end of an epoch is where all inputs are aligned anyway."""
-
-
-@dataclass(slots=True)
-class CheckpointStatistics:
-    """One checkpoint."""
-
-    id: int
-    trigger_timestamp: int
-    num_subtasks: int
-    status: CheckpointStatus = CheckpointStatus.IN_PROGRESS
-    is_savepoint: bool = False
-    epoch: int | None = None
-    latest_ack_timestamp: int | None = None
-    num_acknowledged_subtasks: int = 0
-    state_size: int = 0
-    """Bytes of the whole state."""
-    checkpointed_size: int = 0
-    """Bytes that were uploaded for this checkpoint."""
-    persisted_size: int = 0
-    """Bytes of input that it holds because there was no time to process it."""
-    epoch_duration_ms: int = 0
-    """From the trigger to the end of the epoch: what alignment is in a pipeline."""
-    sync_duration_ms: int = 0
-    """Longest local snapshot."""
-    async_duration_ms: int = 0
-    """From the end of the epoch to the last upload."""
-    finalize_duration_ms: int = 0
-    """Writing the metadata."""
-    end_to_end_duration_ms: int = 0
-    publish_duration_ms: int | None = None
-    """Publishing its output, after it was complete; None before that has succeeded."""
-    external_path: str | None = None
-    discarded: bool = False
-    failure_timestamp: int | None = None
-    failure_message: str | None = None
-    subtasks: list[SubtaskCheckpoint] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class RestoreStatistics:
-    """The last restore."""
-
-    checkpoint_id: int
-    timestamp: int
-    duration_ms: int
-    external_path: str
-    downloaded_size: int
-    local_stores: int
-    """Stores that were built from a local copy, without a download."""
-    stores: int
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """Least, greatest and average of a figure."""
-
-    min: int = 0
-    max: int = 0
-    avg: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointSummary:
-    """Figures over all completed checkpoints of a job."""
-
-    state_size: Spread = Spread()
-    checkpointed_size: Spread = Spread()
-    end_to_end_duration_ms: Spread = Spread()
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointingStatistics:
-    """All checkpoints of a job, at one moment."""
-
-    total: int = 0
-    in_progress: int = 0
-    completed: int = 0
-    failed: int = 0
-    restored: int = 0
-    latest_completed: CheckpointStatistics | None = None
-    latest_failed: CheckpointStatistics | None = None
-    latest_restored: RestoreStatistics | None = None
-    summary: CheckpointSummary = CheckpointSummary()
-    history: tuple[CheckpointStatistics, ...] = ()
-    """The newest checkpoints, oldest first."""
 
 
 class CheckpointStatisticsKeeper:

@@ -10,23 +10,17 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import xxhash
 
-from holdfast.checkpoint.handles import FileHandle, Handle, InlineHandle, inline
-from holdfast.checkpoint.in_threads import in_threads
-from holdfast.checkpoint.storage import (
-    MOST_INLINE,
-    check_cancelled,
-    checked_name,
-    never,
-    shared_name,
-    storage_error,
-)
+from holdfast.checkpoint.files.layout import shared_name
 from holdfast.errors import CheckpointError
+from holdfast.job.threads import in_threads
+from holdfast.storage.files import MOST_INLINE, check_cancelled, checked_name, never, storage_error
+from holdfast.storage.handles import FileHandle, Handle, InlineHandle, inline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from holdfast.checkpoint.storage import Cancelled, JobCheckpointFiles
+    from holdfast.storage.files import Cancelled, JobCheckpointFiles
 
 T = TypeVar("T")
 """What a transfer gives back."""

@@ -1,1 +1,1 @@
-"""Sinks to the systems outside: one module, or a few, for each of them."""
+"""Sinks to other systems. May import every layer below; nothing imports a connector."""

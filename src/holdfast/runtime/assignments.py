@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from holdfast.runtime.input_cut import entries_of, takers
+from holdfast.runtime.channel_cut import entries_of, takers
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

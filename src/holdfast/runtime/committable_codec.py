@@ -16,12 +16,13 @@ from holdfast.errors import (
     StateValueError,
     TypeDeclarationError,
 )
-from holdfast.state.codec import Codec, codec_for
+from holdfast.serde.codec import Codec
+from holdfast.serde.factory import codec_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.api.sink import Sink
+    from holdfast.api.sinks import Sink
 
 
 def committable_codec(sink: Sink) -> Codec:

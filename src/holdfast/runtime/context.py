@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from holdfast.api.functions import (
     KeyedProcessContext,
@@ -16,7 +16,7 @@ from holdfast.api.functions import (
 from holdfast.api.metrics import MetricGroup
 from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.errors import StateAccessError
-from holdfast.state.timers import EVENT_TIMERS, PROCESSING_TIMERS
+from holdfast.state.timers.table import EVENT_TIMERS, PROCESSING_TIMERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,9 +32,11 @@ if TYPE_CHECKING:
     from holdfast.api.time import TimeDomain
     from holdfast.clock import Clock
     from holdfast.runtime.plan import OperatorPlan
-    from holdfast.state.keyed_backend import KeyedStateBackend
+    from holdfast.state.backend import KeyedStateBackend
     from holdfast.state.table import CurrentKey
-    from holdfast.state.timers import TimerTable
+    from holdfast.state.timers.table import TimerTable
+
+LATE_DROPPED: Final = "numLateRecordsDropped"
 
 
 class DescribedStates(KeyedStateStore):

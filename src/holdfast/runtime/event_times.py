@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from holdfast.api.output import OutputTag
-from holdfast.runtime.operators import Output
+from holdfast.api.outputs import OutputTag
+from holdfast.runtime.operators.base import Output
 from holdfast.runtime.plan import TIME
 
 if TYPE_CHECKING:
-    from holdfast.runtime.operators import Times
+    from holdfast.runtime.operators.base import Times
 
 
 def times_of(rows: pa.RecordBatch) -> list[int | None] | None:

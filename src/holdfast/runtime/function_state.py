@@ -16,8 +16,8 @@ from holdfast.api.checkpointed import (
 )
 from holdfast.api.descriptors import ListStateDescriptor
 from holdfast.errors import StateAccessError
-from holdfast.runtime.operators import Reported
-from holdfast.runtime.writer_operator import WriterOperator
+from holdfast.runtime.operators.base import Reported
+from holdfast.runtime.operators.writer import WriterOperator
 from holdfast.state.key_groups import key_groups
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from holdfast.api.functions import RuntimeContext
     from holdfast.api.state import ListState, MapState
-    from holdfast.runtime.operators import Operator
+    from holdfast.runtime.operators.base import Operator
     from holdfast.runtime.plan import EpochPlan
-    from holdfast.state.operator_state import OperatorStateBackend
+    from holdfast.state.operator.backend import OperatorStateBackend
 
 ELEMENTS: Final = ListStateDescriptor("list-checkpointed")
 """The state of a `ListCheckpointed` function; its elements are pickled, as it has no types."""

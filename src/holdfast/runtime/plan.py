@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import pyarrow as pa
 
 from holdfast.api.checkpointed import CheckpointedFunction, CheckpointListener, ListCheckpointed
-from holdfast.api.graph import Exchange, Kind
-from holdfast.api.sink import Sink
+from holdfast.api.sinks import Sink
+from holdfast.api.streams.graph import Exchange, Kind
 
 if TYPE_CHECKING:
-    from holdfast.api.backends import StateBackend
-    from holdfast.api.graph import ErrorPolicy, Partitioning
-    from holdfast.api.sink import StagedRows, Staging
-    from holdfast.api.types import StreamType
-    from holdfast.state.directories import KeptSnapshots
-    from holdfast.state.machine import ProcessIdentity
+    from holdfast.api.outputs import ErrorPolicy
+    from holdfast.api.sinks import StagedRows, Staging
+    from holdfast.api.streams.graph import Partitioning
+    from holdfast.config.backends import StateBackend
+    from holdfast.state.store.directories import KeptSnapshots
+    from holdfast.state.store.process import ProcessIdentity
+    from holdfast.types.stream_type import StreamType
 
 
 TIME: Final = "_hf_time"

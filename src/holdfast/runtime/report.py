@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.api.metrics import MetricValues
 
 if TYPE_CHECKING:
-    from holdfast.api.sink import StagedRows
+    from holdfast.api.sinks import StagedRows
     from holdfast.runtime.plan import ChannelRows
 
 STORE: Final = "store"

@@ -8,33 +8,35 @@ import warnings
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from holdfast.api import configuration as conf
-from holdfast.api.backends import EmbeddedRocksDBStateBackend, StateBackend, backend_named
-from holdfast.api.checkpoint_config import CheckpointConfig
-from holdfast.api.checkpoint_options import (
+from holdfast.api.sinks import CollectSink
+from holdfast.api.streams.graph import JobGraph, Kind
+from holdfast.checkpoint.restore.pointer import find_snapshot
+from holdfast.checkpoint.service import Checkpointing, recovery_order
+from holdfast.config import configuration as conf
+from holdfast.config.backends import EmbeddedRocksDBStateBackend, StateBackend, backend_named
+from holdfast.config.checkpoint_config import CheckpointConfig
+from holdfast.config.checkpoint_options import (
+    CHECKPOINT_INTERVAL,
     INCREMENTAL,
     SAVEPOINT_DIR,
     CheckpointingMode,
     RecoveryClaimMode,
 )
-from holdfast.api.checkpoint_settings import checkpoint_settings, savepoint_settings
-from holdfast.api.configuration import Configuration, RuntimeExecutionMode
-from holdfast.api.configuration_file import load_configuration
-from holdfast.api.driver_sinks import CollectSink
-from holdfast.api.graph import JobGraph, Kind
-from holdfast.api.parallelism import check_max_parallelism
-from holdfast.api.restart_strategies import FallBack, RestartStrategy, restart_strategy
-from holdfast.checkpoint.pointer import find_snapshot
+from holdfast.config.checkpointing import checkpoint_settings, savepoint_settings
+from holdfast.config.configuration import Configuration, RuntimeExecutionMode
+from holdfast.config.configuration_file import load_configuration
+from holdfast.config.parallelism import check_max_parallelism
+from holdfast.config.restart import FallBack, RestartStrategy, restart_strategy
 from holdfast.errors import ConfigurationError
-from holdfast.spark.checkpointing import Checkpointing, recovery_order
-from holdfast.spark.collecting import CollectedResults
-from holdfast.spark.compiler import JobPlan, Settings, compile_job
-from holdfast.spark.job import JobClient, JobExecutionResult, new_job_id
-from holdfast.spark.pace import pace_of, runs_as_batch
-from holdfast.spark.patience import Patience
-from holdfast.spark.progress import wait_watched
+from holdfast.job.compiler import compile_job
+from holdfast.job.model import JobExecutionResult, JobPlan, Settings
+from holdfast.job.progress import wait_watched
+from holdfast.job.results import CollectedResults
+from holdfast.job.threads import Patience
+from holdfast.job.trigger import pace_of, runs_as_batch
+from holdfast.spark.job import JobClient, new_job_id
 from holdfast.spark.session import check_session, local_session
-from holdfast.spark.source_methods import SourceMethods
+from holdfast.spark.sources.methods import SourceMethods
 from holdfast.spark.supervisor import JobOrder, Supervisor
 
 if TYPE_CHECKING:
@@ -43,12 +45,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from holdfast.api.checkpointed import CheckpointListener
-    from holdfast.api.options import ConfigOption, Duration
-    from holdfast.api.streams import DataStream
-    from holdfast.spark.checkpointing import RecoveryOrder
-    from holdfast.spark.pace import Pace
-    from holdfast.spark.savepoint_comparison import SavepointComparison
-    from holdfast.spark.statistics import EpochStatistics
+    from holdfast.api.streams.data_stream import DataStream
+    from holdfast.checkpoint.savepoint.comparison import SavepointComparison
+    from holdfast.checkpoint.service import RecoveryOrder
+    from holdfast.config.options import ConfigOption, Duration
+    from holdfast.job.statistics import EpochStatistics
+    from holdfast.job.trigger import Pace
 
 
 PREVIEW = "preview"
@@ -344,7 +346,7 @@ class StreamExecutionEnvironment(SourceMethods):
             path: Directory of a savepoint or of a checkpoint, or the `_metadata` file in one.
             allow_non_restored_state: As of `execute_async`.
         """
-        from holdfast.spark.savepoint_comparison import compare, fitting_limits
+        from holdfast.checkpoint.savepoint.comparison import compare, fitting_limits
 
         order = recovery_order(self._configuration, path, allow_non_restored_state)
         files, metadata = find_snapshot(path)
@@ -393,7 +395,7 @@ class StreamExecutionEnvironment(SourceMethods):
 
     def _warn_about_uids(self, graph: JobGraph) -> None:
         missing = graph.without_uid()
-        if missing and self._configuration.get(conf.CHECKPOINT_INTERVAL) is not None:
+        if missing and self._configuration.get(CHECKPOINT_INTERVAL) is not None:
             warnings.warn(
                 "these stateful operators have no uid, so a changed program may not find their "
                 "state again: " + "; ".join(map(str, missing)) + '; call .uid("...") on each',

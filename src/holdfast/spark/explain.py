@@ -5,23 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from holdfast.api.functions import Function
-from holdfast.api.graph import Exchange, Kind
-from holdfast.api.windowing import Windowing
-from holdfast.spark.declared_states import declared_states
-from holdfast.spark.epochs import EpochOrder, EpochRunner, JobIdentity
-from holdfast.spark.pinning import Pinning
-from holdfast.spark.restore_checks import operators_of
+from holdfast.api.streams.graph import Exchange, Kind
+from holdfast.api.windows.spec import Windowing
+from holdfast.checkpoint.restore.checks import operators_of
+from holdfast.job.declared_states import declared_states
+from holdfast.job.model import EpochOrder, JobIdentity
+from holdfast.job.statistics_keeper import StatisticsKeeper
+from holdfast.spark.epoch_runner import EpochRunner
+from holdfast.spark.placement.pinning import Pinning
 from holdfast.spark.session import QUERY_SETTINGS, settings
-from holdfast.spark.statistics import StatisticsKeeper
 from holdfast.spark.types import spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from holdfast.api.descriptors import StateDescriptor
-    from holdfast.api.graph import Edge, JobGraph, Node
+    from holdfast.api.streams.graph import Edge, JobGraph, Node
     from holdfast.api.time import WatermarkStrategy
-    from holdfast.spark.compiler import JobPlan
+    from holdfast.job.model import JobPlan
 
 
 def explain_job(spark: SparkSession, graph: JobGraph, plan: JobPlan) -> str:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import threading
 import uuid
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark import InheritableThread
 
-from holdfast.api.checkpoint_options import SavepointFormatType
-from holdfast.errors import (
-    JobExecutionError,
-)
+from holdfast.checkpoint.savepoint.requests import SavepointRequest, decide
+from holdfast.config.checkpoint_options import SavepointFormatType
+from holdfast.errors import JobExecutionError
+from holdfast.job.model import JobExecutionResult
+from holdfast.job.statistics import JobStatistics, JobStatus
+from holdfast.job.threads import start_thread
 from holdfast.spark.failures import summary
-from holdfast.spark.incarnation import Incarnation
-from holdfast.spark.savepoints import SavepointRequest, decide
-from holdfast.spark.statistics import JobStatistics, JobStatus
-from holdfast.spark.threads import start_thread
+from holdfast.spark.job_attempt import Incarnation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,16 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from holdfast.spark.supervisor import Supervisor
-
-
-@dataclass(frozen=True)
-class JobExecutionResult:
-    """How a job ended that ended well."""
-
-    job_id: str
-    name: str
-    runtime_ms: int
-    statistics: JobStatistics
 
 
 class JobClient:

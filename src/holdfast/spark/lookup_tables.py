@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark import Broadcast
     from pyspark.sql import SparkSession
 
-    from holdfast.api.lookup import LookupJoin
+    from holdfast.api.streams.lookup import LookupJoin
     from holdfast.runtime.plan import TableCopy
 
 logger = logging.getLogger("holdfast")

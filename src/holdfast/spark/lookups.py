@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from holdfast.api.ddl import ddl_of
-from holdfast.api.lookup import LookupJoin
-from holdfast.api.options import duration_ms
-from holdfast.api.types import StreamType
+from holdfast.api.streams.lookup import LookupJoin
+from holdfast.config.options import duration_ms
 from holdfast.errors import JobGraphError, TypeDeclarationError
 from holdfast.spark.types import is_collated, stream_type_of
+from holdfast.types.arrow import ddl_of
+from holdfast.types.stream_type import StreamType
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,22 +7,29 @@ the DataFrame to user code, read a copy that was made first, in one action.
 
 from __future__ import annotations
 
+import pickle
 import sys
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
-from holdfast.api.driver_sinks import CollectSink, ForeachBatchSink, PrintSink, SparkSink
+from holdfast._faults import fault_point
+from holdfast.api.sinks import CollectSink, ForeachBatchSink, PrintSink, SparkSink
 from holdfast.errors import JobExecutionError
-from holdfast.runtime.read_columns import Reader
-from holdfast.runtime.wire import CHANNEL, slot_name
+from holdfast.runtime.exchange import CHANNEL, slot_name
+from holdfast.spark.types import spark_schema
+from holdfast.types.columns.batches import Reader
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from collections.abc import Iterator, Sequence
 
-    from holdfast.api.graph import Node
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from holdfast.api.sinks import StagedRows, Staging
+    from holdfast.api.streams.graph import Node
+    from holdfast.job.model import OutputPlan
     from holdfast.runtime.plan import Channel, Wire
-    from holdfast.spark.compiler import OutputPlan
 
 
 class Outputs:
@@ -110,3 +117,37 @@ def _elements(rows: DataFrame, channel: Channel) -> list[Any]:
     reader = Reader(channel.type)
     table = rows.toArrow()
     return [element for batch in table.to_batches() for element in reader.elements(batch)]
+
+
+def publish_frame(
+    spark: SparkSession,
+    uid: str,
+    sink: Node,
+    rows: Sequence[StagedRows],
+    staging: Staging,
+    checkpoint_id: int,
+) -> None:
+    """Hand all rows of a checkpoint to a sink on the driver, as one DataFrame."""
+    where = {"uid": uid, "checkpoint": checkpoint_id}
+    fault_point("before-publish", **where)
+    frame = staged_frame(spark, sink.output.schema, rows, staging)
+    deliver_frame(sink, frame, checkpoint_id, f"checkpoint {checkpoint_id}")
+    fault_point("after-publish", **where)
+
+
+def staged_frame(
+    spark: SparkSession, schema: pa.Schema, rows: Sequence[StagedRows], staging: Staging
+) -> DataFrame:
+    """A DataFrame of staged rows, one partition for each of them."""
+    columns = spark_schema(schema)
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for data in batch.column(0).to_pylist():
+                yield from staging.get(pickle.loads(data))
+
+    pickled = [(pickle.dumps(one),) for one in rows]
+    places = spark.createDataFrame(
+        spark.sparkContext.parallelize(pickled, len(rows)), "rows binary"
+    )
+    return places.mapInArrow(read, columns)

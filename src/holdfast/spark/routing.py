@@ -1,7 +1,7 @@
 """Routing a source's rows in the JVM: key groups as Spark expressions.
 
-Gives the same subtask for a row as `runtime/partition.py` does in Python; see
-`state/keys.py` for how keys are hashed.
+Gives the same subtask for a row as `runtime/partitioners.py` does in Python; see
+`serde/keys.py` for how keys are hashed.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from holdfast.api.graph import Exchange
+from holdfast.api.streams.graph import Exchange
+from holdfast.runtime.exchange import CHANNEL, SUBTASK, slot_name
 from holdfast.runtime.plan import ORDER, TIME
-from holdfast.runtime.wire import CHANNEL, SUBTASK, slot_name
 from holdfast.spark.types import spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+    from holdfast.job.model import SortedChannel
     from holdfast.runtime.plan import Channel, TimeColumn, Wire
-    from holdfast.spark.compiler import SortedChannel
 
 ARRIVED = "_hf_arrived"
 """Column with a row's place in its partition, while that is sorted."""

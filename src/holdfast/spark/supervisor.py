@@ -10,12 +10,14 @@ import logging
 import shutil
 import threading
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
 from pyspark import InheritableThread
 
-from holdfast.checkpoint.restart import RestartTracker
+from holdfast.checkpoint.restore.checks import SCRATCH, check_kept_rows
+from holdfast.checkpoint.service import JobEnding
 from holdfast.clock import SystemClock, monotonic
 from holdfast.errors import (
     ConfigurationError,
@@ -26,21 +28,28 @@ from holdfast.errors import (
     RestoreError,
     SinkError,
 )
-from holdfast.spark.checkpointing import JobEnding
-from holdfast.spark.epoch_listeners import EpochListeners
-from holdfast.spark.epochs import EpochRunner, JobIdentity
-from holdfast.spark.executors import ExecutorWatch
+from holdfast.job.epoch_listeners import EpochListeners
+from holdfast.job.model import JobIdentity
+from holdfast.job.restart import RestartTracker
+from holdfast.job.statistics import EpochStatistics, JobStatistics, JobStatus
+from holdfast.job.statistics_keeper import StatisticsKeeper
+from holdfast.job.timer_schedule import warn_of_held_time
+from holdfast.spark.epoch_runner import EpochRunner
 from holdfast.spark.failures import original_error, summary
-from holdfast.spark.incarnation import Incarnation, QueryStoppedError
-from holdfast.spark.kept_rows import SCRATCH, check_kept_rows, with_rows_read
-from holdfast.spark.local_state import delete_local_state, local_state_root, scratch_directory
-from holdfast.spark.pinned_calls import PinnedCalls
-from holdfast.spark.pinning import Pinning
-from holdfast.spark.query_log import lay_out
+from holdfast.spark.job_attempt import Incarnation, QueryStoppedError
+from holdfast.spark.outputs import publish_frame
+from holdfast.spark.placement.executor_calls import PinnedCalls
+from holdfast.spark.placement.executors import ExecutorWatch
+from holdfast.spark.placement.local_state import (
+    delete_local_state,
+    local_state_root,
+    scratch_directory,
+)
+from holdfast.spark.placement.pinning import Pinning
 from holdfast.spark.session import QUERY_SETTINGS, is_alive, settings
-from holdfast.spark.source import in_one_pass
-from holdfast.spark.statistics import EpochStatistics, JobStatistics, JobStatus, StatisticsKeeper
-from holdfast.spark.time_keeper import warn_of_held_time
+from holdfast.spark.sources.query_log import capture, lay_out, source_leaves
+from holdfast.spark.sources.source import in_one_pass
+from holdfast.spark.sources.static_rows import with_rows_read
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,11 +57,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from holdfast.api.restart_strategies import RestartStrategy
-    from holdfast.spark.checkpointing import Checkpointing
-    from holdfast.spark.compiler import JobPlan, SourcePlan
-    from holdfast.spark.epochs import EpochResult
-    from holdfast.spark.pace import Pace
+    from holdfast.checkpoint.service import Checkpointing
+    from holdfast.config.restart import RestartStrategy
+    from holdfast.job.model import EpochResult, JobPlan, SourcePlan
+    from holdfast.job.trigger import Pace
 
 logger = logging.getLogger("holdfast")
 
@@ -169,7 +177,9 @@ class Supervisor:
     def _prepare(self) -> None:
         """Do what is done once for all incarnations."""
         self._pinning.anchor(self._plan.level_parallelism)
-        self.checkpointing.open(self._spark, self._plan, self._calls, self._break_off)
+        self.checkpointing.open(
+            self._plan, self._calls, partial(publish_frame, self._spark), self._break_off
+        )
         self._job = self.checkpointing.owned(self._job)
         self._frames = [self._frame(source) for source in self._plan.sources]
         self._watch = ExecutorWatch(self._spark, self._pinning, self._break_off)
@@ -198,7 +208,7 @@ class Supervisor:
         self._calls.forget()
         restored = self.checkpointing.restore(job)
         job = restored.job or job
-        leaves = self.checkpointing.leaves(self._plan, self._frames)
+        leaves = self._source_leaves()
         position = restored.position
         if position is not None:
             if restored.base is None:
@@ -218,7 +228,7 @@ class Supervisor:
             self.order.pace.interval_ms,
         )
         self._runner = runner
-        self.checkpointing.begin(job, restored, query_dir, leaves)
+        self.checkpointing.begin(job, restored, partial(capture, query_dir, leaves))
         self._watch.note()
         self.incarnation = Incarnation(
             self._spark,
@@ -234,6 +244,13 @@ class Supervisor:
         )
         self.incarnation.start()
         self._ran = True
+
+    def _source_leaves(self) -> dict[str, tuple[int, ...]]:
+        """Which of Spark's sources are whose."""
+        if not self.checkpointing.keeps_positions:
+            return {}
+        uids = (source.uid for source in self._plan.sources)
+        return source_leaves(dict(zip(uids, self._frames, strict=True)))
 
     def _query_dir(self, incarnation: int) -> Path:
         """Directory of the log of an incarnation's query."""

@@ -9,11 +9,11 @@ from pyspark import TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 
 from holdfast.clock import SystemClock
-from holdfast.runtime.level_task import LevelTask
+from holdfast.runtime.operator_task import TaskIdentity
 from holdfast.runtime.report import TaskReport
-from holdfast.runtime.seat import TaskIdentity
-from holdfast.spark.class_pickling import dumps
-from holdfast.state.pickling import pickle_by_value_with
+from holdfast.runtime.task import LevelTask
+from holdfast.spark.serialization import dumps
+from holdfast.types.columns.pickling import pickle_by_value_with
 
 pickle_by_value_with(dumps)
 

@@ -13,9 +13,10 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 from pyspark.sql.types import ArrayType, MapType, StringType, StructType
 
-from holdfast.api.ddl import array_of, map_of, parse_json
-from holdfast.api.types import StreamType, canonical
 from holdfast.errors import KeyTypeError
+from holdfast.types.arrow import array_of, canonical, map_of
+from holdfast.types.ddl import parse_json
+from holdfast.types.stream_type import StreamType
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType

@@ -5,8 +5,8 @@ Under state id 0, in JSON:
     00 00 | "state" | name    {"id": 1, "kind": "value", "schema": [...]}
 
 A state's id is drawn when it is first registered and never changes. If its type changes, the
-entry has further schemas, see `state/schema_history.py`. A state whose entries have times is
-one of its own, see `state/ttl_layout.py`.
+entry has further schemas, see `state/schemas.py`. A state whose entries have times is
+one of its own, see `state/ttl/layout.py`.
 """
 
 from __future__ import annotations
@@ -18,27 +18,66 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from holdfast.errors import StateDescriptorError
-from holdfast.state.evolving_codec import evolving
-from holdfast.state.schema_history import SchemaHistory, conversion, in_entries
-from holdfast.state.schema_registration import declared_in
-from holdfast.state.ttl_layout import (
+from holdfast.state.list import pack_chunk, unpack_chunk
+from holdfast.state.schemas import SchemaHistory, conversion, declared_in, evolving, in_entries
+from holdfast.state.ttl.layout import (
     SWEEP_PREFIX,
     TTL_SUFFIX,
     adding_time,
     dropping_time,
     stored_name,
 )
-from holdfast.state.ttl_migration import ENTRIES_AT_ONCE, migrate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.state.codec import Codec
-    from holdfast.state.schema_registration import Declaration
-    from holdfast.state.store import StateStore
-    from holdfast.state.ttl_time import TtlTime
+    from holdfast.serde.codec import Codec
+    from holdfast.state.schemas import Declaration
+    from holdfast.state.store.protocol import StateStore
+    from holdfast.state.ttl.states import TtlTime
+
+
+ENTRIES_AT_ONCE: Final = 50_000
+
+
+"""Most entries that are read before they are written again."""
+
+
+def migrate(
+    store: StateStore,
+    kind: str,
+    old: bytes,
+    new: bytes,
+    changed: Callable[[bytes], bytes],
+) -> None:
+    """Move all entries of one form of a state to the other.
+
+    An entry that the new form has already stays as it is; a chunk of a list goes before it.
+
+    Args:
+        store: Where they are.
+        kind: Kind of the state.
+        old: State id of the form that is given up, as keys begin with it.
+        new: State id of the other form.
+        changed: Gives a stored value its new form.
+    """
+    place = old
+    while entries := list(islice(store.scan(old, place), ENTRIES_AT_ONCE)):
+        keys = [new + key[2:] for key, _ in entries]
+        writes: list[tuple[bytes, bytes | None]] = []
+        for (gone, value), key, there in zip(entries, keys, store.get_many(keys), strict=True):
+            writes.append((gone, None))
+            if there is None:
+                writes.append((key, changed(value)))
+            elif kind == "list":
+                writes.append((key, pack_chunk(unpack_chunk(changed(value)) + unpack_chunk(there))))
+        store.write(writes)
+        place = entries[-1][0] + b"\x00"
+
 
 STATE_PREFIX: Final = b"\x00\x00state"
+
+
 """What the keys of the entries about states begin with; their names follow."""
 
 

@@ -1,6 +1,6 @@
 """Key groups: the unit in which keyed state is spread over subtasks.
 
-A key's group is `pmod(hash, max_parallelism)`, see `state/keys.py`; a subtask owns a
+A key's group is `pmod(hash, max_parallelism)`, see `serde/keys.py`; a subtask owns a
 range of groups. The formulas are Flink's: for every number of subtasks up to the
 maximum the ranges are contiguous and differ in length by one at most.
 """

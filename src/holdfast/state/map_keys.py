@@ -7,13 +7,13 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import StateValueError
-from holdfast.state.codec_python import shown
-from holdfast.state.nan import one_float, one_nan
+from holdfast.serde.msgpack import shown
+from holdfast.serde.nan import one_float, one_nan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.state.codec import Codec
+    from holdfast.serde.codec import Codec
 
 _BY_VALUE: Final = (float, Decimal, datetime, time)
 """Classes whose values may differ in bytes though they are equal, and are compared by value."""

@@ -7,7 +7,7 @@ Layout of a store key:
 Key group, length and key come from `KeyEncoder`. The namespace is a varint length
 and that many bytes; user code lives in the void namespace, one zero byte. The user
 key is a map's own key, or the number of a list's chunk; nothing for other states.
-State id 0 holds the operator's metadata, see `state/keyed_backend.py`.
+State id 0 holds the operator's metadata, see `state/backend.py`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from holdfast.errors import StateAccessError, StateValueError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from holdfast.state.codec import Codec
-    from holdfast.state.keys import KeyEncoder
-    from holdfast.state.store import StateStore
+    from holdfast.serde.codec import Codec
+    from holdfast.serde.keys import KeyEncoder
+    from holdfast.state.store.protocol import StateStore
 
 
 class NoKey:

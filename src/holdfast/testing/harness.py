@@ -27,19 +27,19 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from holdfast.api.backends import HashMapStateBackend, StateBackend
 from holdfast.api.checkpointed import CheckpointListener
 from holdfast.api.functions import KeySelector
-from holdfast.api.graph import ErrorPolicy
-from holdfast.api.parallelism import check_parallelism, default_max_parallelism
+from holdfast.api.outputs import ErrorPolicy
 from holdfast.api.state import MapState
-from holdfast.api.streams import DataStream
+from holdfast.api.streams.data_stream import DataStream
 from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK
-from holdfast.api.types import OBJECTS
+from holdfast.config.backends import HashMapStateBackend, StateBackend
+from holdfast.config.parallelism import check_parallelism, default_max_parallelism
 from holdfast.errors import ConfigurationError, JobGraphError, StateAccessError
-from holdfast.runtime.co_operators import BroadcastOperator
 from holdfast.runtime.event_times import by_tag
-from holdfast.runtime.operators import Output, Reported
+from holdfast.runtime.operator_task import Seat, TaskIdentity
+from holdfast.runtime.operators.base import Output, Reported
+from holdfast.runtime.operators.co import BroadcastOperator
 from holdfast.runtime.plan import (
     CheckpointOrder,
     EpochPlan,
@@ -50,17 +50,17 @@ from holdfast.runtime.plan import (
     SecondInput,
     Wire,
 )
-from holdfast.runtime.seat import Seat, TaskIdentity
-from holdfast.state.directories import claim_job, store_directory
+from holdfast.serde.key_shapes import KeyTypes
+from holdfast.serde.keys import canonical_key, key_group_of, key_hash
 from holdfast.state.key_groups import subtask_of
-from holdfast.state.key_shapes import KeyTypes
-from holdfast.state.keys import canonical_key, key_group_of, key_hash
-from holdfast.state.machine import ProcessIdentity
+from holdfast.state.store.directories import claim_job, store_directory
+from holdfast.state.store.process import ProcessIdentity
 from holdfast.state.table import NO_KEY
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.kinds import BROADCAST, CONNECTED, kind_of
 from holdfast.testing.snapshots import HarnessSnapshot, RestorePoint, read_snapshot
 from holdfast.testing.windows import windows_of
+from holdfast.types.stream_type import OBJECTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
     from holdfast.api.descriptors import MapStateDescriptor
     from holdfast.api.metrics import MetricValues
-    from holdfast.api.output import OutputTag
+    from holdfast.api.outputs import OutputTag
 
 _UID = "harness"
 _INCARNATION = "1"

@@ -23,8 +23,8 @@ from holdfast.api.functions import (
     ReduceFunction,
     SinkFunction,
 )
-from holdfast.api.graph import Kind
-from holdfast.api.sink import Sink
+from holdfast.api.sinks import Sink
+from holdfast.api.streams.graph import Kind
 from holdfast.api.two_phase_commit import TwoPhaseCommitSinkFunction
 from holdfast.errors import JobGraphError
 

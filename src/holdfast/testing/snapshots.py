@@ -8,18 +8,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from holdfast.api.parallelism import check_parallelism
+from holdfast.config.parallelism import check_parallelism
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.report import OPERATOR_STATE, STORE
 from holdfast.state.key_groups import key_groups
-from holdfast.state.local_snapshot import snapshot_files
-from holdfast.state.redistribution import OperatorStateSnapshot, redistribute
-from holdfast.state.restore_store import restore_store
+from holdfast.state.operator.redistribution import OperatorStateSnapshot, redistribute
+from holdfast.state.restore import restore_store
+from holdfast.state.store.snapshot import snapshot_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.api.backends import StateBackend
+    from holdfast.config.backends import StateBackend
     from holdfast.runtime.report import SnapshotReport
 
 

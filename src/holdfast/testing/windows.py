@@ -14,17 +14,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.api.graph import Edge, JobGraph, Kind
-from holdfast.api.streams import DataStream
+from holdfast.api.streams.data_stream import DataStream
+from holdfast.api.streams.graph import Edge, JobGraph, Kind
+from holdfast.api.streams.window_joins import CoGroupedStreams, JoinedStreams
 from holdfast.api.time import WatermarkStrategy
-from holdfast.api.types import StreamType
-from holdfast.api.window_joins import CoGroupedStreams, JoinedStreams
 from holdfast.errors import JobGraphError
+from holdfast.types.stream_type import StreamType
 
 if TYPE_CHECKING:
-    from holdfast.api.window_assigners import WindowAssigner
-    from holdfast.api.window_joins import JoinWindows
-    from holdfast.api.windowed_streams import WindowedStream
+    from holdfast.api.streams.window_joins import JoinWindows
+    from holdfast.api.streams.windowed import WindowedStream
+    from holdfast.api.windows.assigners import WindowAssigner
 
 
 class _Program:

@@ -9,12 +9,11 @@ import pyarrow as pa
 
 from holdfast.errors import StateError
 from holdfast.state.tables.evolved import value_form
-from holdfast.state.tables.forms import encoded_column, form_of
-from holdfast.state.tables.key_columns import key_array, key_column
-from holdfast.state.tables.likeness import is_like
-from holdfast.state.tables.namespace_columns import (
+from holdfast.state.tables.keys import (
     NAMESPACE,
     WINDOWS,
+    key_array,
+    key_column,
     namespace_arrays,
     namespace_type,
     namespaces_of,
@@ -23,12 +22,14 @@ from holdfast.state.tables.namespace_columns import (
 from holdfast.state.tables.rows import Rows, TableKind
 from holdfast.state.tables.shapes import listed
 from holdfast.state.tables.times import TIMESTAMP, is_near, time_array, times_of
-from holdfast.state.timer_layout import FIRST_TIME
+from holdfast.state.tables.values import encoded_column, form_of
+from holdfast.state.timers.layout import FIRST_TIME
+from holdfast.types.arrow import is_like
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.state.tables.forms import Form
+    from holdfast.state.tables.values import Form
 
 _ORDER: Final = (
     "key_group", "timestamp", "timestamp_ms", "key", *WINDOWS, NAMESPACE, "position", "map_key",

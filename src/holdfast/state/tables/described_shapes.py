@@ -1,6 +1,6 @@
 """From the description of a type to the shape of its column.
 
-Descriptions of Python types are those of `state/codec_schema.py`; classes are not needed. A
+Descriptions of Python types are those of `types/schema.py`; classes are not needed. A
 type that has no column, or whose column would have no fields or ambiguous ones, is kept as it
 is encoded: all of it, or the part that it is within another.
 """

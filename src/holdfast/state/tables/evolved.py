@@ -1,6 +1,6 @@
 """Values of a state whose type has changed: stored under several schemas.
 
-How they tell theirs is in `state/schema_history.py`. The column has the type of the schema that
+How they tell theirs is in `state/schemas.py`. The column has the type of the schema that
 is declared now. A value of another schema is kept as it is encoded, even where both have the
 same column: only the program knows what becomes of it, such as which defaults it gets.
 """
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.state.schema_history import HEAD, MARK, SchemaHistory
-from holdfast.state.tables.forms import Bytes, Form, form_of, gathered
+from holdfast.state.schemas import HEAD, MARK, SchemaHistory
+from holdfast.state.tables.values import Bytes, Form, form_of, gathered
 
 if TYPE_CHECKING:
     import pyarrow as pa

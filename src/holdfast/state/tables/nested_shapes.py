@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import pyarrow as pa
 
-from holdfast.api.ddl import array_of, map_of
 from holdfast.state.tables.shapes import Shape
+from holdfast.types.arrow import array_of, map_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,8 +10,8 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from holdfast.errors import StateError
-from holdfast.state.key_decoding import KEY_AT, length_prefixed
-from holdfast.state.list_table import unpack_chunk
+from holdfast.serde.key_reader import KEY_AT, length_prefixed
+from holdfast.state.list import unpack_chunk
 from holdfast.state.tables.times import stored_times
 
 if TYPE_CHECKING:

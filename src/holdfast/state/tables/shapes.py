@@ -15,7 +15,7 @@ from typing import Any, Final, Optional
 import msgspec
 import pyarrow as pa
 
-from holdfast.api.ddl import UTC_TIMESTAMP
+from holdfast.types.arrow import UTC_TIMESTAMP
 
 NIL: Final = b"\xc0"
 """MessagePack of None."""

@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pyarrow as pa
 
-from holdfast.state.directories import file_name
-from holdfast.state.keyed_backend import OPERATOR_KEY, STATE_PREFIX
-from holdfast.state.local_snapshot import built_aside
+from holdfast.state.backend import OPERATOR_KEY
+from holdfast.state.catalog import STATE_PREFIX
+from holdfast.state.store.directories import file_name
+from holdfast.state.store.snapshot import built_aside
 from holdfast.state.tables.columns import Columns
 from holdfast.state.tables.files import write_table
 from holdfast.state.tables.rows import read_rows
-from holdfast.state.timers import KIND
-from holdfast.state.ttl_layout import TTL_SUFFIX
+from holdfast.state.timers.table import KIND
+from holdfast.state.ttl.layout import TTL_SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.state.local_snapshot import ReadOnlySnapshot
+    from holdfast.state.store.snapshot import ReadOnlySnapshot
 
 INDEX: Final = Path("keyed_states.parquet")
 """The table that lists the others."""

@@ -1,0 +1,302 @@
+"""Two streams that meet in one function."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from holdfast.api.co_functions import (
+    BroadcastProcessFunction,
+    CoFlatMapFunction,
+    CoMapFunction,
+    CoProcessFunction,
+    KeyedBroadcastProcessFunction,
+    KeyedCoProcessFunction,
+    ProcessJoinFunction,
+)
+from holdfast.api.descriptors import MapStateDescriptor
+from holdfast.api.streams.data_stream import DataStream, output_type_of, wrong_function
+from holdfast.api.streams.graph import Edge, Kind
+from holdfast.api.streams.keyed_stream import KeyedStream
+from holdfast.config.options import signed_duration_ms
+from holdfast.errors import JobGraphError, StateDescriptorError
+from holdfast.types.arrow import key_type
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.api.outputs import OutputTag
+    from holdfast.config.options import Duration
+    from holdfast.types.stream_type import StreamType
+
+
+@dataclass(frozen=True)
+class JoinInterval:
+    """Which elements make a pair.
+
+    The right one's time lies between `lower` and `upper`, both included, from the left one's.
+    """
+
+    lower: int
+    upper: int
+    left: StreamType
+    right: StreamType
+    late_left: OutputTag | None = None
+    late_right: OutputTag | None = None
+
+
+class BroadcastStream:
+    """A stream whose elements go to every subtask, to be connected with another one."""
+
+    def __init__(self, stream: DataStream, descriptors: tuple[MapStateDescriptor, ...]) -> None:
+        """`stream` as it is broadcast, with the states that may be kept of it."""
+        for descriptor in descriptors:
+            if not isinstance(descriptor, MapStateDescriptor):
+                raise JobGraphError(
+                    "broadcast takes MapStateDescriptors, since a broadcast state is a map, not "
+                    f"{type(descriptor).__name__}"
+                )
+            if descriptor.time_to_live is not None:
+                raise StateDescriptorError(
+                    f"broadcast state {descriptor.name!r} cannot have a time to live, which only "
+                    "keyed state has; leave the ttl of its descriptor out"
+                )
+        self.stream = stream
+        self.descriptors = descriptors
+
+
+def connected(
+    first: DataStream, second: DataStream | BroadcastStream
+) -> ConnectedStreams | BroadcastConnectedStream:
+    """Two streams, about to be given a function."""
+    if isinstance(second, BroadcastStream):
+        check_one_environment(first, second.stream)
+        return BroadcastConnectedStream(first, second)
+    if not isinstance(second, DataStream):
+        raise JobGraphError(
+            f"connect takes a stream, or a BroadcastStream as broadcast(descriptor) makes it, not "
+            f"{type(second).__name__}"
+        )
+    check_one_environment(first, second)
+    return ConnectedStreams(first, second)
+
+
+class ConnectedStreams:
+    """Two streams, possibly of different types, for a function with a method for each."""
+
+    def __init__(self, first: DataStream, second: DataStream) -> None:
+        """Two streams; their functions have keyed state if both are keyed."""
+        self.first = first
+        self.second = second
+
+    def key_by(self, key1: Any, key2: Any) -> ConnectedStreams:
+        """Key each stream, by names of columns or by a function; the keys must be of one type."""
+        return ConnectedStreams(
+            self.first.key_by(*several(key1)), self.second.key_by(*several(key2))
+        )
+
+    def map(self, function: CoMapFunction, output_type: Any = None) -> DataStream:
+        """Turn every element of either stream into one other."""
+        _check(function, CoMapFunction, "map")
+        output = _common_output(function.map1, function.map2, output_type, per_element=True)
+        return self._then(Kind.CO_MAP, function, output)
+
+    def flat_map(self, function: CoFlatMapFunction, output_type: Any = None) -> DataStream:
+        """Turn every element of either stream into any number of others."""
+        _check(function, CoFlatMapFunction, "flat_map")
+        output = _common_output(
+            function.flat_map1, function.flat_map2, output_type, per_element=False
+        )
+        return self._then(Kind.CO_FLAT_MAP, function, output)
+
+    def process(
+        self, function: CoProcessFunction | KeyedCoProcessFunction, output_type: Any = None
+    ) -> DataStream:
+        """Apply the general operator; with keyed state and timers if both streams are keyed."""
+        kind = Kind.KEYED_CO_PROCESS if self._keyed() else Kind.CO_PROCESS
+        wanted = KeyedCoProcessFunction if self._keyed() else CoProcessFunction
+        _check(function, wanted, "process")
+        output = _common_output(
+            function.process_element1, function.process_element2, output_type, per_element=False
+        )
+        return self._then(kind, function, output)
+
+    def _keyed(self) -> bool:
+        keyed = isinstance(self.first, KeyedStream)
+        if keyed != isinstance(self.second, KeyedStream):
+            raise JobGraphError(
+                "connect: one of the two streams is keyed and the other is not; key both, or "
+                "neither, or broadcast the other one with the descriptors of its states, as in "
+                "rules.broadcast(MapStateDescriptor(...))"
+            )
+        return keyed
+
+    def _then(self, kind: Kind, function: object, output: StreamType) -> DataStream:
+        self._keyed()
+        return joined(self.first, self.second, kind, function, output)
+
+
+class BroadcastConnectedStream:
+    """A stream, keyed or not, and a broadcast stream."""
+
+    def __init__(self, data: DataStream, control: BroadcastStream) -> None:
+        """`data`, whose functions see what is broadcast in `control`."""
+        self.data = data
+        self.control = control
+
+    def process(
+        self,
+        function: BroadcastProcessFunction | KeyedBroadcastProcessFunction,
+        output_type: Any = None,
+    ) -> DataStream:
+        """Apply a function to the elements of both."""
+        keyed = isinstance(self.data, KeyedStream)
+        wanted = KeyedBroadcastProcessFunction if keyed else BroadcastProcessFunction
+        _check(function, wanted, "process")
+        kind = Kind.KEYED_BROADCAST_PROCESS if keyed else Kind.BROADCAST_PROCESS
+        output = _common_output(
+            function.process_element,
+            function.process_broadcast_element,
+            output_type,
+            per_element=False,
+        )
+        states = self.control.descriptors
+        return joined(self.data, self.control.stream, kind, function, output, states)
+
+
+class IntervalJoin:
+    """Two keyed streams, before it is said how near their elements must be."""
+
+    def __init__(self, left: KeyedStream, right: KeyedStream) -> None:
+        """Pairs of an element of `left` and one of `right`."""
+        if not isinstance(right, KeyedStream):
+            raise JobGraphError("interval_join takes a keyed stream; call key_by on it first")
+        check_one_environment(left, right)
+        for which, stream in (("left", left), ("right", right)):
+            if not stream.timed:
+                raise JobGraphError(
+                    f"interval_join compares event times, and the {which} stream has none; call "
+                    "assign_timestamps_and_watermarks before key_by"
+                )
+        self._left = left
+        self._right = right
+
+    def between(self, lower_bound: Duration, upper_bound: Duration) -> IntervalJoined:
+        """Pair a left element with right ones from `lower_bound` to `upper_bound` after it.
+
+        Bounds may be negative: a right element may lie before the left one. Both are included.
+        """
+        lower, upper = signed_duration_ms(lower_bound), signed_duration_ms(upper_bound)
+        if lower > upper:
+            raise JobGraphError(
+                f"interval_join: the lower bound ({lower} ms) lies above the upper ({upper} ms)"
+            )
+        return IntervalJoined(self._left, self._right, lower, upper)
+
+
+@dataclass(frozen=True)
+class IntervalJoined:
+    """Pairs of elements, before it is said what is made of them."""
+
+    left: KeyedStream
+    right: KeyedStream
+    lower: int
+    upper: int
+    late_left: OutputTag | None = None
+    late_right: OutputTag | None = None
+
+    def lower_bound_exclusive(self) -> IntervalJoined:
+        """Leave out right elements that lie exactly at the lower bound."""
+        return replace(self, lower=self.lower + 1)
+
+    def upper_bound_exclusive(self) -> IntervalJoined:
+        """Leave out right elements that lie exactly at the upper bound."""
+        return replace(self, upper=self.upper - 1)
+
+    def side_output_left_late_data(self, tag: OutputTag) -> IntervalJoined:
+        """Send left elements that come too late to `tag`, instead of dropping them."""
+        return replace(self, late_left=tag)
+
+    def side_output_right_late_data(self, tag: OutputTag) -> IntervalJoined:
+        """Send right elements that come too late to `tag`, instead of dropping them."""
+        return replace(self, late_right=tag)
+
+    def process(self, function: ProcessJoinFunction, output_type: Any = None) -> DataStream:
+        """Apply a function to every pair."""
+        _check(function, ProcessJoinFunction, "process")
+        if self.lower > self.upper:
+            raise JobGraphError("interval_join: with its bounds left out, the interval is empty")
+        output = output_type_of(function.process_element, output_type, per_element=False)
+        interval = JoinInterval(
+            self.lower,
+            self.upper,
+            self.left.type,
+            self.right.type,
+            self.late_left,
+            self.late_right,
+        )
+        return joined(self.left, self.right, Kind.INTERVAL_JOIN, function, output, interval)
+
+
+def joined(
+    first: DataStream,
+    second: DataStream,
+    kind: Kind,
+    function: object,
+    output: StreamType,
+    details: object = None,
+) -> DataStream:
+    """The output of an operator with two inputs, whose keys must be of one type."""
+    _check_keys(first, second)
+    edges = first._edges + tuple(replace(edge, side=1) for edge in second._edges)
+    node = first._env.graph.add(kind, edges, output, function=function, details=details)
+    return DataStream(first._env, (Edge(node, None, output),))
+
+
+def _common_output(
+    first: Callable[..., Any], second: Callable[..., Any], declared: object, *, per_element: bool
+) -> StreamType:
+    """The declared type; else what both methods declare, if that is one type."""
+    output = output_type_of(first, declared, per_element=per_element)
+    other = output_type_of(second, declared, per_element=per_element)
+    if output == other or other.kind == "object":
+        return output
+    if output.kind == "object":
+        return other
+    raise JobGraphError(
+        f"the two methods of the function declare different types, {output} and {other}; give an "
+        "output_type that holds both"
+    )
+
+
+def _check_keys(first: DataStream, second: DataStream) -> None:
+    """Refuse keys that can never be equal, as far as their types tell."""
+    mine, theirs = _key_types(first), _key_types(second)
+    if mine is not None and theirs is not None and mine != theirs:
+        raise JobGraphError(
+            f"the two streams have keys of different types, {', '.join(mine)} and "
+            f"{', '.join(theirs)}, which are never equal; cast one of them before key_by"
+        )
+
+
+def _key_types(stream: DataStream) -> list[str] | None:
+    """Types of a key that is made of columns, as keys are compared; None of others."""
+    edge = stream._edges[0]
+    columns = edge.partitioning.columns
+    return [key_type(edge.type.schema.field(column).type) for column in columns] or None
+
+
+def _check(function: object, wanted: type, what: str) -> None:
+    if not isinstance(function, wanted):
+        raise JobGraphError(wrong_function(what, function, wanted.__name__))
+
+
+def check_one_environment(first: DataStream, second: DataStream) -> None:
+    """Refuse streams of two programs."""
+    if first._env is not second._env:
+        raise JobGraphError("connect needs streams of one environment")
+
+
+def several(key: Any) -> tuple[Any, ...]:
+    """One key or a list of them, as `key_by` takes them."""
+    return tuple(key) if isinstance(key, list | tuple) else (key,)

@@ -1,0 +1,457 @@
+"""Streams: how a program is written.
+
+Every method returns a new stream; nothing runs before `execute`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+
+import pyarrow as pa
+
+from holdfast.api.functions import (
+    FilterFunction,
+    FlatMapFunction,
+    KeySelector,
+    MapFunction,
+    ProcessFunction,
+    SinkFunction,
+)
+from holdfast.api.sinks import ForeachBatchSink, PrintSink, Sink, SparkSink
+from holdfast.api.streams.graph import FORWARD, Edge, Exchange, JobGraph, Kind, Node, Partitioning
+from holdfast.api.streams.output_type import declared_output
+from holdfast.api.time import check_strategy
+from holdfast.api.two_phase_commit import TwoPhaseCommitSink, TwoPhaseCommitSinkFunction
+from holdfast.config.parallelism import check_max_parallelism
+from holdfast.errors import JobGraphError, KeyTypeError, TypeDeclarationError
+from holdfast.types.stream_type import StreamType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from holdfast.api.descriptors import MapStateDescriptor
+    from holdfast.api.outputs import ErrorPolicy, OutputTag
+    from holdfast.api.streams.connected import (
+        BroadcastConnectedStream,
+        BroadcastStream,
+        ConnectedStreams,
+    )
+    from holdfast.api.streams.keyed_stream import KeyedStream
+    from holdfast.api.streams.lookup import LookupJoin
+    from holdfast.api.streams.window_joins import CoGroupedStreams, JoinedStreams
+    from holdfast.api.streams.windowed import WindowedStream
+    from holdfast.api.time import WatermarkStrategy
+    from holdfast.api.windows.assigners import WindowAssigner
+    from holdfast.config.options import Duration
+
+
+S = TypeVar("S", bound="StreamOperator")
+"""The kind of stream a setter returns."""
+
+
+class Environment(Protocol):
+    """What streams need of the environment they belong to."""
+
+    graph: JobGraph
+
+    def execute_and_collect(
+        self, stream: DataStream, job_name: str | None, limit: int | None
+    ) -> Any:
+        """Run the program and iterate over what `stream` carries."""
+
+    def lookup(
+        self, stream: StreamType, table: Any, on: Any, refresh_interval: Any, how: str
+    ) -> LookupJoin:
+        """The join of a stream's rows with a table."""
+
+
+class StreamOperator:
+    """What can be said of the operator behind a stream or a sink."""
+
+    def __init__(self, env: Environment, edges: tuple[Edge, ...]) -> None:
+        self._env = env
+        self._edges = edges
+
+    def uid(self: S, uid: str) -> S:
+        """Name the operator for good: its state is found under this name."""
+        if not isinstance(uid, str) or not uid:
+            raise JobGraphError(f"a uid is a non-empty string, not {uid!r}")
+        self._operator("uid").uid = uid
+        return self
+
+    def name(self: S, name: str) -> S:
+        """Name the operator for people: in plans, statistics and Spark's UI."""
+        self._operator("name").name = name
+        return self
+
+    def set_parallelism(self: S, parallelism: int) -> S:
+        """Set the number of subtasks of the operator."""
+        if parallelism < 1:
+            raise JobGraphError(f"parallelism must be at least 1, not {parallelism}")
+        node = self._operator("set_parallelism")
+        _check_not_single(node, parallelism, "set_parallelism")
+        node.parallelism = parallelism
+        return self
+
+    def set_max_parallelism(self: S, max_parallelism: int) -> S:
+        """Set the number of key groups of the operator."""
+        node = self._operator("set_max_parallelism")
+        check_max_parallelism(max_parallelism, node.name)
+        _check_not_single(node, max_parallelism, "set_max_parallelism")
+        node.max_parallelism = max_parallelism
+        return self
+
+    def on_error(self: S, policy: ErrorPolicy) -> S:
+        """Say what happens to a row on which the operator's function raises."""
+        node = self._operator("on_error")
+        if node.kind in (Kind.SOURCE, Kind.OUTPUT, Kind.LOOKUP_JOIN) or (
+            isinstance(node.function, Sink) and node.function.takes_rows
+        ):
+            raise JobGraphError(
+                f"on_error() speaks of a function that runs on rows in tasks, and {node.name!r} "
+                "has none; call it on the result of map, process, add_sink and the like"
+            )
+        if policy.tag is not None and policy.tag.type is not None:
+            raise JobGraphError(
+                f"{policy.tag!r} takes failed rows, which have a type of their own; "
+                "make the tag without a type"
+            )
+        node.policy = policy
+        return self
+
+    def _operator(self, what: str) -> Node:
+        edge = self._edges[0]
+        if len(self._edges) > 1 or edge.tag is not None or edge.partitioning is not FORWARD:
+            raise JobGraphError(
+                f"{what}() speaks of an operator, and this stream is not the output of one; "
+                "call it on the result of map, process and the like"
+            )
+        return edge.node
+
+
+class DataStreamSink(StreamOperator):
+    """The end of a stream."""
+
+
+def _check_not_single(node: Node, count: int, what: str) -> None:
+    """Refuse to spread the windows of a stream that is not keyed: they hold all elements."""
+    if count > 1 and node.kind is Kind.WINDOW and not node.keyed:
+        raise JobGraphError(
+            f"{what}({count}): {node.name!r} has windows of the whole stream, which one subtask "
+            "must hold; call key_by before window to spread them"
+        )
+
+
+class DataStream(StreamOperator):
+    """A stream of elements."""
+
+    @property
+    def type(self) -> StreamType:
+        """What the stream carries."""
+        return self._edges[0].type
+
+    def map(
+        self, function: MapFunction | Callable[[Any], Any], output_type: Any = None
+    ) -> DataStream:
+        """Turn every element into one other."""
+        call = function.map if isinstance(function, MapFunction) else function
+        output = output_type_of(call, output_type, per_element=True)
+        return self._then(Kind.MAP, output, checked_function(function, MapFunction, "map"))
+
+    def flat_map(
+        self,
+        function: FlatMapFunction | Callable[[Any], Iterable[Any] | None],
+        output_type: Any = None,
+    ) -> DataStream:
+        """Turn every element into any number of others."""
+        call = function.flat_map if isinstance(function, FlatMapFunction) else function
+        output = output_type_of(call, output_type, per_element=False)
+        return self._then(
+            Kind.FLAT_MAP, output, checked_function(function, FlatMapFunction, "flat_map")
+        )
+
+    def filter(self, function: FilterFunction | Callable[[Any], bool]) -> DataStream:
+        """Keep the elements for which `function` is true."""
+        return self._then(
+            Kind.FILTER, self.type, checked_function(function, FilterFunction, "filter")
+        )
+
+    def process(self, function: ProcessFunction, output_type: Any = None) -> DataStream:
+        """Apply the general operator: side outputs, metrics, life cycle."""
+        if not isinstance(function, ProcessFunction):
+            raise JobGraphError(wrong_function("process", function, "ProcessFunction"))
+        output = output_type_of(function.process_element, output_type, per_element=False)
+        return self._then(Kind.PROCESS, output, function)
+
+    def key_by(self, *key: str | KeySelector | Callable[[Any], Any]) -> KeyedStream:
+        """Spread the stream by key: names of columns, or one function.
+
+        Columns are hashed in the JVM. One column gives its value as the key, several
+        give a tuple. A function must give the same key for an element every time.
+        """
+        from holdfast.api.streams.keyed_stream import KeyedStream
+
+        if key and all(isinstance(column, str) for column in key):
+            columns = tuple(str(column) for column in key)
+            self._check_columns(columns, "key_by")
+            self._check_key_types(columns)
+            partitioning = Partitioning(Exchange.KEY, columns=columns)
+        elif len(key) == 1 and isinstance(key[0], KeySelector):
+            partitioning = Partitioning(Exchange.KEY, selector=key[0].get_key)
+        elif len(key) == 1 and callable(key[0]):
+            partitioning = Partitioning(Exchange.KEY, selector=key[0])
+        else:
+            raise JobGraphError(
+                f"key_by takes names of columns, or one function or KeySelector, not {key!r}"
+            )
+        return KeyedStream(self._env, self._partitioned(partitioning))
+
+    def union(self, *others: DataStream) -> DataStream:
+        """This stream and others of the same type as one, which is not keyed."""
+        stream_type = self.type
+        for other in others:
+            if other.type.nullable != stream_type.nullable:
+                raise JobGraphError(
+                    f"union needs streams of one type; this one carries {self.type}, "
+                    f"the other {other.type}"
+                )
+            if other.type != stream_type:
+                stream_type = stream_type.nullable
+            if other._env is not self._env:
+                raise JobGraphError("union needs streams of one environment")
+        edges = self._edges + tuple(edge for other in others for edge in other._edges)
+        return DataStream(
+            self._env, tuple(replace(_unkeyed(edge), type=stream_type) for edge in edges)
+        )
+
+    @overload
+    def connect(self, other: DataStream) -> ConnectedStreams: ...
+
+    @overload
+    def connect(self, other: BroadcastStream) -> BroadcastConnectedStream: ...
+
+    def connect(
+        self, other: DataStream | BroadcastStream
+    ) -> ConnectedStreams | BroadcastConnectedStream:
+        """Bring two streams together in one function, which shares its state between them."""
+        from holdfast.api.streams.connected import connected
+
+        return connected(self, other)
+
+    @overload
+    def broadcast(self) -> DataStream: ...
+
+    @overload
+    def broadcast(
+        self, first: MapStateDescriptor, /, *others: MapStateDescriptor
+    ) -> BroadcastStream: ...
+
+    def broadcast(self, *descriptors: MapStateDescriptor) -> DataStream | BroadcastStream:
+        """Send every element to all subtasks of the next operator.
+
+        With descriptors, the result is connected with another stream, and each subtask keeps
+        broadcast states of those names. All subtasks see the elements in the same order, and
+        before the other stream's elements of the same epoch.
+        """
+        from holdfast.api.streams.connected import BroadcastStream
+
+        stream = DataStream(self._env, self._partitioned(Partitioning(Exchange.BROADCAST)))
+        return BroadcastStream(stream, descriptors) if descriptors else stream
+
+    def assign_timestamps_and_watermarks(self, strategy: WatermarkStrategy) -> DataStream:
+        """Give elements their event time, and say how late they may come."""
+        check_strategy(strategy, self.type, timed=self.timed)
+        return self._then(Kind.TIMESTAMPS, self.type, None, strategy)
+
+    @property
+    def timed(self) -> bool:
+        """Whether the elements have event time."""
+        return any(edge.node.timed for edge in self._edges)
+
+    def lookup_join(
+        self,
+        table: Any,
+        on: str | Sequence[str] | Mapping[str, str],
+        *,
+        refresh_interval: Duration | None = None,
+        how: str = "inner",
+    ) -> DataStream:
+        """Join every row with the rows of a static DataFrame that have the same values.
+
+        Args:
+            table: A static DataFrame, or a function that makes one: it is read when the job
+                starts, and again whenever `refresh_interval` has passed. It is kept in memory.
+                Of a DataFrame, files are looked for again; paths, pinned versions and what is
+                cached stay as they were, so prefer a function where those change. A function
+                is called on the driver, also once when the program is built.
+            on: Columns that both have, or a mapping from the stream's columns to the table's.
+            refresh_interval: How long a copy of the table may be used; for good if None.
+            how: "inner", or "left" to keep rows that have no match, with nulls.
+        """
+        self._check_typed("lookup_join")
+        lookup = self._env.lookup(self.type, table, on, refresh_interval, how)
+        return self._then(Kind.LOOKUP_JOIN, lookup.output, None, lookup)
+
+    def window_all(self, assigner: WindowAssigner) -> WindowedStream:
+        """Cut the whole stream into windows. One subtask does all the work."""
+        from holdfast.api.streams.windowed import WindowedStream
+
+        return WindowedStream(self, assigner)
+
+    def count_window_all(self, size: int, slide: int | None = None) -> WindowedStream:
+        """Windows of so many elements of the whole stream; see `KeyedStream.count_window`."""
+        from holdfast.api.streams.windowed import count_windows
+
+        return count_windows(self, size, slide)
+
+    def join(self, other: DataStream) -> JoinedStreams:
+        """Pair the elements of two streams that have one key and lie in one window."""
+        from holdfast.api.streams.window_joins import JoinedStreams
+
+        return JoinedStreams(self, other)
+
+    def co_group(self, other: DataStream) -> CoGroupedStreams:
+        """Bring the elements of two streams together that have one key and one window."""
+        from holdfast.api.streams.window_joins import CoGroupedStreams
+
+        return CoGroupedStreams(self, other)
+
+    def rebalance(self) -> DataStream:
+        """Deal the elements out to the next operator's subtasks in turn."""
+        return DataStream(self._env, self._partitioned(Partitioning(Exchange.REBALANCE)))
+
+    def shuffle(self) -> DataStream:
+        """Deal the elements out to the next operator's subtasks at random."""
+        return DataStream(self._env, self._partitioned(Partitioning(Exchange.SHUFFLE)))
+
+    def get_side_output(self, tag: OutputTag) -> DataStream:
+        """The stream of what the operator yields as `(tag, value)`."""
+        node = self._operator("get_side_output")
+        node.side_outputs.setdefault(tag.tag_id, tag)
+        return DataStream(
+            self._env, (Edge(node, tag, StreamType.of(Any if tag.type is None else tag.type)),)
+        )
+
+    def add_sink(self, sink: SinkFunction | TwoPhaseCommitSinkFunction) -> DataStreamSink:
+        """Hand every element to a function, in the tasks."""
+        if isinstance(sink, TwoPhaseCommitSinkFunction):
+            return self.sink_to(TwoPhaseCommitSink(sink))
+        if not isinstance(sink, SinkFunction):
+            raise JobGraphError(wrong_function("add_sink", sink, "SinkFunction"))
+        return self._sink(Kind.SINK_FUNCTION, sink, "Sink")
+
+    def sink_to(self, sink: Sink | SparkSink) -> DataStreamSink:
+        """Write with a sink that publishes in a second step, or with one of Spark's writers."""
+        if isinstance(sink, SparkSink):
+            self._check_typed(f"a {sink.format} sink")
+            return self._sink(Kind.OUTPUT, sink, f"Sink: {sink.format}")
+        if not isinstance(sink, Sink):
+            raise JobGraphError(
+                f"sink_to takes a Sink or a SparkSink, not {type(sink).__name__}; "
+                "add_sink takes a SinkFunction, foreach_batch a function of a DataFrame"
+            )
+        if sink.notes_opened and sink.committable_type is None:
+            raise TypeDeclarationError(
+                f"{sink.name} notes what its writers open, and does not say of what type that is; "
+                "set committable_type on it, as for a state, or to typing.Any to have it pickled"
+            )
+        if sink.takes_rows:
+            self._check_typed(f"a {sink.name}")
+            sink.check(self.type.schema)
+        return self._sink(Kind.WRITER, sink, f"Sink: {sink.name}")
+
+    def foreach_batch(self, function: Callable[[Any, int], object]) -> DataStreamSink:
+        """Hand a DataFrame and its number to `function`, on the driver.
+
+        With exactly once it is called when a checkpoint is complete, with the rows and the
+        id of that checkpoint: once, or after a recovery again with the same id. Otherwise
+        it is called at the end of every epoch, with the epoch's number.
+        """
+        if not callable(function):
+            raise JobGraphError(
+                wrong_function("foreach_batch", function, "function of (df, epoch)")
+            )
+        self._check_typed("foreach_batch")
+        return self._sink(Kind.OUTPUT, ForeachBatchSink(function), "Sink: foreach_batch")
+
+    def print(self, label: str | None = None) -> DataStreamSink:
+        """Print every element on the driver, after `label` if one is given."""
+        return self._sink(Kind.OUTPUT, PrintSink(label), "Sink: print")
+
+    def execute_and_collect(self, job_name: str | None = None, limit: int | None = None) -> Any:
+        """Run the program and iterate over the elements of this stream.
+
+        With `limit`, a list of the first so many; the job is cancelled then.
+        """
+        return self._env.execute_and_collect(self, job_name, limit)
+
+    def _then(
+        self, kind: Kind, output: StreamType, function: object, details: object = None
+    ) -> DataStream:
+        node = self._env.graph.add(kind, self._edges, output, function=function, details=details)
+        return DataStream(self._env, (Edge(node, None, output),))
+
+    def _sink(self, kind: Kind, function: object, name: str) -> DataStreamSink:
+        node = self._env.graph.add(kind, self._edges, self.type, function=function, name=name)
+        return DataStreamSink(self._env, (Edge(node, None, self.type),))
+
+    def _partitioned(self, partitioning: Partitioning) -> tuple[Edge, ...]:
+        return tuple(Edge(e.node, e.tag, e.type, partitioning) for e in self._edges)
+
+    def _check_columns(self, columns: tuple[str, ...], what: str) -> None:
+        names = list(self.type.schema.names)
+        if self.type.kind != "row":
+            raise JobGraphError(
+                f"{what}{columns!r}: this stream has no columns, it carries {self.type}; "
+                "use a function, or declare a row type for the operator before it"
+            )
+        for column in columns:
+            if column not in names:
+                near = difflib.get_close_matches(column, names, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else ""
+                raise JobGraphError(
+                    f"{what}: there is no column {column!r}; the stream has {names}. {hint}".strip()
+                )
+
+    def _check_key_types(self, columns: tuple[str, ...]) -> None:
+        for column in columns:
+            kind = self.type.schema.field(column).type
+            if pa.types.is_nested(kind):
+                raise KeyTypeError(
+                    f"key_by: column {column!r} is of type {kind}, which cannot be a key; "
+                    "key by its parts, or by a function"
+                )
+
+    def _check_typed(self, what: str) -> None:
+        if self.type.kind == "object":
+            raise TypeDeclarationError(
+                f"{what} needs columns, and the elements of this stream have no declared type; "
+                'give the operator before it an output_type, such as "url string, count bigint"'
+            )
+
+
+def _unkeyed(edge: Edge) -> Edge:
+    """The edge without its key: the parts of a union may be keyed differently, or not at all."""
+    keyed = edge.partitioning.exchange is Exchange.KEY
+    return Edge(edge.node, edge.tag, edge.type) if keyed else edge
+
+
+def output_type_of(call: Callable[..., Any], declared: object, *, per_element: bool) -> StreamType:
+    """The declared type, else what the annotation of `call` says, else pickled objects."""
+    if declared is not None:
+        return StreamType.of(declared)
+    return declared_output(call, per_element=per_element) or StreamType.of(Any)
+
+
+def checked_function(function: object, kind: type, what: str) -> object:
+    """`function`, if it is of the kind that a method takes, or any callable."""
+    if isinstance(function, kind) or callable(function):
+        return function
+    raise JobGraphError(wrong_function(what, function, f"{kind.__name__} or a callable"))
+
+
+def wrong_function(what: str, function: object, wanted: str) -> str:
+    """The message for a method that was given another function than it takes."""
+    return f"{what} takes a {wanted}, not {type(function).__name__}"

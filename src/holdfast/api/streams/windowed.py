@@ -1,0 +1,342 @@
+"""Streams that are cut into windows, before it is said what is made of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from holdfast.api.descriptors import is_rich
+from holdfast.api.functions import AggregateFunction, ReduceFunction
+from holdfast.api.outputs import OutputTag
+from holdfast.api.streams.aggregations import field_aggregate
+from holdfast.api.streams.data_stream import DataStream, output_type_of, wrong_function
+from holdfast.api.streams.graph import Edge, Exchange, Kind, Partitioning
+from holdfast.api.streams.keyed_stream import KeyedStream
+from holdfast.api.streams.output_type import return_annotation
+from holdfast.api.windows.assigners import GlobalWindows, MergingWindowAssigner, WindowAssigner
+from holdfast.api.windows.evictors import CountEvictor, Evictor
+from holdfast.api.windows.functions import (
+    AllWindowFunction,
+    ProcessAllWindowFunction,
+    ProcessWindowFunction,
+    WindowFunction,
+)
+from holdfast.api.windows.spec import Caller, Fold, Windowing
+from holdfast.api.windows.triggers import CountTrigger, PurgingTrigger, Trigger
+from holdfast.api.windows.windows import TimeWindow
+from holdfast.config.options import duration_ms
+from holdfast.errors import ConfigurationError, JobGraphError
+from holdfast.types.stream_type import StreamType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from holdfast.config.options import Duration
+
+
+class WindowSettings:
+    """What can be said of windows, whatever is made of them."""
+
+    def __init__(self, windowing: Windowing) -> None:
+        """Windows as they are by default."""
+        self._windowing = windowing
+
+    def trigger(self, trigger: Trigger) -> Any:
+        """Say when windows fire, in place of the assigner's own trigger."""
+        if not isinstance(trigger, Trigger):
+            raise JobGraphError(f"trigger takes a Trigger, not {type(trigger).__name__}")
+        check_merging(self._windowing.assigner, trigger)
+        return self._with(trigger=trigger)
+
+    def evictor(self, evictor: Evictor) -> Any:
+        """Drop elements before or after the function is called. Keeps all elements till then."""
+        if not isinstance(evictor, Evictor):
+            raise JobGraphError(f"evictor takes an Evictor, not {type(evictor).__name__}")
+        return self._with(evictor=evictor)
+
+    def allowed_lateness(self, time_ms: Duration) -> Any:
+        """Keep windows for so long after their end, for elements that come late.
+
+        Each of them fires the window anew. In processing time nothing is late.
+        """
+        try:
+            lateness = duration_ms(time_ms)
+        except ValueError as error:
+            raise JobGraphError(f"allowed_lateness: {error}, not {time_ms!r}") from error
+        return self._with(allowed_lateness_ms=lateness)
+
+    def side_output_late_data(self, tag: OutputTag) -> Any:
+        """Send elements that come too late for all of their windows to `tag`.
+
+        Without this they are dropped, and counted as numLateRecordsDropped.
+        """
+        if not isinstance(tag, OutputTag):
+            raise JobGraphError(f"side_output_late_data takes an OutputTag, not {tag!r}")
+        return self._with(late=tag)
+
+    def _with(self, **changes: Any) -> Any:
+        changed = object.__new__(type(self))
+        changed.__dict__.update(self.__dict__, _windowing=replace(self._windowing, **changes))
+        return changed
+
+
+class WindowedStream(WindowSettings):
+    """A stream cut into windows: of every key, or of all elements of one that is not keyed.
+
+    Its functions take the key first if the stream is keyed, and no key otherwise.
+    """
+
+    def __init__(self, stream: DataStream, assigner: WindowAssigner) -> None:
+        """Windows that `assigner` makes."""
+        super().__init__(windowing(assigner, stream))
+        self._stream = stream
+        self._keyed = isinstance(stream, KeyedStream)
+
+    def reduce(
+        self,
+        function: ReduceFunction | Callable[[Any, Any], Any],
+        window_function: Any = None,
+        output_type: Any = None,
+    ) -> DataStream:
+        """Fold the elements of a window into one, as they come; it is given out.
+
+        Args:
+            function: Folds an element into what was folded before it.
+            window_function: Called with the one value, for what is known of the window.
+            output_type: What the window function gives out, unless its annotation says it.
+        """
+        if not callable(function) and not isinstance(function, ReduceFunction):
+            raise JobGraphError(wrong_function("reduce", function, "ReduceFunction or a callable"))
+        self._check_plain("reduce", function)
+        fold = Fold(function, aggregates=False)
+        return self._folded(fold, window_function, output_type, self._stream.type)
+
+    def aggregate(
+        self,
+        function: AggregateFunction,
+        window_function: Any = None,
+        accumulator_type: Any = None,
+        output_type: Any = None,
+    ) -> DataStream:
+        """Add the elements of a window to an accumulator, as they come; give its result out.
+
+        Args:
+            function: Creates, feeds, merges and reads the accumulator.
+            window_function: Called with the one result, for what is known of the window.
+            accumulator_type: Type of the accumulator, unless the annotation of
+                `create_accumulator` says it; pickled if neither does.
+            output_type: What is given out, unless an annotation says it.
+        """
+        if not isinstance(function, AggregateFunction):
+            raise JobGraphError(wrong_function("aggregate", function, "AggregateFunction"))
+        self._check_plain("aggregate", function)
+        if accumulator_type is None:
+            accumulator_type = return_annotation(function.create_accumulator)
+        fold = Fold(function, aggregates=True, type=accumulator_type)
+        result = output_type_of(
+            function.get_result, None if window_function else output_type, per_element=True
+        )
+        return self._folded(fold, window_function, output_type, result)
+
+    def apply(self, function: Any, output_type: Any = None) -> DataStream:
+        """Call a `WindowFunction` (an `AllWindowFunction`) with all elements of a window.
+
+        A function of (key, window, elements), or of (window, elements), does as well.
+        """
+        wanted = WindowFunction if self._keyed else AllWindowFunction
+        if not isinstance(function, wanted) and (
+            isinstance(function, _WINDOW_FUNCTIONS) or not callable(function)
+        ):
+            raise JobGraphError(
+                wrong_function("apply", function, f"{wanted.__name__} or a callable")
+            )
+        call: Any = function.apply if isinstance(function, wanted) else function
+        output = output_type_of(call, output_type, per_element=False)
+        return self._then(function, output, caller=Caller.APPLY)
+
+    def process(self, function: Any, output_type: Any = None) -> DataStream:
+        """Call a `ProcessWindowFunction` (a `ProcessAllWindowFunction`) with all elements."""
+        wanted = ProcessWindowFunction if self._keyed else ProcessAllWindowFunction
+        if not isinstance(function, wanted):
+            raise JobGraphError(wrong_function("process", function, wanted.__name__))
+        output = output_type_of(function.process, output_type, per_element=False)
+        return self._then(function, output, caller=Caller.PROCESS)
+
+    def count(self) -> DataStream:
+        """How many elements a window holds, with the columns of its key and its bounds.
+
+        Rows of the key's columns, then, for windows in time, `window_start` and `window_end`,
+        then `count`. A key that is a function has no columns: use `aggregate` there.
+        """
+        key = self._key_fields()
+        fields = [*key, pa.field("count", pa.int64())]
+        timed = issubclass(self._windowing.assigner.window_type, TimeWindow)
+        if timed:
+            moment = pa.timestamp("us", "UTC")
+            bounds = [pa.field("window_start", moment), pa.field("window_end", moment)]
+            fields = [*key, *bounds, fields[-1]]
+        names = [field.name for field in fields]
+        if len(set(names)) < len(names):
+            raise JobGraphError(
+                f"count() would have two columns of one name: {names}; rename the key's columns, "
+                "or use aggregate"
+            )
+        row = _CountRow(len(key), timed, self._keyed)
+        stream = self.aggregate(_Count(), row, output_type=pa.schema(fields))
+        return stream.name("count()")
+
+    def sum(self, field: int | str = 0) -> DataStream:
+        """Sum of a field; other fields are those of the window's first element."""
+        return self._field_aggregate("sum", field)
+
+    def min(self, field: int | str = 0) -> DataStream:
+        """Least value of a field, in the window's first element."""
+        return self._field_aggregate("min", field)
+
+    def max(self, field: int | str = 0) -> DataStream:
+        """Greatest value of a field, in the window's first element."""
+        return self._field_aggregate("max", field)
+
+    def min_by(self, field: int | str = 0) -> DataStream:
+        """The element with the least value of a field."""
+        return self._field_aggregate("min_by", field)
+
+    def max_by(self, field: int | str = 0) -> DataStream:
+        """The element with the greatest value of a field."""
+        return self._field_aggregate("max_by", field)
+
+    def _field_aggregate(self, how: str, field: int | str) -> DataStream:
+        stream = self.reduce(field_aggregate(how, field, self._stream.type))
+        return stream.name(f"{how}({field!r})")
+
+    def _key_fields(self) -> list[pa.Field]:
+        if not self._keyed:
+            return []
+        edge = self._stream._edges[0]
+        if not edge.partitioning.columns:
+            raise JobGraphError(
+                "count() needs a key of columns, to name them in its rows; key by columns, or use "
+                "aggregate with a function of your own"
+            )
+        return [edge.type.schema.field(column) for column in edge.partitioning.columns]
+
+    def _folded(
+        self, fold: Fold, window_function: Any, output_type: Any, folded: StreamType
+    ) -> DataStream:
+        if window_function is None:
+            output = folded if output_type is None else StreamType.of(output_type)
+            return self._then(None, output, fold=fold, caller=Caller.NOTHING)
+        processes = isinstance(window_function, ProcessWindowFunction | ProcessAllWindowFunction)
+        changed: WindowedStream = self._with(fold=fold)
+        way = changed.process if processes else changed.apply
+        return way(window_function, output_type)
+
+    def _then(self, function: Any, output: StreamType, **changes: Any) -> DataStream:
+        details = replace(self._windowing, **changes)
+        stream = self._stream
+        edges = stream._edges
+        if not self._keyed:
+            edges = tuple(replace(edge, partitioning=_TO_ONE) for edge in edges)
+        node = stream._env.graph.add(Kind.WINDOW, edges, output, function=function, details=details)
+        if not self._keyed:
+            node.parallelism = node.max_parallelism = 1
+        return DataStream(stream._env, (Edge(node, None, output),))
+
+    def _check_plain(self, what: str, function: Any) -> None:
+        if is_rich(function):
+            raise JobGraphError(
+                f"{what} on windows takes a function without open() and close(); put what needs "
+                "them into a window function, the second argument"
+            )
+
+
+def windowing(assigner: WindowAssigner, stream: DataStream, second: Any = None) -> Windowing:
+    """Windows with the defaults of an assigner."""
+    if not isinstance(assigner, WindowAssigner):
+        raise JobGraphError(
+            f"window takes a WindowAssigner, such as TumblingEventTimeWindows.of('1 hour'), not "
+            f"{assigner!r}"
+        )
+    for one in (stream, second):
+        if one is not None and assigner.is_event_time() and not one.timed:
+            raise JobGraphError(
+                f"{assigner!r} goes by event time, which the stream does not have; call "
+                "assign_timestamps_and_watermarks before key_by, or use windows in processing time"
+            )
+    trigger = assigner.get_default_trigger()
+    check_merging(assigner, trigger)
+    second_type = None if second is None else second.type
+    return Windowing(assigner, trigger, None, 0, None, None, Caller.APPLY, stream.type, second_type)
+
+
+def check_merging(assigner: WindowAssigner, trigger: Trigger) -> None:
+    """Refuse a trigger that cannot follow windows that merge."""
+    if isinstance(assigner, MergingWindowAssigner) and not trigger.can_merge():
+        raise JobGraphError(
+            f"{assigner!r} merges windows, and {trigger!r} cannot be merged; give it can_merge() "
+            "and on_merge(), or use another trigger"
+        )
+
+
+def count_windows(stream: DataStream, size: int, slide: int | None) -> WindowedStream:
+    """Windows of so many elements."""
+    windowed = WindowedStream(stream, GlobalWindows.create())
+    try:
+        if slide is None:
+            return windowed.trigger(PurgingTrigger.of(CountTrigger.of(size)))  # type: ignore[no-any-return]
+        evicting = windowed.evictor(CountEvictor.of(size))
+        return evicting.trigger(CountTrigger.of(slide))  # type: ignore[no-any-return]
+    except ConfigurationError as error:
+        raise JobGraphError(f"count_window: {error}") from error
+
+
+@dataclass(frozen=True)
+class _Count(AggregateFunction):
+    """Counts elements."""
+
+    def create_accumulator(self) -> int:
+        return 0
+
+    def add(self, value: Any, accumulator: int) -> int:
+        return accumulator + 1
+
+    def get_result(self, accumulator: int) -> int:
+        return accumulator
+
+    def merge(self, acc_a: int, acc_b: int) -> int:
+        return acc_a + acc_b
+
+
+@dataclass(frozen=True)
+class _CountRow:
+    """Makes a row of a window's key, bounds and count."""
+
+    key_columns: int
+    timed: bool
+    keyed: bool
+
+    def __call__(self, *args: Any) -> Iterator[tuple[Any, ...]]:
+        """The row of a key if there is one, a window and the count."""
+        *key, window, counts = args
+        first = key[0] if self.key_columns > 1 else key
+        bounds = (_moment(window.start), _moment(window.end)) if self.timed else ()
+        yield (*first, *bounds, counts[0])
+
+
+@lru_cache(maxsize=1024)
+def _moment(milliseconds: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=milliseconds)
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TO_ONE: Final = Partitioning(Exchange.REBALANCE)
+_WINDOW_FUNCTIONS: Final = (
+    WindowFunction,
+    AllWindowFunction,
+    ProcessWindowFunction,
+    ProcessAllWindowFunction,
+)

@@ -1,0 +1,1 @@
+"""Output, exactly once: committables wait for their checkpoint, then they are published."""

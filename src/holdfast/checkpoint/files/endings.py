@@ -1,0 +1,138 @@
+"""How a job ended for good: the notes that it leaves in checkpoint storage.
+
+Its checkpoints go when it ends. Without a note, a start under the same job id would begin anew
+and publish all output a second time: a supervisor, for instance, starts a driver again that
+died after it had deleted the checkpoints and before it could report success.
+
+    finished.json   {"format": 1, "job_id": "orders", "fence": 3, "finished_ms": 1767225600000}
+    stopped.json    {"format": 1, "savepoint": "/savepoints/savepoint-orders-0123456789ab",
+                     "identity": "orders-12-1767225600000", "job_id": "orders"}
+
+Several jobs may share a directory, one after the other: a note speaks of its own job only.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from holdfast.checkpoint.files.cleanup import delete_job
+from holdfast.checkpoint.files.fence import fences
+from holdfast.checkpoint.files.metadata import identity_of
+from holdfast.checkpoint.restore.pointer import find_snapshot
+from holdfast.errors import HoldfastError, RestoreError
+
+if TYPE_CHECKING:
+    from holdfast.checkpoint.files.metadata import CheckpointMetadata
+    from holdfast.storage.files import NamedFiles
+
+FINISHED: Final = "finished.json"
+STOPPED: Final = "stopped.json"
+FORMAT: Final = 1
+
+
+class _Finished(msgspec.Struct):
+    format: int
+    job_id: str
+    fence: int
+    """Of the driver that finished it."""
+    finished_ms: int
+
+
+class _Stopped(msgspec.Struct, omit_defaults=True):
+    format: int
+    savepoint: str
+    identity: str = ""
+    """See `identity_of`: the savepoint is recognized after it was moved."""
+    job_id: str = ""
+
+
+def note_finished(files: NamedFiles, job_id: str, fence: int, now_ms: int) -> None:
+    """Note that the job has processed all its input; its checkpoints are still there."""
+    _write(files, FINISHED, _Finished(FORMAT, job_id, fence, now_ms))
+    files.delete(STOPPED)
+
+
+def finished_at(files: NamedFiles, job_id: str) -> str | None:
+    """When the job finished, for people to read; None if it did not."""
+    data = files.read(FINISHED)
+    if data is None:
+        return None
+    try:
+        note = msgspec.json.decode(data, type=_Finished)
+        if note.job_id != job_id:
+            return None
+        return f"at {datetime.fromtimestamp(note.finished_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (msgspec.DecodeError, ValueError, OverflowError, OSError):
+        return "at a time that this Holdfast cannot read"
+
+
+def delete_finished(files: NamedFiles) -> None:
+    """Remove what a job that finished did not come to delete, unless somebody else runs here."""
+    try:
+        fence = msgspec.json.decode(files.read(FINISHED) or b"", type=_Finished).fence
+    except msgspec.DecodeError:
+        return
+    if max(fences(files), default=0) <= fence:
+        delete_job(files)
+
+
+def note_stopped(files: NamedFiles, job_id: str, savepoint: str) -> None:
+    """Note that the job has ended with a savepoint; its checkpoints are still there."""
+    note = _Stopped(FORMAT, savepoint, job_id=job_id)
+    with suppress(HoldfastError):
+        note.identity = identity_of(find_snapshot(savepoint)[1])
+    _write(files, STOPPED, note)
+    files.delete(FINISHED)
+
+
+def forget_ending(files: NamedFiles) -> None:
+    """Remove the notes of an earlier run: this one has ended otherwise."""
+    files.delete(FINISHED)
+    files.delete(STOPPED)
+
+
+def check_not_ended(
+    files: NamedFiles, job_id: str, start: CheckpointMetadata | None = None
+) -> None:
+    """Refuse to begin where a note says that the job has ended, or how it goes on.
+
+    Args:
+        files: The job's files, which hold no checkpoint.
+        job_id: The job.
+        start: The savepoint or checkpoint that the job is to start from, if one is given.
+
+    Raises:
+        RestoreError: The job has just finished; or it was stopped with another savepoint.
+    """
+    when = finished_at(files, job_id)
+    if when is not None:
+        raise RestoreError(
+            f"{files.root}: another driver of this job has finished it, {when}, while this one was "
+            f"starting. To run it again, start it under another job id, or delete {FINISHED} there"
+        )
+    data = files.read(STOPPED)
+    if data is None:
+        return
+    where = "a savepoint that it does not name in a way this Holdfast can read"
+    with suppress(msgspec.DecodeError):
+        note = msgspec.json.decode(data, type=_Stopped)
+        if note.job_id not in ("", job_id):
+            return
+        if start is not None and note.identity in ("", identity_of(start)):
+            return
+        where = repr(note.savepoint)
+    begins = "begin anew" if start is None else "begin from another one"
+    raise RestoreError(
+        f"this job was stopped with a savepoint, {where}, and would {begins} under the same job "
+        "id, so that its output comes again. Start it with from_savepoint to go on from there. To "
+        f"{begins}, start it under another job id, or delete {files.root}/{STOPPED}"
+    )
+
+
+def _write(files: NamedFiles, name: str, note: msgspec.Struct) -> None:
+    files.delete(name)
+    files.create_exclusive(name, msgspec.json.encode(note))

@@ -1,0 +1,148 @@
+"""One writer per job: a driver that has been replaced writes no more.
+
+Every driver that starts a job takes the next number by creating `fence/<number>`, and
+looks for a higher one before it completes or deletes anything. Fences are never
+removed while the job's directory exists: a gap would hide the ones behind it.
+
+A driver that goes back to a checkpoint says so, in `fence/<number>.from-<fence>-<id>`,
+before it publishes what that lists. A driver that was replaced may complete another one
+later, of the same input; whoever comes then must not go back to that.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import msgspec
+
+from holdfast.checkpoint.files.layout import FENCES
+from holdfast.errors import CheckpointStorageError, FencedError
+
+if TYPE_CHECKING:
+    from holdfast.storage.files import NamedFiles
+
+logger = logging.getLogger("holdfast")
+
+_REMEMBERED: Final = 16
+"""Replaced drivers of which some local state may still be about."""
+_NOTE: Final = re.compile(r"(\d+)\.from-(\d+)-(\d+)")
+_Note: TypeAlias = tuple[int, tuple[int, int]]
+"""The fence of the driver that goes back; the fence and the id of what it goes back to."""
+
+
+class _Holder(msgspec.Struct):
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """The right to write checkpoints of a job, until somebody takes a higher one."""
+
+    files: NamedFiles
+    number: int
+    holder: bytes
+    """Who took it, as written to its file; differs from every other."""
+
+    @property
+    def run(self) -> str:
+        """An id that nobody else has, by which others can tell that this driver is replaced."""
+        return _run(self.holder) or ""
+
+    def replaced(self) -> tuple[str, ...]:
+        """The ids of drivers that were replaced last, by this one or by one before it."""
+        below = range(self.number - 1, max(0, self.number - 1 - _REMEMBERED), -1)
+        holders = (self.files.read(_name(number)) for number in below)
+        return tuple(run for holder in holders if (run := _run(holder)))
+
+    def check(self) -> None:
+        """Raise FencedError if another driver has taken over, or the job was deleted.
+
+        It may happen right after the check. So a checkpoint carries the number of its
+        fence, and the order of checkpoints goes by fence first.
+        """
+        if self.files.read(_name(self.number)) != self.holder:
+            raise FencedError(
+                f"{self.files.root}: fence {self.number} of this driver is gone: the job's "
+                "checkpoints were deleted while it ran; stop this driver and start the job anew"
+            )
+        if self.files.exists(_name(self.number + 1)):
+            raise self._taken_over()
+
+    def going_back(self, fence: int, checkpoint_id: int) -> None:
+        """Note that this driver goes on from the checkpoint written under `fence`.
+
+        Earlier notes decide nothing after that, and are deleted: a job that restarts for years
+        leaves one note. One that cannot be deleted now is deleted the next time.
+        """
+        note = self.number, (fence, checkpoint_id)
+        self.files.create_exclusive(_note_name(note), b"")
+        try:
+            self.files.delete_all(_note_name(one) for one in _notes(self.files) if one < note)
+        except CheckpointStorageError as failure:
+            logger.warning("earlier notes are left in %s/: %s", FENCES, failure)
+
+    def _taken_over(self) -> FencedError:
+        highest = max(fences(self.files))
+        holder = self.files.read(_name(highest)) or b"?"
+        return FencedError(
+            f"{self.files.root}: this driver holds fence {self.number}, and another has taken "
+            f"fence {highest} ({holder.decode(errors='replace')}): the job was started again "
+            "elsewhere; stop this driver, or give the other job an id of its own"
+        )
+
+
+def take_fence(files: NamedFiles) -> Fence:
+    """Take the next fence: higher than every one before, and nobody else's."""
+    number = max(fences(files), default=0) + 1
+    holder = msgspec.json.encode(
+        {"host": socket.gethostname(), "pid": os.getpid(), "id": uuid.uuid4().hex}
+    )
+    while not files.create_exclusive(_name(number), holder):
+        number += 1
+    return Fence(files, number, holder)
+
+
+def still_valid(files: NamedFiles, checkpoints: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Those of `checkpoints`, each a fence and an id, that a driver may go back to.
+
+    Left out are those that a driver which was replaced has completed too late: another one
+    had gone back to an earlier one by then.
+    """
+    notes = _notes(files)
+    if not notes:
+        return checkpoints
+    by, chosen = max(notes)
+    return [one for one in checkpoints if one[0] >= by or one <= chosen]
+
+
+def _notes(files: NamedFiles) -> list[_Note]:
+    found = (_NOTE.fullmatch(name) for name in files.entries(FENCES))
+    return [(int(note[1]), (int(note[2]), int(note[3]))) for note in found if note]
+
+
+def _note_name(note: _Note) -> str:
+    by, (fence, checkpoint_id) = note
+    return f"{_name(by)}.from-{fence}-{checkpoint_id}"
+
+
+def _run(holder: bytes | None) -> str | None:
+    try:
+        return msgspec.json.decode(holder or b"", type=_Holder).id
+    except msgspec.DecodeError:
+        # Of a job that was started by hand, or damaged: nobody's local state depends on it.
+        return None
+
+
+def _name(number: int) -> str:
+    return f"{FENCES}/{number}"
+
+
+def fences(files: NamedFiles) -> list[int]:
+    """Numbers of all fences that drivers have taken."""
+    return [int(name) for name in files.entries(FENCES) if name.isdecimal()]

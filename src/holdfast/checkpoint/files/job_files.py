@@ -1,0 +1,318 @@
+"""A job's files in checkpoint storage: opening them, completing a checkpoint, sharing files."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from holdfast.api.sinks import OPENED
+from holdfast.checkpoint.files.cleanup import delete_checkpoint, files_of, sweep
+from holdfast.checkpoint.files.completed import store_metadata
+from holdfast.checkpoint.files.layout import (
+    SHARED,
+    STAGED,
+    checkpoint_directory,
+    first_user,
+    is_own,
+    metadata_name,
+)
+from holdfast.checkpoint.files.ledger import record_completed, record_name, recorded_checkpoints
+from holdfast.checkpoint.files.metadata import paths_of
+from holdfast.config.storage import FileSystemCheckpointStorage
+from holdfast.errors import CheckpointError, HoldfastError
+from holdfast.storage.files import InlineLimits, checked_name
+from holdfast.storage.memory import InlineFiles, MemoryNames
+from holdfast.storage.object_store import CHUNK, FileSystemFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.checkpoint.files.fence import Fence
+    from holdfast.checkpoint.files.metadata import CheckpointMetadata
+    from holdfast.config.storage import JobManagerCheckpointStorage
+    from holdfast.storage.files import JobCheckpointFiles
+
+
+def open_files(
+    storage: FileSystemCheckpointStorage | JobManagerCheckpointStorage,
+    job_id: str,
+    create_subdir: bool = True,
+    *,
+    limits: InlineLimits | None = None,
+) -> JobCheckpointFiles:
+    """Files of one job in `storage`; nothing is created until something is written.
+
+    Args:
+        storage: What the user chose.
+        job_id: Names the job's own directory.
+        create_subdir: Whether the job has a directory of its own below the path.
+        limits: For state in the driver's memory; the storage's own size of one state
+            is used in place of theirs.
+    """
+    below = checked_name(job_id) if create_subdir else ""
+    if isinstance(storage, FileSystemCheckpointStorage):
+        chunk = max(CHUNK, storage.write_buffer_size)
+        return FileSystemFiles(_joined(storage.checkpoint_path, below), chunk)
+    bounds = limits or InlineLimits()
+    bounds = InlineLimits(
+        per_state=storage.max_state_size, per_message=bounds.per_message, total=bounds.total
+    )
+    path = storage.checkpoint_path
+    if path is None:
+        return InlineFiles(MemoryNames(job_id, bounds.total), bounds)
+    return InlineFiles(FileSystemFiles(_joined(path, below)), bounds)
+
+
+def _joined(path: str, below: str) -> str:
+    # The slashes of "memory://" are no separator to be taken off.
+    return f"{path}{below}" if path.endswith("/") else f"{path}/{below}"
+
+
+class SharedFiles:
+    """Shared files by the checkpoints that use them; does no input or output.
+
+    Register a checkpoint with the files it builds upon before its upload begins, and
+    settle it with those it uses when it completes: then completing another one in between
+    cannot take the ground from under it. What is kept follows the checkpoints that are
+    there: nothing is known of files that have gone.
+
+    Example:
+        >>> shared = SharedFiles()
+        >>> shared.adopt(1, ["shared/1-a", "shared/1-b"])
+        >>> shared.register(2, ["shared/1-b"])
+        >>> shared.settle(2, ["shared/1-b", "shared/2-c"])
+        set()
+        >>> sorted(shared.unregister(1))
+        ['shared/1-a']
+    """
+
+    def __init__(self) -> None:
+        self._files: dict[int, set[str]] = {}
+        """By checkpoint."""
+        self._users: Counter[str] = Counter()
+        """How many checkpoints use a file; none that nobody uses."""
+
+    def adopt(self, checkpoint_id: int, paths: Iterable[str]) -> None:
+        """Note that a complete checkpoint, which was found in storage, uses `paths`."""
+        known = self._files.setdefault(checkpoint_id, set())
+        added = set(paths) - known
+        known |= added
+        self._users.update(added)
+
+    def register(self, checkpoint_id: int, paths: Iterable[str]) -> None:
+        """Note that a checkpoint uses `paths`, besides those it was registered with.
+
+        Raises:
+            CheckpointError: One of them is neither in use nor the checkpoint's own, so it may
+                have been given up for deletion; nothing is registered.
+        """
+        paths = set(paths)
+        gone = sorted(
+            path for path in paths if path not in self._users and first_user(path) != checkpoint_id
+        )
+        if gone:
+            raise CheckpointError(
+                f"checkpoint {checkpoint_id} uses {gone[0]}, which no checkpoint used any more "
+                "and which was given up for deletion; abort it, and take the next one in full"
+            )
+        self.adopt(checkpoint_id, paths)
+
+    def settle(self, checkpoint_id: int, paths: Iterable[str]) -> set[str]:
+        """Note that a complete checkpoint uses `paths` and nothing else.
+
+        Returns:
+            Files that it was registered with and that no other one uses, to be deleted.
+
+        Raises:
+            CheckpointError: See `register`.
+        """
+        paths = set(paths)
+        self.register(checkpoint_id, paths)
+        return self._give_up(checkpoint_id, self._files[checkpoint_id] - paths)
+
+    def unregister(self, checkpoint_id: int) -> set[str]:
+        """Forget a checkpoint; the files that no other one uses, to be deleted.
+
+        A checkpoint that is not registered uses nothing.
+        """
+        unused = self._give_up(checkpoint_id, set(self._files.get(checkpoint_id, ())))
+        self._files.pop(checkpoint_id, None)
+        return unused
+
+    def _give_up(self, checkpoint_id: int, paths: set[str]) -> set[str]:
+        if paths:
+            self._files[checkpoint_id] -= paths
+        self._users.subtract(paths)
+        unused = {path for path in paths if not self._users[path]}
+        for path in unused:
+            del self._users[path]
+        return unused
+
+    @property
+    def in_use(self) -> set[str]:
+        """Every file that some registered checkpoint uses."""
+        return set(self._users)
+
+
+FENCE_EVERY_MS = 2_000
+
+
+"""How often an epoch makes sure that no other driver has taken over."""
+
+
+class JobStorage:
+    """Completes and deletes the checkpoints of a job, as its one writer; serves any thread.
+
+    Args:
+        files: The job's files.
+        fence: This driver's right to write there.
+        completed: Complete checkpoints that are there already.
+    """
+
+    def __init__(
+        self, files: JobCheckpointFiles, fence: Fence, completed: Iterable[CheckpointMetadata] = ()
+    ) -> None:
+        self.files = files
+        self._fence = fence
+        self._fence_checked: int | None = None
+        self._lock = threading.Lock()
+        self._shared = SharedFiles()
+        self._staged = SharedFiles()
+        self._complete: dict[int, int] = {}
+        """Checkpoints whose files are all known, with the fence under which each was written."""
+        self._doomed: dict[int, tuple[int | None, set[str]]] = {}
+        """What goes with checkpoints whose deletion has begun, should it have to be repeated."""
+        for metadata in completed:
+            self.adopt(metadata)
+
+    @property
+    def fence_number(self) -> int:
+        """Number of the fence under which checkpoints are written."""
+        return self._fence.number
+
+    def path_of(self, checkpoint_id: int) -> str:
+        """Where a checkpoint is, for people to read."""
+        return f"{self.files.root}/{checkpoint_directory(checkpoint_id)}"
+
+    def check_fence(self) -> None:
+        """Raise FencedError if another driver has taken over."""
+        self._fence.check()
+
+    def check_fence_sometimes(self, now: int) -> None:
+        """Do so, if it is some time since that was done last.
+
+        Args:
+            now: Milliseconds on a clock that never goes back.
+        """
+        last = self._fence_checked
+        if last is None or now - last >= FENCE_EVERY_MS:
+            self._fence_checked = now
+            self._fence.check()
+
+    def adopt(self, metadata: CheckpointMetadata) -> None:
+        """Keep the files of a complete checkpoint that was found in storage."""
+        with self._lock:
+            self._complete[metadata.checkpoint_id] = metadata.fence
+            self._shared.adopt(metadata.checkpoint_id, _paths(metadata, SHARED))
+            self._staged.adopt(metadata.checkpoint_id, _paths(metadata, STAGED))
+
+    def build_upon(self, checkpoint_id: int, base: CheckpointMetadata | None) -> None:
+        """Keep the files of `base` for a checkpoint that is about to be uploaded."""
+        if base is not None:
+            with self._lock:
+                self._shared.register(checkpoint_id, _paths(base, SHARED))
+
+    def keep_staged(self, metadata: CheckpointMetadata) -> None:
+        """Note which staged rows a checkpoint needs that has been completed for good."""
+        with self._lock:
+            self._staged.adopt(metadata.checkpoint_id, _paths(metadata, STAGED))
+
+    def release_staged(self, paths: Iterable[str]) -> None:
+        """Remove staged rows, but for those that a checkpoint needs."""
+        with self._lock:
+            unused = set(paths) - self._staged.in_use
+        self.files.delete_all(unused)
+
+    def sweep_staged(self, incarnation: str | None) -> None:
+        """Remove what incarnations other than this one have staged and no checkpoint needs."""
+        with self._lock:
+            in_use = self._staged.in_use
+        # Notes go when what they speak of is listed by a checkpoint, or aborted.
+        kept = (OPENED,) if incarnation is None else (OPENED, f"{incarnation}-")
+        there = (name for name in self.files.entries(STAGED) if is_own(STAGED, name))
+        found = [name for name in there if not name.startswith(kept)]
+        # Looked at only now: what another driver stages comes after its fence.
+        self._fence.check()
+        for path in (f"{STAGED}/{name}" for name in found):
+            if path not in in_use:
+                self.files.delete(path)
+
+    def complete(self, metadata: CheckpointMetadata) -> None:
+        """Write the metadata, last of all, and record that.
+
+        Raises as `store_metadata` and `register` do.
+
+        Files that it could have built upon, and does not, go if no other checkpoint uses them.
+        """
+        paths = _paths(metadata, SHARED)
+        with self._lock:
+            # Before it is complete: what is missing cannot be restored.
+            self._shared.register(metadata.checkpoint_id, paths)
+        store_metadata(self.files, metadata, self._fence)
+        record_completed(self.files, metadata)
+        with self._lock:
+            unused = self._shared.settle(metadata.checkpoint_id, paths)
+            self._complete[metadata.checkpoint_id] = metadata.fence
+        # What cannot be removed now is left for a sweep.
+        with suppress(HoldfastError):
+            self.files.delete_all(unused)
+
+    def is_gone(self, checkpoint_id: int) -> bool:
+        """Whether it is certain that nobody can find a checkpoint complete."""
+        try:
+            return not self.files.exists(metadata_name(checkpoint_id))
+        except HoldfastError:
+            return False
+
+    def delete(self, checkpoint_id: int) -> None:
+        """Remove a checkpoint, complete or not, and what no other one uses of its files.
+
+        What one has staged that was never completed for good is the next one's to list.
+
+        Raises:
+            FencedError: Another driver has taken over and may need it; nothing is removed.
+            CheckpointStorageError: Storage failed; it can be tried again.
+        """
+        self._fence.check()
+        with self._lock:
+            if checkpoint_id not in self._doomed:
+                unused = self._shared.unregister(checkpoint_id)
+                unused |= self._staged.unregister(checkpoint_id)
+                written_under = self._complete.pop(checkpoint_id, None)
+                self._doomed[checkpoint_id] = (written_under, unused)
+            written_under, unused = self._doomed[checkpoint_id]
+        if written_under is not None:
+            fences = [written_under]
+        else:
+            # Nobody knows what was uploaded of it, and nobody else uses that. A driver that was
+            # replaced may have completed one of that id, too late to count.
+            unused = unused | files_of(self.files, checkpoint_id)
+            recorded = recorded_checkpoints(self.files)
+            fences = [fence for fence, one in recorded if one == checkpoint_id]
+        # Before the metadata: a record without a checkpoint means that somebody else deleted it.
+        self.files.delete_all([record_name(fence, checkpoint_id) for fence in fences])
+        delete_checkpoint(self.files, checkpoint_id, unused)
+        with self._lock:
+            self._doomed.pop(checkpoint_id, None)
+
+    def sweep(self, below: int) -> None:
+        """Remove what checkpoints with ids under `below` left without completing."""
+        with self._lock:
+            in_use = self._shared.in_use
+        sweep(self.files, below=below, fence=self._fence, in_use=in_use)
+
+
+def _paths(metadata: CheckpointMetadata, directory: str) -> list[str]:
+    return [path for path in paths_of(metadata) if path.startswith(f"{directory}/")]

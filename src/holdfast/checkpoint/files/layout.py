@@ -1,0 +1,80 @@
+"""Names of the files that a job keeps in checkpoint storage.
+
+    <job directory>/chk-<id>/_metadata       written last: with it the checkpoint is complete
+    <job directory>/shared/<id>-<unique>     files that checkpoints share; `id` is the first of them
+    <job directory>/staged/<attempt>-...     rows that wait to be published, or processed
+    <job directory>/taskowned/               rows of static DataFrames
+    <job directory>/completed/<id>-<fence>   a record of every completed checkpoint
+    <job directory>/fence/<number>           one per driver that ever wrote here
+
+Names are relative to the job's directory, with `/` between their parts.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import Final
+
+from holdfast.api.sinks import OPENED
+
+METADATA: Final = "_metadata"
+
+SHARED: Final = "shared"
+
+TASK_OWNED: Final = "taskowned"
+
+STAGED: Final = "staged"
+
+FENCES: Final = "fence"
+
+COMPLETED: Final = "completed"
+
+
+_OWN_FILES: Final = {
+    SHARED: re.compile(r"\d+-[0-9a-f]+"),
+    STAGED: re.compile(rf".+~[0-9a-f]{{12}}|{OPENED}.+"),
+    FENCES: re.compile(r"\d+(\.from-\d+-\d+)?"),
+    COMPLETED: re.compile(r"\d+-\d+"),
+}
+
+_SHARED_FILE: Final = re.compile(r"shared/(\d+)-[^/]+")
+
+
+def checkpoint_directory(checkpoint_id: int) -> str:
+    """Directory of one checkpoint.
+
+    Example:
+        >>> checkpoint_directory(7)
+        'chk-7'
+    """
+    return f"chk-{checkpoint_id}"
+
+
+def metadata_name(checkpoint_id: int) -> str:
+    """Name of the file that makes a checkpoint complete."""
+    return f"{checkpoint_directory(checkpoint_id)}/{METADATA}"
+
+
+def shared_name(checkpoint_id: int) -> str:
+    """A name that nobody has used, for a file that later checkpoints may use too."""
+    return f"{SHARED}/{checkpoint_id}-{uuid.uuid4().hex}"
+
+
+def is_own(directory: str, name: str) -> bool:
+    """Whether a file has a name that Holdfast gives in one of the directories of a job.
+
+    Where the job has no directory of its own, others may have one of that name too.
+    """
+    return _OWN_FILES[directory].fullmatch(name) is not None
+
+
+def first_user(path: str) -> int | None:
+    """The checkpoint that a shared file was written for; None if it is no shared file.
+
+    Example:
+        >>> first_user("shared/7-0badcafe")
+        7
+    """
+    match = _SHARED_FILE.fullmatch(path)
+    return int(match[1]) if match else None

@@ -1,0 +1,83 @@
+"""Which checkpoints a job has completed, recorded outside of their directories.
+
+    completed/<fence>-<id>      {"format": 1, "checkpoint_id": 7, "fence": 2}
+
+The directory of a checkpoint can be lost: somebody deletes it, or a clean-up rule of the
+storage does. Without a record the job would go back to an older checkpoint, publish the same
+output again, and give the lost checkpoint's id to another one.
+
+The record is created when the checkpoint's `_metadata` is durable, before its output is
+published. It is removed before the `_metadata` is. So a record without a checkpoint always
+means that the checkpoint was lost.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from holdfast.checkpoint.files.fence import still_valid
+from holdfast.checkpoint.files.layout import COMPLETED
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from holdfast.checkpoint.files.metadata import CheckpointMetadata
+    from holdfast.storage.files import NamedFiles
+
+FORMAT: Final = 1
+_NAME: Final = re.compile(r"(\d+)-(\d+)")
+
+
+class _Record(msgspec.Struct):
+    format: int
+    checkpoint_id: int
+    fence: int
+
+
+def record_completed(files: NamedFiles, metadata: CheckpointMetadata) -> None:
+    """Record that a checkpoint is complete; its metadata is durable by now."""
+    record = _Record(FORMAT, metadata.checkpoint_id, metadata.fence)
+    name = record_name(metadata.fence, metadata.checkpoint_id)
+    files.create_exclusive(name, msgspec.json.encode(record))
+
+
+def record_name(fence: int, checkpoint_id: int) -> str:
+    """Name of the record of a checkpoint that was written under `fence`.
+
+    Example:
+        >>> record_name(2, 7)
+        'completed/2-7'
+    """
+    return f"{COMPLETED}/{fence}-{checkpoint_id}"
+
+
+def recorded_checkpoints(files: NamedFiles) -> list[tuple[int, int]]:
+    """Fence and id of every checkpoint that has a record, newest first."""
+    found = (_NAME.fullmatch(name) for name in files.entries(COMPLETED))
+    return sorted(((int(match[1]), int(match[2])) for match in found if match), reverse=True)
+
+
+def lost_checkpoint(
+    files: NamedFiles,
+    records: list[tuple[int, int]],
+    complete: Iterable[tuple[int, int]],
+    there: Collection[int],
+    unwanted: Collection[int] = (),
+) -> int | None:
+    """Id of the newest completed checkpoint, if storage no longer has it; None if all is well.
+
+    Args:
+        files: The job's files.
+        records: Of complete checkpoints, newest first; looked up before the checkpoints.
+        complete: Fence and id of every complete checkpoint in storage.
+        there: Ids of all checkpoints that have metadata, readable or not.
+        unwanted: Checkpoints that the job gave up while their metadata was being written.
+    """
+    for fence, checkpoint_id in still_valid(files, records):
+        if checkpoint_id not in unwanted:
+            superseded = any(one > (fence, checkpoint_id) for one in complete)
+            return None if superseded or checkpoint_id in there else checkpoint_id
+    return None

@@ -1,0 +1,312 @@
+r"""What a checkpoint is: the content of `_metadata`, and its form on disk.
+
+The file is text: one line of JSON, the header, then a JSON document, the body.
+
+    {"holdfast":"checkpoint","format":1,"version":...,"checkpoint_id":...,"fence":...,
+     "length":...,"checksum":...}\n              (all on one line)
+    {...}
+
+`length` and `checksum` (XXH3-128, hexadecimal) are those of all bytes behind the first
+line break. They tell a file that was cut off from one that was damaged, and the first
+bytes tell both from a file that is something else. Bytes are written in base64.
+
+Fields may be added to the body within a format, and are left out where they say nothing;
+readers pass over those they do not know. The file holds no credentials: handles are
+relative to the job's directory, and properties whose names speak of a secret are blanked
+out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+import xxhash
+from msgspec import UNSET, UnsetType
+
+from holdfast.errors import CorruptCheckpointError
+from holdfast.storage.handles import FileHandle, Handle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FORMAT: Final = 2
+"""Number of the format in which checkpoints are written.
+
+1: state and sources. 2: output to be published and input to be processed, which a
+reader of 1 would lose without a word. 3: savepoints (`checkpoint/savepoint/storage.py`), which
+have handles relative to their own directory, and may hold state as tables.
+"""
+SAVEPOINT_FORMAT: Final = 3
+READABLE: Final = frozenset({1, 2, 3})
+
+LONGEST_HEADER: Final = 1024
+"""Bytes from the beginning of the file that always contain the header."""
+
+_MAGIC: Final = b'{"holdfast":"checkpoint",'
+_SECRETS: Final = ("password", "secret", "token", "credential", "apikey", "api-key", "access-key")
+_BLANK: Final = "******"
+
+
+class StoreSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of one subtask of one operator."""
+
+    subtask: int
+    backend: Literal["hashmap", "rocksdb", "canonical"]
+    """What made the files: a state backend; "canonical" are the tables of a savepoint."""
+    version: str
+    """Version at which the local store stood."""
+    key_groups: tuple[int, int] | None
+    """First and last key group, both included; None if the state has no keys."""
+    files: dict[str, Handle]
+    """By name in the local snapshot directory."""
+    full_size: int
+    """Bytes of all files, whenever they were uploaded."""
+    uploaded_size: int
+    """Bytes uploaded for this checkpoint."""
+    operator_state: Handle | None = None
+    operator_tables: dict[str, Handle] | UnsetType = UNSET
+    """Operator state as tables, by name in their directory; in a canonical savepoint."""
+
+
+class OperatorSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of one operator."""
+
+    uid: str
+    name: str
+    parallelism: int
+    max_parallelism: int
+    states: list[dict[str, Any]]
+    """Name, kind and schema of every state."""
+    key: str | None
+    """Name of the shape of the keys; None if there are none."""
+    subtasks: list[StoreSnapshot]
+
+
+class SourceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """How far one source was read; only those who read sources know what it means."""
+
+    uid: str
+    position: Any
+    """Anything that JSON can hold."""
+    logs: dict[str, list[Handle]] = {}
+
+
+class StagedHandle(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows in checkpoint storage, as an Arrow IPC stream."""
+
+    handle: Handle
+    rows: int
+
+
+class Committable(msgspec.Struct, frozen=True, kw_only=True):
+    """Output of one subtask's epoch that is staged and not published yet."""
+
+    uid: str
+    """Of the sink."""
+    checkpoint_id: int
+    """The checkpoint it is published with."""
+    epoch: int
+    subtask: int
+    attempt: int = 0
+    """Tells the attempt that was acknowledged from others at the same subtask and epoch."""
+    data: bytes = b""
+    """Anything; the sink's committer knows what it means."""
+    rows: StagedHandle | None = None
+    """Rows in checkpoint storage, if that is what it is."""
+
+
+class ChannelState(msgspec.Struct, frozen=True, kw_only=True):
+    """Input of one subtask that an epoch had no time for."""
+
+    uid: str
+    """Operator that it is for."""
+    input: int
+    """Which of the channels into that operator it is on."""
+    subtask: int
+    parallelism: int
+    """Subtasks that the operator had."""
+    max_parallelism: int
+    """Key groups that it had."""
+    rows: StagedHandle
+
+
+class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """All there is to know about one complete checkpoint."""
+
+    format: int = FORMAT
+    version: str
+    """Release of Holdfast that wrote it."""
+    checkpoint_id: int
+    job_id: str
+    job_name: str
+    lineage: str = ""
+    """Names the row of checkpoints it belongs to, from a start with nothing on."""
+    fence: int
+    """Number of the fence under which it was written."""
+    incarnation: str
+    epoch: int
+    batch_id: int
+    """Last micro-batch that is wholly contained."""
+    triggered_ms: int
+    completed_ms: int
+    mode: str
+    is_savepoint: bool = False
+    origin: str | UnsetType = UNSET
+    """Names the savepoint, or another job's checkpoint, that the row of checkpoints began from."""
+    operators: list[OperatorSnapshot] = []
+    sources: list[SourceSnapshot] = []
+    committables: list[Committable] = []
+    """Output to be published, in the order of epochs."""
+    stale_notes: list[str] | UnsetType = UNSET
+    """Notes of what writers had opened that earlier checkpoints list, and storage still holds."""
+    channel_state: list[ChannelState] = []
+    """Input to be processed before any other, in the order it came."""
+    spark: dict[str, Any] = {}
+    """Anything the Spark side needs again, as JSON."""
+    properties: dict[str, str] = {}
+
+
+class MetadataHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """First line of the file: enough to order checkpoints without reading them."""
+
+    holdfast: Literal["checkpoint"] = "checkpoint"
+    format: int
+    version: str
+    checkpoint_id: int
+    fence: int
+    length: int
+    checksum: str
+
+
+def encode_metadata(metadata: CheckpointMetadata) -> bytes:
+    """Content of the `_metadata` file; equal metadata gives equal bytes."""
+    properties = {key: _shown(key, value) for key, value in metadata.properties.items()}
+    metadata = msgspec.structs.replace(metadata, properties=properties)
+    compact = msgspec.json.encode(metadata, order="deterministic")
+    body = msgspec.json.format(compact, indent=1) + b"\n"
+    header = MetadataHeader(
+        format=metadata.format,
+        version=metadata.version,
+        checkpoint_id=metadata.checkpoint_id,
+        fence=metadata.fence,
+        length=len(body),
+        checksum=xxhash.xxh3_128_hexdigest(body),
+    )
+    return msgspec.json.encode(header) + b"\n" + body
+
+
+def decode_header(data: bytes, where: str) -> MetadataHeader:
+    """Header of the file that begins with `data`; `where` is for error messages.
+
+    Raises:
+        CorruptCheckpointError: The file is cut off, foreign, damaged or of a later format.
+    """
+    if not data.startswith(_MAGIC):
+        if _MAGIC.startswith(data):
+            raise _cut_off(where, f"it ends after {len(data)} bytes, within its first line")
+        raise CorruptCheckpointError(
+            f"{where}: this is no checkpoint of Holdfast: it starts with {data[:24]!r}; "
+            "give the path of a checkpoint, or bring the file back from a backup"
+        )
+    line, found, _ = data[:LONGEST_HEADER].partition(b"\n")
+    if not found:
+        if len(data) < LONGEST_HEADER:
+            raise _cut_off(where, f"it ends after {len(data)} bytes, within its first line")
+        raise _damaged(where, "its first line does not end")
+    _check_format(line, where)
+    try:
+        return msgspec.json.decode(line, type=MetadataHeader)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _damaged(where, f"its first line cannot be read ({error})") from error
+
+
+def decode_metadata(data: bytes, where: str) -> CheckpointMetadata:
+    """Metadata in `data`, verified; `where` names the file in error messages.
+
+    Raises:
+        CorruptCheckpointError: The file is cut off, foreign, damaged or of a later format.
+    """
+    header = decode_header(data, where)
+    body = data[data.index(b"\n") + 1 :]
+    if len(body) < header.length:
+        raise _cut_off(where, f"its body has {len(body)} bytes of {header.length}")
+    if len(body) > header.length:
+        extra = len(body) - header.length
+        raise _damaged(where, f"{extra} bytes follow behind its end")
+    if xxhash.xxh3_128_hexdigest(body) != header.checksum:
+        raise _damaged(where, "its body does not have the checksum that its first line names")
+    try:
+        metadata = msgspec.json.decode(body, type=CheckpointMetadata)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _damaged(where, f"its body is whole but cannot be read ({error})") from error
+    named = (header.checkpoint_id, header.fence, header.format, header.version)
+    if named != (metadata.checkpoint_id, metadata.fence, metadata.format, metadata.version):
+        raise _damaged(where, "its first line and its body speak of different checkpoints")
+    return metadata
+
+
+def handles_of(metadata: CheckpointMetadata) -> Iterator[tuple[str, Handle]]:
+    """Every handle in `metadata`, each with words that say what it holds."""
+    for operator in metadata.operators:
+        for store in operator.subtasks:
+            owner = f"operator {operator.uid!r}, subtask {store.subtask}"
+            for name, handle in store.files.items():
+                yield f"file {name!r} of {owner}", handle
+            if store.operator_state is not None:
+                yield f"operator state of {owner}", store.operator_state
+            for name, handle in (store.operator_tables or {}).items():
+                yield f"table {name!r} of the operator state of {owner}", handle
+    for source in metadata.sources:
+        for name, handles in source.logs.items():
+            for handle in handles:
+                yield f"log {name!r} of source {source.uid!r}", handle
+    for staged in metadata.committables:
+        if staged.rows is not None:
+            yield f"output of sink {staged.uid!r}, subtask {staged.subtask}", staged.rows.handle
+    for left in metadata.channel_state:
+        yield f"input of operator {left.uid!r}, subtask {left.subtask}", left.rows.handle
+
+
+def identity_of(metadata: CheckpointMetadata) -> str:
+    """Tells the checkpoint or savepoint from all others, wherever it is moved to."""
+    return f"{metadata.job_id}-{metadata.checkpoint_id}-{metadata.triggered_ms}"
+
+
+def paths_of(metadata: CheckpointMetadata) -> set[str]:
+    """Every file in checkpoint storage that `metadata` refers to."""
+    return {handle.path for _, handle in handles_of(metadata) if isinstance(handle, FileHandle)}
+
+
+def _shown(key: str, value: str) -> str:
+    return _BLANK if any(word in key.lower() for word in _SECRETS) else value
+
+
+class _Format(msgspec.Struct):
+    format: int
+    version: str = "unknown"
+
+
+def _check_format(line: bytes, where: str) -> None:
+    # Another format may have another header: only these two fields are there for good.
+    try:
+        found = msgspec.json.decode(line, type=_Format)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _damaged(where, f"its first line cannot be read ({error})") from error
+    if found.format not in READABLE:
+        raise CorruptCheckpointError(
+            f"{where}: the checkpoint has format {found.format}, and this release reads formats "
+            f"up to {max(READABLE)} only; Holdfast {found.version}, which wrote it, reads it"
+        )
+
+
+def _cut_off(where: str, what: str) -> CorruptCheckpointError:
+    return CorruptCheckpointError(
+        f"{where}: the checkpoint's metadata was cut off: {what}; restore from another checkpoint"
+    )
+
+
+def _damaged(where: str, what: str) -> CorruptCheckpointError:
+    return CorruptCheckpointError(
+        f"{where}: the checkpoint's metadata is damaged: {what}; restore from another checkpoint"
+    )

@@ -1,0 +1,1 @@
+"""Going back: choosing a checkpoint, checking it against the program, building the stores."""

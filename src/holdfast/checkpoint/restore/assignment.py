@@ -1,0 +1,126 @@
+"""What a restore has to do: a checkpoint held against a program."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from holdfast.checkpoint.restore.checks import misfits, operators_of
+from holdfast.checkpoint.restore.download import Restore, StoredCopy
+from holdfast.checkpoint.restore.operator_states import read_operator_states
+from holdfast.errors import RestoreError
+from holdfast.state.key_groups import key_groups
+from holdfast.state.operator.redistribution import redistribute
+from holdfast.state.store.snapshot import CANONICAL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from holdfast.checkpoint.files.metadata import (
+        CheckpointMetadata,
+        OperatorSnapshot,
+        StoreSnapshot,
+    )
+    from holdfast.config.backends import StateBackend
+    from holdfast.job.model import JobIdentity, JobPlan
+    from holdfast.runtime.plan import OperatorPlan
+    from holdfast.state.store.process import ProcessIdentity
+    from holdfast.storage.files import JobCheckpointFiles
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Where the restored stores are to stand."""
+
+    job: JobIdentity
+    owner: ProcessIdentity
+    backend: StateBackend
+    local_copies: Mapping[tuple[str, int], str]
+    """Local snapshots that may still be on the executors, by uid and subtask."""
+
+
+def restores(
+    metadata: CheckpointMetadata,
+    plan: JobPlan,
+    ground: Ground,
+    files: JobCheckpointFiles,
+    *,
+    ignore_unclaimed: bool = False,
+) -> Iterator[Restore]:
+    """Every store that has to be built so that the job goes on from `metadata`.
+
+    Raises:
+        RestoreError: The checkpoint does not fit the program.
+    """
+    for misfit in misfits(metadata, plan):
+        if not (ignore_unclaimed and misfit.can_be_allowed):
+            raise RestoreError(misfit.text)
+    operators = operators_of(plan)
+    for snapshot in metadata.operators:
+        operator = operators.get(snapshot.uid)
+        if operator is not None:
+            yield from _operator_restores(metadata, snapshot, operator, ground, files)
+
+
+def _operator_restores(
+    metadata: CheckpointMetadata,
+    snapshot: OperatorSnapshot,
+    operator: OperatorPlan,
+    ground: Ground,
+    files: JobCheckpointFiles,
+) -> Iterator[Restore]:
+    job = ground.job
+    shares = _operator_state(snapshot, operator, files)
+    stores = {store.subtask: store for store in snapshot.subtasks}
+    kind = next((store.backend for store in snapshot.subtasks), CANONICAL)
+    same = snapshot.parallelism == operator.parallelism
+    # Ranges of key groups do not overlap, so both ends of them are in order.
+    keyed = sorted((one for one in stores.values() if one.key_groups), key=_key_groups)
+    firsts, lasts = ([_key_groups(one)[end] for one in keyed] for end in (0, 1))
+    for subtask in range(operator.parallelism):
+        groups = key_groups(subtask, operator.parallelism, operator.max_parallelism)
+        if same:
+            chosen = [stores[subtask]] if subtask in stores else []
+        else:
+            chosen = keyed[bisect_left(lasts, groups.start) : bisect_left(firsts, groups.stop)]
+        if not chosen and shares[subtask] is None:
+            continue
+        yield Restore(
+            job_id=job.job_id,
+            incarnation=job.incarnation,
+            local_dir=job.local_dir,
+            owner=ground.owner,
+            backend=ground.backend,
+            uid=operator.uid,
+            subtask=subtask,
+            version=f"restored-{metadata.checkpoint_id}-{job.incarnation}",
+            copies=tuple(
+                StoredCopy(
+                    store.files,
+                    store.version,
+                    ground.local_copies.get((operator.uid, store.subtask)),
+                )
+                for store in chosen
+            ),
+            kind=kind,
+            whole=same and bool(chosen) and kind == ground.backend.name,
+            key_groups=groups,
+            operator_state=shares[subtask],
+        )
+
+
+def _key_groups(store: StoreSnapshot) -> tuple[int, int]:
+    assert store.key_groups is not None
+    return store.key_groups
+
+
+def _operator_state(
+    snapshot: OperatorSnapshot, operator: OperatorPlan, files: JobCheckpointFiles
+) -> list[bytes | None]:
+    """The operator state of every new subtask."""
+    old = read_operator_states(snapshot, files)
+    if all(state is None for state in old):
+        return [None] * operator.parallelism
+    new = redistribute(old, operator.parallelism, operator.max_parallelism)
+    return [state.encode() for state in new]

@@ -1,0 +1,206 @@
+"""Why a program cannot go on from a checkpoint or savepoint, before any state is read."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
+
+import msgspec
+
+from holdfast.api.streams.graph import Kind
+from holdfast.checkpoint.files.layout import TASK_OWNED
+from holdfast.config.parallelism import check_parallelism
+from holdfast.errors import ConfigurationError, RestoreError
+from holdfast.runtime.windows.contents import CONTENTS
+from holdfast.runtime.windows.merging import OPEN_WINDOWS
+from holdfast.state.store.directories import file_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.api.streams.graph import Node
+    from holdfast.checkpoint.files.metadata import CheckpointMetadata, OperatorSnapshot
+    from holdfast.job.model import JobPlan, QueryPosition, SourcePosition
+    from holdfast.runtime.plan import OperatorPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """A reason why a start would be refused."""
+
+    text: str
+    """What does not fit, and what to do."""
+    can_be_allowed: bool = False
+    """Whether it is none if state may be left behind that the program does not claim."""
+
+
+def misfits(metadata: CheckpointMetadata, plan: JobPlan) -> Iterator[Misfit]:
+    """All reasons why a compiled program cannot go on from a checkpoint."""
+    yield from unclaimed_misfits(metadata, plan)
+    operators = operators_of(plan)
+    for snapshot in metadata.operators:
+        if snapshot.uid in operators:
+            yield from max_parallelism_misfits(snapshot, operators[snapshot.uid])
+            yield from window_misfits(snapshot, operators[snapshot.uid])
+
+
+def unclaimed_misfits(metadata: CheckpointMetadata, plan: JobPlan) -> Iterator[Misfit]:
+    """What the checkpoint holds and the program has no place for."""
+    yield from _waiting(metadata, plan)
+    yield from _unclaimed_operators(metadata, operators_of(plan))
+    yield from _unclaimed_sources(metadata, plan)
+
+
+def operators_of(plan: JobPlan) -> dict[str, OperatorPlan]:
+    """Operators that may have state, by uid."""
+    return {operator.uid: operator for level in plan.levels for operator in level.operators}
+
+
+def max_parallelism_misfits(snapshot: OperatorSnapshot, operator: OperatorPlan) -> Iterator[Misfit]:
+    """Whether the operator has another number of key groups than its state."""
+    if snapshot.max_parallelism != operator.max_parallelism:
+        yield Misfit(
+            f"max parallelism mismatch: operator {operator.name!r} (uid {operator.uid!r}) has "
+            f"{operator.max_parallelism} and its state was written with "
+            f"{snapshot.max_parallelism}; set_max_parallelism({snapshot.max_parallelism}), or "
+            "leave it out to take over the stored one, or bring the state to another with "
+            "rewrite_max_parallelism"
+        )
+
+
+def parallelism_misfits(
+    snapshot: OperatorSnapshot, node: Node, parallelism: int
+) -> Iterator[Misfit]:
+    """Whether an operator that takes over its stored max parallelism exceeds it."""
+    try:
+        check_parallelism(parallelism, snapshot.max_parallelism, f"operator {node}")
+    except ConfigurationError as error:
+        yield Misfit(str(error))
+
+
+def window_misfits(snapshot: OperatorSnapshot, operator: OperatorPlan) -> Iterator[Misfit]:
+    """Whether windows merge now that did not, or the other way round: none would fire."""
+    stored = {state["name"] for state in snapshot.states}
+    if operator.kind not in (Kind.WINDOW, Kind.WINDOW_JOIN) or CONTENTS not in stored:
+        return
+    merged, merges = OPEN_WINDOWS in stored, operator.details.merges
+    if merged != merges:
+        was, now = ("merge", "do not") if merged else ("do not merge", "do")
+        yield Misfit(
+            f"operator {operator.name!r} (uid {operator.uid!r}): the windows in its state {was}, "
+            f"and those of the program {now}, so what is in them could never come out. Go on with "
+            "windows of the same kind, or give the operator another uid, under which it starts "
+            "empty"
+        )
+
+
+def _waiting(metadata: CheckpointMetadata, plan: JobPlan) -> Iterator[Misfit]:
+    """Output that is not published, or input that is not processed, and would be lost."""
+    sinks, inputs = set(plan.frame_sinks), set()
+    for level in plan.levels:
+        for place, operator in enumerate(level.operators):
+            if operator.kind is Kind.WRITER:
+                sinks.add(operator.uid)
+            # Another parallelism may chain an operator, which then reads no channel of its own.
+            channels = sum(place in places for places in level.entries.values())
+            inputs |= {(operator.uid, number) for number in range(channels)}
+    output = {one.uid for one in metadata.committables} - sinks
+    waiting = {one.uid for one in metadata.channel_state if (one.uid, one.input) not in inputs}
+    for what, uids in (("output that no sink", output), ("input that no operator", waiting)):
+        if uids:
+            yield Misfit(
+                f"checkpoint {metadata.checkpoint_id} holds {what} of the program takes (uid "
+                f"{', '.join(map(repr, sorted(uids)))}). Start the program with the uids and the "
+                "parallelism that it was taken with, or set "
+                "execution.state-recovery.ignore-unclaimed-state to true to drop it",
+                can_be_allowed=True,
+            )
+
+
+def _unclaimed_operators(
+    metadata: CheckpointMetadata, operators: dict[str, OperatorPlan]
+) -> Iterator[Misfit]:
+    unclaimed = [op for op in metadata.operators if op.uid not in operators and op.subtasks]
+    if unclaimed:
+        named = "; ".join(f"{op.name!r} (uid {op.uid!r})" for op in unclaimed)
+        yield Misfit(
+            f"cannot map the state in checkpoint {metadata.checkpoint_id} to the program: it has "
+            f"no operator for that of {named}. Give the operators their old uids back, or set "
+            "execution.state-recovery.ignore-unclaimed-state to true to drop that state",
+            can_be_allowed=True,
+        )
+
+
+def _unclaimed_sources(metadata: CheckpointMetadata, plan: JobPlan) -> Iterator[Misfit]:
+    uids = {source.uid for source in plan.sources}
+    unclaimed = [source.uid for source in metadata.sources if source.uid not in uids]
+    if unclaimed:
+        yield Misfit(
+            f"checkpoint {metadata.checkpoint_id} has the positions of sources that the program "
+            f"does not have: {', '.join(map(repr, unclaimed))}. A source under another uid starts "
+            "from its beginning, upon state that has seen its elements already. Give the sources "
+            "their old uids back, or set execution.state-recovery.ignore-unclaimed-state to true",
+            can_be_allowed=True,
+        )
+
+
+SCRATCH: Final = "source-"
+
+
+_SCRATCH: Final = rf"/holdfast-query-[0-9a-f]{{32}}/{SCRATCH}\d+/[^/]+"
+
+
+def check_kept_rows(position: QueryPosition, plan: JobPlan, *, one_pass: bool = False) -> None:
+    """Refuse a snapshot that has problems with static DataFrames; see `kept_rows_problems`.
+
+    Raises:
+        RestoreError: It has one.
+    """
+    for problem in kept_rows_problems(position, plan, one_pass=one_pass):
+        raise RestoreError(problem)
+
+
+def kept_rows_problems(
+    position: QueryPosition, plan: JobPlan, *, one_pass: bool = False
+) -> Iterator[str]:
+    """Static DataFrames whose rows would be taken for others, or processed once more.
+
+    Args:
+        position: How far the sources of the snapshot were read.
+        plan: The program.
+        one_pass: Whether it reads everything there is in one pass.
+    """
+    for uid in _static_sources(position, plan):
+        read = [leaf for leaf in position.sources[uid] if leaf.offset is not None]
+        if read and one_pass:
+            yield (
+                f"source {uid!r} is a static DataFrame whose rows the snapshot contains, and the "
+                "program reads everything in one pass, those rows included. Give it another uid "
+                "to have them processed once more, or let the program have a source without end, "
+                "or one that is streamed"
+            )
+        elif not all(_is_of_kept_rows(leaf, uid) for leaf in read):
+            yield (
+                f"source {uid!r} is a static DataFrame, and was another kind of source when the "
+                "snapshot was taken, so it cannot be told which of its rows the state contains. "
+                "Go on with the source as it was; or, if the state is to see all rows of the "
+                "DataFrame, give it another uid and allow state that is not restored"
+            )
+
+
+def _static_sources(position: QueryPosition, plan: JobPlan) -> list[str]:
+    return [
+        source.uid
+        for source in plan.sources
+        if source.keeps_files and source.uid in position.sources
+    ]
+
+
+def _is_of_kept_rows(leaf: SourcePosition, uid: str) -> bool:
+    if leaf.log is None:
+        return False
+    kept = re.compile(rf".*(/{TASK_OWNED}/{re.escape(file_name(uid))}/[^/]+|{_SCRATCH})")
+    paths = (unquote(msgspec.json.decode(entry)["path"]) for entry in leaf.log.entries)
+    return all(map(kept.fullmatch, paths))

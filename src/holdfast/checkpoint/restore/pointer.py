@@ -1,0 +1,62 @@
+"""Finding the checkpoint or savepoint that a path or URL stands for."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import TYPE_CHECKING, Final
+
+from holdfast.checkpoint.files.completed import checkpoint_ids, load, load_newest
+from holdfast.checkpoint.files.layout import METADATA, metadata_name
+from holdfast.checkpoint.savepoint.storage import load_savepoint
+from holdfast.errors import RestoreError
+from holdfast.storage.object_store import FileSystemFiles
+
+if TYPE_CHECKING:
+    from holdfast.checkpoint.files.metadata import CheckpointMetadata
+
+logger = logging.getLogger("holdfast")
+
+_CHECKPOINT: Final = re.compile(r"chk-(\d+)")
+
+
+def find_snapshot(url: str) -> tuple[FileSystemFiles, CheckpointMetadata]:
+    """What a path or URL stands for: its files and its metadata.
+
+    It may be the directory of a savepoint or of a checkpoint, the `_metadata` file in one,
+    or a job's directory, which stands for its newest checkpoint.
+
+    Raises:
+        RestoreError: There is nothing to start from.
+        CorruptCheckpointError: What there is cannot be used.
+    """
+    # Absolute first: a relative one may be as short as the name of the file.
+    place = FileSystemFiles(url).root.removesuffix(f"/{METADATA}")
+    parent, _, last = place.rpartition("/")
+    match = _CHECKPOINT.fullmatch(last)
+    if match:
+        files, checkpoint_id = FileSystemFiles(parent or "/"), int(match[1])
+        if files.exists(metadata_name(checkpoint_id)):
+            return files, load(files, checkpoint_id)
+        raise RestoreError(
+            f"{url}: there is no {METADATA}: the checkpoint was never completed, or was deleted"
+        )
+    files = FileSystemFiles(place)
+    if files.exists(METADATA):
+        return files, load_savepoint(files)
+    if any(files.exists(metadata_name(found)) for found in checkpoint_ids(files)):
+        return files, _newest(files, url)
+    raise RestoreError(
+        f"{url}: there is no complete savepoint or checkpoint; give the directory of a savepoint "
+        f"(savepoint-...), that of a checkpoint (chk-7), the {METADATA} file in one, or the "
+        "directory of a job that holds checkpoints"
+    )
+
+
+def _newest(files: FileSystemFiles, url: str) -> CheckpointMetadata:
+    metadata, refusals = load_newest(files)
+    for refusal in refusals:
+        logger.warning("checkpoint %d: %s", refusal.checkpoint_id, refusal.reason)
+    if metadata is None:
+        raise RestoreError(f"{url}: no checkpoint there can be restored; the log says why")
+    return metadata

@@ -1,0 +1,381 @@
+"""Going back to a checkpoint: finds the newest that can be used, and builds the stores."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from holdfast.checkpoint.commit.committables import staged_rows
+from holdfast.checkpoint.files.channel_state import FileStaging
+from holdfast.checkpoint.files.completed import (
+    checkpoint_ids,
+    completed_checkpoints,
+    load,
+    lost_reason,
+    used_ids,
+    verify_handles,
+)
+from holdfast.checkpoint.files.endings import check_not_ended
+from holdfast.checkpoint.files.fence import still_valid
+from holdfast.checkpoint.files.layout import checkpoint_directory, metadata_name
+from holdfast.checkpoint.files.ledger import lost_checkpoint, recorded_checkpoints
+from holdfast.checkpoint.files.metadata import identity_of
+from holdfast.checkpoint.local_state import tidy_local_state
+from holdfast.checkpoint.restore.assignment import Ground, restores
+from holdfast.checkpoint.restore.checks import check_kept_rows
+from holdfast.checkpoint.restore.download import restore_one
+from holdfast.checkpoint.restore.pointer import find_snapshot
+from holdfast.checkpoint.source_positions import position_of
+from holdfast.clock import SystemClock, monotonic
+from holdfast.config.checkpoint_options import ACCEPT_DUPLICATES
+from holdfast.errors import CorruptCheckpointError, HoldfastError, KeyTypeError, RestoreError
+from holdfast.job.model import StartingPoint
+from holdfast.job.statistics import RestoreStatistics
+from holdfast.runtime.plan import ChannelRows
+from holdfast.state.store.process import ProcessIdentity
+from holdfast.state.timers.table import KIND as TIMERS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from holdfast.checkpoint.files.metadata import CheckpointMetadata, OperatorSnapshot
+    from holdfast.checkpoint.worker_calls import WorkerCalls
+    from holdfast.config.backends import StateBackend
+    from holdfast.job.model import JobIdentity, JobPlan, QueryPosition
+    from holdfast.storage.files import JobCheckpointFiles
+
+logger = logging.getLogger("holdfast")
+
+LISTINGS = 5
+"""How often storage is looked at while another driver still retires checkpoints."""
+
+
+@dataclass(frozen=True)
+class RestoredJob:
+    """What an incarnation starts from."""
+
+    start: StartingPoint
+    job: JobIdentity | None = None
+    """The incarnation whose stores were built; another than asked for after a fallback."""
+    position: QueryPosition | None = None
+    metadata: CheckpointMetadata | None = None
+    """The checkpoint."""
+    files: JobCheckpointFiles | None = None
+    """Where its files are."""
+    base: CheckpointMetadata | None = None
+    """The checkpoint, if later ones may build upon its files."""
+    inherited: frozenset[tuple[str, int]] = frozenset()
+    """Stores that took its files over as they are."""
+    origin: str = ""
+    """Names the snapshot that the job's first checkpoint began from."""
+    statistics: RestoreStatistics | None = None
+
+    @property
+    def batch_id(self) -> int | None:
+        """Last micro-batch that the state contains; None if it contains none."""
+        return None if self.position is None else self.position.batch_id
+
+
+FRESH = RestoredJob(StartingPoint())
+"""No checkpoint: everything starts empty."""
+
+
+class Restorer:
+    """Restores the incarnations of one job."""
+
+    def __init__(
+        self,
+        files: JobCheckpointFiles,
+        pointer: str | None,
+        *,
+        ignore_unclaimed: bool,
+        job_id: str = "",
+    ) -> None:
+        """Restore from the job's own files; else, once, from where `pointer` says."""
+        self._files = files
+        self._job_id = job_id
+        self._pointer = pointer
+        self._ignore_unclaimed = ignore_unclaimed
+        self._clock = SystemClock()
+        self.publishes = False
+        """Whether output was published with every complete checkpoint."""
+        self.accepts_duplicates = False
+        """Whether it may be published again."""
+
+    def completed(self) -> list[CheckpointMetadata]:
+        """Complete checkpoints of the job that can be read, oldest first."""
+        found = []
+        for _, checkpoint_id in reversed(completed_checkpoints(self._files)):
+            try:
+                found.append(load(self._files, checkpoint_id))
+            except (CorruptCheckpointError, RestoreError) as error:
+                logger.warning("checkpoint %d cannot be used: %s", checkpoint_id, error)
+        return sorted(found, key=lambda metadata: metadata.checkpoint_id)
+
+    def next_id(self) -> int:
+        """The lowest checkpoint id that was never used."""
+        recorded = (checkpoint_id for _, checkpoint_id in recorded_checkpoints(self._files))
+        used = [*used_ids(self._files), *recorded, *self._ids_at_pointer()]
+        return max(used, default=0) + 1
+
+    def max_parallelism(self) -> dict[str, int]:
+        """Max parallelism of every operator in the checkpoint that comes next, by uid."""
+        for _, metadata in self._candidates():
+            return {op.uid: op.max_parallelism for op in metadata.operators}
+        return {}
+
+    def restore(
+        self,
+        plan: JobPlan,
+        job: JobIdentity,
+        backend: StateBackend,
+        calls: WorkerCalls,
+        local_copies: Mapping[tuple[str, int], str],
+        unwanted: frozenset[int] = frozenset(),
+    ) -> RestoredJob:
+        """Build the local stores of an incarnation from the newest usable checkpoint.
+
+        Args:
+            plan: The compiled job.
+            job: Names the incarnation.
+            backend: Where local state is kept.
+            calls: Reaches the executors on which the stores are built.
+            local_copies: Local snapshots that may spare a download, by uid and subtask.
+            unwanted: Checkpoints that were given up, though storage may hold them.
+
+        Raises:
+            RestoreError: The checkpoint does not fit the program, or none can be used.
+        """
+        ground = Ground(job, ProcessIdentity.current(job.run), backend, local_copies)
+        passed_over: dict[int, str] = {}
+        for attempt, (files, metadata) in enumerate(self._candidates(passed_over, unwanted)):
+            if self.publishes and passed_over:
+                self._fall_back(metadata, *max(passed_over.items()))
+            # The attempt before may have left stores behind.
+            if attempt:
+                ground = replace(ground, job=_next_try(job, attempt))
+            try:
+                verify_handles(metadata, files)
+                restored = self._restore(metadata, files, plan, ground, calls)
+                tidy_local_state(plan, ground.job, calls, local_copies.values())
+                return restored
+            except CorruptCheckpointError as error:
+                if files is not self._files:
+                    raise RestoreError(f"{self._pointer} cannot be restored: {error}") from error
+                passed_over[metadata.checkpoint_id] = str(error)
+                logger.warning(
+                    "checkpoint %d cannot be restored, falling back to the one before it: %s",
+                    metadata.checkpoint_id,
+                    error,
+                )
+        if passed_over or self._written() - unwanted:
+            why = "; ".join(passed_over.values()) or "the log says why"
+            raise RestoreError(
+                f"{self._files.root}: none of the job's checkpoints can be restored ({why}). "
+                "Bring them back from a backup. To begin anew, start the job under another job id, "
+                "or delete its directory"
+            )
+        check_not_ended(self._files, self._job_id)
+        tidy_local_state(plan, job, calls, local_copies.values())
+        return FRESH
+
+    def _candidates(
+        self,
+        passed_over: dict[int, str] | None = None,
+        unwanted: frozenset[int] = frozenset(),
+        tries: int = LISTINGS,
+    ) -> Iterator[tuple[JobCheckpointFiles, CheckpointMetadata]]:
+        """Checkpoints to try, the best first; notes those that are lost or cannot be read.
+
+        Where the job has none that counts, what it was started from comes again. A driver that
+        is being replaced may still complete and retire some: then storage is looked at anew.
+        """
+        # Before the checkpoints: one that is completed meanwhile is no lost one.
+        records = recorded_checkpoints(self._files)
+        complete = completed_checkpoints(self._files)
+        valid = [one for one in still_valid(self._files, complete) if one[1] not in unwanted]
+        ordered = [checkpoint_id for _, checkpoint_id in valid]
+        written = self._written()
+        if tries > 1 and not {checkpoint_id for _, checkpoint_id in complete} <= written:
+            yield from self._candidates(passed_over, unwanted, tries - 1)
+            return
+        unreadable = written - unwanted - {checkpoint_id for _, checkpoint_id in complete}
+        if records:
+            # Of one without a record nothing was published, and older ones do not matter.
+            newest = max(valid, default=(0, 0))
+            unreadable &= {one[1] for one in records if one > newest}
+        lost = lost_checkpoint(self._files, records, valid, written, unwanted)
+        if lost is not None and passed_over is not None:
+            passed_over[lost] = lost_reason(self._files, lost)
+            logger.warning("checkpoint %d cannot be used: %s", lost, passed_over[lost])
+        for checkpoint_id in [*sorted(unreadable, reverse=True), *ordered]:
+            try:
+                metadata = load(self._files, checkpoint_id)
+            except RestoreError:
+                if tries == 1:
+                    raise
+                yield from self._candidates(passed_over, unwanted, tries - 1)
+                return
+            except CorruptCheckpointError as error:
+                logger.warning("checkpoint %d cannot be used: %s", checkpoint_id, error)
+                if passed_over is not None:
+                    passed_over[checkpoint_id] = str(error)
+                continue
+            self._check_origin(metadata)
+            yield self._files, metadata
+        if not ordered and not unreadable and lost is None and self._pointer is not None:
+            files, start = find_snapshot(self._pointer)
+            check_not_ended(self._files, self._job_id, start)
+            yield files, start
+
+    def _check_origin(self, metadata: CheckpointMetadata) -> None:
+        """Refuse a savepoint where the job has checkpoints that it did not begin from."""
+        if self._pointer is None:
+            return
+        try:
+            _, given = find_snapshot(self._pointer)
+        except HoldfastError:
+            # It was claimed, disposed of or damaged since: the job goes on from its own.
+            return
+        began = (metadata.origin, identity_of(metadata))
+        if given.is_savepoint and identity_of(given) not in began:
+            raise RestoreError(
+                f"{self._pointer}: the job is to start from this savepoint, and has checkpoints "
+                f"of its own that did not begin from it, up to {metadata.checkpoint_id}: "
+                f"{self._files.root}. Start it under another job id, or without the savepoint to "
+                "go on from its own checkpoints"
+            )
+
+    def _written(self) -> set[int]:
+        """Checkpoints of the job that have metadata, be it readable or not."""
+        ids = checkpoint_ids(self._files)
+        return {one for one in ids if self._files.exists(metadata_name(one))}
+
+    def _ids_at_pointer(self) -> list[int]:
+        return [metadata.checkpoint_id for _, metadata in islice(self._candidates(), 1)]
+
+    def _restore(
+        self,
+        metadata: CheckpointMetadata,
+        files: JobCheckpointFiles,
+        plan: JobPlan,
+        ground: Ground,
+        calls: WorkerCalls,
+    ) -> RestoredJob:
+        start = monotonic()
+        position = position_of(metadata, files)
+        if files is not self._files:
+            check_kept_rows(position, plan)
+        wanted = list(
+            restores(metadata, plan, ground, files, ignore_unclaimed=self._ignore_unclaimed)
+        )
+        tasks = {
+            operator.uid: number
+            for level, number in zip(plan.levels, plan.level_parallelism, strict=True)
+            for operator in level.operators
+        }
+        items = [(one.subtask, tasks[one.uid], one) for one in wanted]
+        group = f"holdfast-restore-{ground.job.incarnation}"
+        try:
+            done = list(calls.map(partial(restore_one, files=files), items, group))
+        except KeyTypeError as error:
+            # Trying again would not help.
+            raise RestoreError(f"{files.root}: {error}") from error
+        for one in done:
+            for why in one.distrusted:
+                logger.warning(
+                    "operator %r, subtask %d: a local copy is not used, and its state comes from "
+                    "storage: %s",
+                    one.uid,
+                    one.subtask,
+                    why,
+                )
+        path = files.root
+        if not metadata.is_savepoint:
+            path = f"{path}/{checkpoint_directory(metadata.checkpoint_id)}"
+        age = self._clock.now_ms() - metadata.completed_ms
+        logger.warning(
+            "restored from %s %d of epoch %d, completed %.1f s ago: %s",
+            "savepoint" if metadata.is_savepoint else "checkpoint",
+            metadata.checkpoint_id,
+            metadata.epoch,
+            age / 1000,
+            path,
+        )
+        return RestoredJob(
+            start=StartingPoint(
+                metadata.epoch,
+                {(one.uid, one.subtask): one.version for one in done},
+                metadata.checkpoint_id,
+                self._channel_rows(metadata, files, ground.job),
+                frozenset(operator.uid for operator in metadata.operators if _had_timers(operator)),
+                {one.uid: one.key for one in metadata.operators if one.key is not None},
+            ),
+            job=ground.job,
+            position=position if position.batch_id >= 0 else None,
+            metadata=metadata,
+            files=files,
+            # The files of another job may go at any time: nothing may build upon them.
+            base=metadata if files is self._files else None,
+            inherited=frozenset((one.uid, one.subtask) for one in wanted if one.whole),
+            origin=(metadata.origin or "") if files is self._files else identity_of(metadata),
+            statistics=RestoreStatistics(
+                checkpoint_id=metadata.checkpoint_id,
+                timestamp=self._clock.now_ms(),
+                duration_ms=int((monotonic() - start) * 1000),
+                external_path=path,
+                downloaded_size=sum(one.downloaded for one in done),
+                local_stores=sum(one.local for one in done),
+                stores=len(done),
+            ),
+        )
+
+    def _fall_back(self, metadata: CheckpointMetadata, lost: int, why: str) -> None:
+        """Refuse to go back behind output that is published, unless that is accepted."""
+        if not self.accepts_duplicates:
+            raise RestoreError(
+                f"{self._files.root}: checkpoint {lost} cannot be restored, and its output was "
+                f"published: going back to checkpoint {metadata.checkpoint_id} would publish it a "
+                f"second time ({why}). Bring the checkpoint's files back, or accept duplicates by "
+                f"setting {ACCEPT_DUPLICATES.key} to true"
+            )
+        logger.warning(
+            "output that was published with checkpoint %d comes again: the job goes back to "
+            "checkpoint %d",
+            lost,
+            metadata.checkpoint_id,
+        )
+
+    def _channel_rows(
+        self, metadata: CheckpointMetadata, files: JobCheckpointFiles, job: JobIdentity
+    ) -> tuple[ChannelRows, ...]:
+        """Input that the checkpoint holds; copied if it is another job's, whose files may go."""
+        found = []
+        for left in metadata.channel_state:
+            rows = staged_rows(left.rows)
+            if files is not self._files:
+                batches = list(FileStaging(files).get(rows))
+                name = f"{job.incarnation}-{metadata.epoch}-{left.subtask}-0-input"
+                rows = FileStaging(self._files).put(name, batches, batches[0].schema)
+            found.append(
+                ChannelRows(
+                    uid=left.uid,
+                    input=left.input,
+                    subtask=left.subtask,
+                    parallelism=left.parallelism,
+                    max_parallelism=left.max_parallelism,
+                    rows=rows,
+                )
+            )
+        return tuple(found)
+
+
+def _had_timers(operator: OperatorSnapshot) -> bool:
+    return any(state["kind"] == TIMERS for state in operator.states)
+
+
+def _next_try(job: JobIdentity, attempt: int) -> JobIdentity:
+    return replace(job, incarnation=f"{job.incarnation}-{attempt}")

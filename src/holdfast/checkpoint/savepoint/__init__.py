@@ -1,0 +1,1 @@
+"""Savepoints: requests, parts, storage, ownership, and comparison with a program."""

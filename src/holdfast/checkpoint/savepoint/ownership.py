@@ -1,0 +1,55 @@
+"""A snapshot of another job that this one owns, until it needs it no more."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from holdfast.checkpoint.files.cleanup import delete_checkpoint
+from holdfast.checkpoint.files.completed import checkpoint_ids, load
+from holdfast.checkpoint.files.layout import SHARED, metadata_name
+from holdfast.checkpoint.files.metadata import paths_of
+from holdfast.checkpoint.savepoint.storage import delete_savepoint
+from holdfast.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from holdfast.checkpoint.files.metadata import CheckpointMetadata
+    from holdfast.storage.object_store import FileSystemFiles
+
+logger = logging.getLogger("holdfast")
+
+
+@dataclass(frozen=True)
+class ClaimedSnapshot:
+    """A savepoint, or a checkpoint in the directory of another job."""
+
+    files: FileSystemFiles
+    metadata: CheckpointMetadata
+
+    def release(self) -> None:
+        """Delete it, or say why that was not possible."""
+        try:
+            self.delete()
+            logger.info("deleted the snapshot that the job began from: %s", self.files.root)
+        except HoldfastError as error:
+            logger.warning("%s was claimed, and not deleted: %s", self.files.root, error)
+
+    def delete(self) -> None:
+        """Remove it; of a checkpoint, the files that no other one of its job uses.
+
+        Raises:
+            CorruptCheckpointError: Another checkpoint cannot be read, so what it uses is not
+                known; nothing is removed.
+            CheckpointStorageError: Storage failed.
+        """
+        if self.metadata.is_savepoint:
+            delete_savepoint(self.files, self.metadata)
+            return
+        mine = self.metadata.checkpoint_id
+        used: set[str] = set()
+        for checkpoint_id in checkpoint_ids(self.files):
+            if checkpoint_id != mine and self.files.exists(metadata_name(checkpoint_id)):
+                used |= paths_of(load(self.files, checkpoint_id))
+        shared = (path for path in paths_of(self.metadata) if path.startswith(f"{SHARED}/"))
+        delete_checkpoint(self.files, mine, [path for path in shared if path not in used])

@@ -1,0 +1,302 @@
+"""Savepoints of a running job: those asked for, until they are complete or have failed.
+
+A savepoint is taken with a checkpoint of its own, out of the same local snapshots. The
+checkpoint completes first, and publishes its output; so a savepoint holds no output that
+anybody has yet to publish, nor input that was not processed. A job without checkpoints
+takes a savepoint alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import UNSET
+
+from holdfast._faults import fault_point
+from holdfast.checkpoint.files.metadata import SAVEPOINT_FORMAT
+from holdfast.checkpoint.instructions import CheckpointKind
+from holdfast.checkpoint.savepoint.parts import SavepointTarget
+from holdfast.checkpoint.savepoint.storage import discard_unfinished, new_savepoint, store_savepoint
+from holdfast.checkpoint.source_positions import position_of, source_snapshots
+from holdfast.config.checkpoint_options import SAVEPOINT_DIR, SavepointFormatType
+from holdfast.errors import CheckpointError, ConfigurationError, HoldfastError
+from holdfast.state.store.snapshot import CANONICAL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.checkpoint.files.metadata import (
+        CheckpointMetadata,
+        OperatorSnapshot,
+        StoreSnapshot,
+    )
+    from holdfast.checkpoint.pending import CheckpointDraft
+    from holdfast.checkpoint.savepoint.parts import SavepointPart
+    from holdfast.config.backends import StateBackend
+    from holdfast.job.model import QueryPosition
+    from holdfast.storage.files import JobCheckpointFiles
+    from holdfast.storage.object_store import FileSystemFiles
+
+    Parts = dict[tuple[str, int], SavepointPart]
+    """By uid and subtask."""
+
+logger = logging.getLogger("holdfast")
+
+INLINE_BELOW = 1024 * 1024
+"""Size below which the log of a source travels within the metadata of a savepoint."""
+
+
+class SavepointRequest:
+    """A savepoint that someone waits for."""
+
+    def __init__(self, files: FileSystemFiles, form: SavepointFormatType) -> None:
+        """A savepoint at `files`, of which nothing is written yet."""
+        self.files = files
+        self.form = form
+        self.required = False
+        """Whether its checkpoint is to fail with it."""
+        self._done: Future[str] = Future()
+        self._lock = threading.Lock()
+        self._is_settled = False
+        """Whether somebody has decided over it, and may still be about to tell."""
+
+    @staticmethod
+    def at(directory: str | None, job_id: str, form: SavepointFormatType) -> SavepointRequest:
+        """A request for a savepoint of a job, in a directory of its own below another.
+
+        Raises:
+            ConfigurationError: There is no directory, or no such form.
+        """
+        if not isinstance(form, SavepointFormatType):
+            raise ConfigurationError(
+                f"{form!r} is no form of a savepoint; give SavepointFormatType.CANONICAL or "
+                "SavepointFormatType.NATIVE"
+            )
+        if directory is None:
+            raise ConfigurationError(
+                "there is no directory for the savepoint: name one, or set "
+                f"{SAVEPOINT_DIR.key} for all savepoints of the job"
+            )
+        return SavepointRequest(new_savepoint(directory, job_id), form)
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether it is complete, or has failed."""
+        return self._done.done()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it can be restored from."""
+        return self.is_decided and self._done.exception() is None
+
+    def result(self, timeout: float | None = None) -> str:
+        """Wait for the end; where the savepoint is.
+
+        Raises:
+            CheckpointError: It has failed.
+            TimeoutError: So many seconds have gone by.
+        """
+        try:
+            return self._done.result(timeout)
+        except TimeoutError:
+            raise TimeoutError(
+                f"{self.files.root}: the savepoint is not complete after {timeout} s; it goes on"
+            ) from None
+
+    def complete(self) -> None:
+        """It can be restored from; if it was given up meanwhile, it is removed again."""
+        if self._settle():
+            logger.info("savepoint is complete: %s", self.files.root)
+            self._done.set_result(self.files.root)
+        else:
+            discard_unfinished(self.files)
+
+    def fail(self, why: str) -> None:
+        """Give it up, if it is not decided, and remove what was written of it."""
+        if not self._settle():
+            return
+        logger.warning("savepoint %s failed: %s", self.files.root, why)
+        # First of all: storage may hang, and nobody else decides any more.
+        self._done.set_exception(
+            CheckpointError(f"{self.files.root}: the savepoint was not taken: {why}")
+        )
+        discard_unfinished(self.files)
+
+    def _settle(self) -> bool:
+        """Decide over it, with the lock; whether nobody has done so before."""
+        with self._lock:
+            first, self._is_settled = not self._is_settled, True
+            return first
+
+
+def decide(request: SavepointRequest, work: Callable[[], None]) -> None:
+    """Do the work that takes a savepoint; if it raises, whoever waits for that is told."""
+    try:
+        work()
+    except BaseException as failure:
+        logger.exception("savepoint %s failed", request.files.root)
+        request.fail(f"{type(failure).__name__}: {failure}")
+
+
+class Savepoints:
+    """The savepoints under way in a job, by the ids of their checkpoints."""
+
+    def __init__(self, backend: StateBackend, *, alone: bool) -> None:
+        """None yet.
+
+        Args:
+            backend: Where local state is kept.
+            alone: Whether the job takes no checkpoints.
+        """
+        self._backend = backend
+        self.alone = alone
+        self._lock = threading.Lock()
+        self._requests: dict[int, SavepointRequest] = {}
+        self._given_up: dict[int, SavepointRequest] = {}
+        """Those that have failed while parts of them may still be written."""
+        self._unwritten: set[int] = set()
+        """Checkpoints whose epochs run: no part of their savepoints is written yet."""
+
+    @property
+    def kind(self) -> CheckpointKind:
+        """Kind of the checkpoints that they are taken with."""
+        return CheckpointKind.SAVEPOINT if self.alone else CheckpointKind.WITH_SAVEPOINT
+
+    def begin(self, checkpoint_id: int, request: SavepointRequest) -> None:
+        """A checkpoint was begun for it."""
+        with self._lock:
+            self._requests[checkpoint_id] = request
+            self._unwritten.add(checkpoint_id)
+
+    def write(self, checkpoint_id: int) -> None:
+        """Parts of a checkpoint's savepoint are written from now on; then it is tidied."""
+        with self._lock:
+            self._unwritten.discard(checkpoint_id)
+
+    def leave_unwritten(self, checkpoint_id: int) -> None:
+        """A checkpoint was given up; forget its savepoint, unless parts of it are written."""
+        with self._lock:
+            if checkpoint_id in self._unwritten:
+                self._unwritten.remove(checkpoint_id)
+                self._given_up.pop(checkpoint_id, None)
+
+    def target(self, checkpoint_id: int) -> SavepointTarget | None:
+        """Where the parts of a checkpoint's savepoint go, if it has one."""
+        request = self._requests.get(checkpoint_id)
+        if request is None:
+            return None
+        canonical = request.form is SavepointFormatType.CANONICAL
+        return SavepointTarget(
+            request.files, self._backend, canonical, self.alone, request.required
+        )
+
+    def store(
+        self,
+        checkpoint_id: int,
+        draft: CheckpointDraft,
+        metadata: CheckpointMetadata,
+        position: QueryPosition,
+    ) -> CheckpointMetadata:
+        """Write the metadata of a checkpoint's savepoint, and return it.
+
+        Args:
+            checkpoint_id: The checkpoint.
+            draft: Knows the parts that were written.
+            metadata: The checkpoint's.
+            position: How far the sources were read, since their beginning.
+
+        Raises:
+            CheckpointError: A part is missing.
+        """
+        request = self._requests[checkpoint_id]
+        parts = draft.savepoint_parts
+        problems = [part.problem for part in parts.values() if part.problem]
+        if problems:
+            raise CheckpointError(problems[0])
+        fault_point("before-savepoint-metadata", checkpoint=checkpoint_id)
+        sources = source_snapshots(position, None, request.files, checkpoint_id, INLINE_BELOW)
+        metadata = msgspec.structs.replace(
+            metadata,
+            format=SAVEPOINT_FORMAT,
+            is_savepoint=True,
+            origin=UNSET,
+            lineage="",
+            fence=0,
+            sources=sources,
+            committables=[],
+            stale_notes=UNSET,
+            channel_state=[],
+            operators=[_operator(one, parts, request.form) for one in metadata.operators],
+        )
+        store_savepoint(request.files, metadata)
+        return metadata
+
+    def complete(self, checkpoint_id: int) -> None:
+        """Tell those who wait that it is there."""
+        with self._lock:
+            request = self._requests.pop(checkpoint_id, None)
+        if request is not None:
+            request.complete()
+
+    def fail(self, checkpoint_id: int, why: str) -> None:
+        """Give up the savepoint of a checkpoint, if it has one."""
+        with self._lock:
+            request = self._requests.pop(checkpoint_id, None)
+            if request is not None:
+                self._given_up[checkpoint_id] = request
+        if request is not None:
+            request.fail(why)
+
+    def tidy(self, checkpoint_id: int) -> None:
+        """Remove what was written of a savepoint after it was given up; nobody writes any more."""
+        with self._lock:
+            request = self._given_up.pop(checkpoint_id, None)
+            request = request or self._requests.get(checkpoint_id)
+        if request is not None and request.is_decided and not request.is_complete:
+            discard_unfinished(request.files)
+
+    def add(self, checkpoint_id: int, draft: CheckpointDraft, files: JobCheckpointFiles) -> None:
+        """Complete the savepoint of a checkpoint that is complete and published, if it has one.
+
+        Args:
+            checkpoint_id: The checkpoint.
+            draft: What it was made of.
+            files: Where its own files are.
+        """
+        if checkpoint_id not in self._requests:
+            return
+        assert draft.stored is not None
+        try:
+            position = position_of(draft.stored, files)
+            self.store(checkpoint_id, draft, draft.stored, position)
+        except HoldfastError as error:
+            self.fail(checkpoint_id, str(error))
+        except Exception as error:
+            self.fail(checkpoint_id, f"{type(error).__name__}: {error}")
+        else:
+            self.complete(checkpoint_id)
+
+
+def _operator(
+    snapshot: OperatorSnapshot, parts: Parts, form: SavepointFormatType
+) -> OperatorSnapshot:
+    stores = [
+        _store(store, parts[snapshot.uid, store.subtask], form) for store in snapshot.subtasks
+    ]
+    return msgspec.structs.replace(snapshot, subtasks=stores)
+
+
+def _store(store: StoreSnapshot, part: SavepointPart, form: SavepointFormatType) -> StoreSnapshot:
+    return msgspec.structs.replace(
+        store,
+        backend=CANONICAL if form is SavepointFormatType.CANONICAL else store.backend,
+        files=part.files,
+        full_size=part.size,
+        uploaded_size=part.size,
+        operator_state=part.operator_state,
+        operator_tables=part.operator_tables or UNSET,
+    )

@@ -1,0 +1,5 @@
+"""Settings: Flink's keys, parsed once into frozen values.
+
+Options are declared beside the settings that they fill. No layer reads raw keys, except through
+`Configuration`. Imports `types` and the floor.
+"""

@@ -1,0 +1,344 @@
+"""The options of checkpoints and of recovery, by Flink's keys."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.config.options import (
+    ConfigOption,
+    V,
+    at_least,
+    boolean,
+    bounded,
+    choice,
+    duration_ms,
+    lasting,
+    member,
+    number,
+    optional,
+    path,
+    size_bytes,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MAX_INLINE_BYTES: Final = 1 << 20
+"""Largest piece of state that may be kept inside a checkpoint's metadata."""
+
+LEAST_CHECKPOINT_MS: Final = 10
+"""Shortest interval and shortest timeout of checkpoints."""
+
+
+class CheckpointingMode(Enum):
+    """What a recovery does to results: nothing, or repeat some."""
+
+    EXACTLY_ONCE = "EXACTLY_ONCE"
+    """Every event counts once, in state and in sinks that commit with checkpoints."""
+    AT_LEAST_ONCE = "AT_LEAST_ONCE"
+    """Results come out at the end of their epoch; a recovery may repeat them."""
+
+
+class ExternalizedCheckpointRetention(Enum):
+    """What becomes of the newest checkpoints when a job has ended."""
+
+    DELETE_ON_CANCELLATION = "DELETE_ON_CANCELLATION"
+    """Kept when the job fails, deleted when it is cancelled."""
+    RETAIN_ON_CANCELLATION = "RETAIN_ON_CANCELLATION"
+    """Kept when the job fails and when it is cancelled."""
+    NO_EXTERNALIZED_CHECKPOINTS = "NO_EXTERNALIZED_CHECKPOINTS"
+    """Deleted however the job ends."""
+
+
+class RecoveryClaimMode(Enum):
+    """Whom the files of a snapshot belong to once a job has started from it."""
+
+    CLAIM = "CLAIM"
+    """The job, which deletes them when it no longer needs them."""
+    NO_CLAIM = "NO_CLAIM"
+    """The user; the job's first checkpoint depends on none of them."""
+    LEGACY = "LEGACY"
+    """The user, who keeps them as long as the job's checkpoints may depend on them."""
+
+
+class SavepointFormatType(Enum):
+    """The form of a savepoint."""
+
+    CANONICAL = "CANONICAL"
+    """Ordinary Parquet tables: any backend restores them, any tool reads them."""
+    NATIVE = "NATIVE"
+    """The files of the state backend: written and restored faster, read by it alone."""
+
+
+def _without_effect(key: str, parse: Callable[[Any], V], default: V, what: str) -> ConfigOption[V]:
+    return ConfigOption(key, parse, default, f"Accepted, without effect: {what}.", ignored=True)
+
+
+_PREFIX: Final = "execution.checkpointing."
+
+CHECKPOINT_INTERVAL: ConfigOption[int | None] = ConfigOption(
+    f"{_PREFIX}interval",
+    optional(lasting(LEAST_CHECKPOINT_MS)),
+    None,
+    "Time from one checkpoint to the next, at least 10 ms; no checkpoints if not given.",
+)
+CHECKPOINT_INTERVAL_DURING_BACKLOG: ConfigOption[int | None] = _without_effect(
+    f"{_PREFIX}interval-during-backlog",
+    optional(duration_ms),
+    None,
+    "the interval while a source works off a backlog, 0 or at least the interval",
+)
+CHECKPOINTING_MODE: ConfigOption[CheckpointingMode] = ConfigOption(
+    f"{_PREFIX}mode",
+    member(CheckpointingMode),
+    CheckpointingMode.EXACTLY_ONCE,
+    "EXACTLY_ONCE publishes output with its checkpoint, AT_LEAST_ONCE at the end of its epoch.",
+)
+CHECKPOINT_TIMEOUT: ConfigOption[int] = ConfigOption(
+    f"{_PREFIX}timeout",
+    lasting(LEAST_CHECKPOINT_MS),
+    600_000,
+    "Time after which a checkpoint that is not complete is given up, at least 10 ms.",
+)
+MIN_PAUSE: ConfigOption[int] = ConfigOption(
+    f"{_PREFIX}min-pause",
+    duration_ms,
+    0,
+    "Least time from the completion of a checkpoint to the start of the next.",
+)
+MAX_CONCURRENT_CHECKPOINTS: ConfigOption[int] = ConfigOption(
+    f"{_PREFIX}max-concurrent-checkpoints",
+    at_least(1),
+    1,
+    "Most checkpoints under way at a time; 1 with unaligned checkpoints.",
+)
+TOLERABLE_FAILURES: ConfigOption[int] = ConfigOption(
+    f"{_PREFIX}tolerable-failed-checkpoints",
+    at_least(0),
+    0,
+    "Checkpoints that may fail one after another; one more fails the job.",
+)
+CHECKPOINT_RETENTION: ConfigOption[ExternalizedCheckpointRetention] = ConfigOption(
+    f"{_PREFIX}externalized-checkpoint-retention",
+    member(ExternalizedCheckpointRetention),
+    ExternalizedCheckpointRetention.NO_EXTERNALIZED_CHECKPOINTS,
+    "Whether checkpoints outlive the job: DELETE_ON_CANCELLATION, RETAIN_ON_CANCELLATION or "
+    "NO_EXTERNALIZED_CHECKPOINTS.",
+)
+UNALIGNED: ConfigOption[bool] = ConfigOption(
+    f"{_PREFIX}unaligned.enabled",
+    boolean,
+    False,
+    "Whether a checkpoint may store input that is not processed yet instead of waiting for it; "
+    "needs EXACTLY_ONCE.",
+    aliases=(f"{_PREFIX}unaligned",),
+)
+ALIGNED_TIMEOUT: ConfigOption[int] = ConfigOption(
+    f"{_PREFIX}aligned-checkpoint-timeout",
+    duration_ms,
+    0,
+    "How long an unaligned checkpoint waits for the epoch to end before it stores the rest of "
+    "the input; 0 does not wait.",
+    aliases=(f"{_PREFIX}alignment-timeout",),
+)
+FORCE_UNALIGNED: ConfigOption[bool] = ConfigOption(
+    f"{_PREFIX}unaligned.forced",
+    boolean,
+    False,
+    "Unaligned checkpoints also where Flink would refuse them; Holdfast refuses them nowhere.",
+)
+AFTER_TASKS_FINISH: ConfigOption[bool] = ConfigOption(
+    f"{_PREFIX}checkpoints-after-tasks-finish",
+    boolean,
+    True,
+    "Whether checkpoints go on when some sources have ended, with a last one at the end; without "
+    "it output that waits for a checkpoint then is not published.",
+    aliases=(f"{_PREFIX}checkpoints-after-tasks-finish.enabled",),
+)
+CHECKPOINT_STORAGE: ConfigOption[str | None] = ConfigOption(
+    f"{_PREFIX}storage",
+    optional(choice("jobmanager", "filesystem")),
+    None,
+    "Where checkpoints are kept: jobmanager (in the driver) or filesystem (needs a directory); "
+    "if not given, filesystem with a directory and jobmanager without.",
+    aliases=("state.checkpoint-storage",),
+)
+CHECKPOINT_DIR: ConfigOption[str | None] = ConfigOption(
+    f"{_PREFIX}dir",
+    optional(path),
+    None,
+    "Directory of checkpoints, which the driver and every executor can reach.",
+    aliases=("state.checkpoints.dir", "state.backend.fs.checkpointdir"),
+)
+SAVEPOINT_DIR: ConfigOption[str | None] = ConfigOption(
+    f"{_PREFIX}savepoint-dir",
+    optional(path),
+    None,
+    "Directory of savepoints for which none is named.",
+    aliases=("state.savepoints.dir", "savepoints.state.backend.fs.dir"),
+)
+NUM_RETAINED: ConfigOption[int] = ConfigOption(
+    f"{_PREFIX}num-retained",
+    at_least(1),
+    1,
+    "Completed checkpoints that are kept.",
+    aliases=("state.checkpoints.num-retained",),
+)
+INCREMENTAL: ConfigOption[bool] = ConfigOption(
+    f"{_PREFIX}incremental",
+    boolean,
+    False,
+    "Whether a checkpoint stores only what changed since the last; RocksDB only.",
+    aliases=("state.backend.incremental",),
+)
+INLINE_THRESHOLD: ConfigOption[int] = ConfigOption(
+    f"{_PREFIX}data-inline-threshold",
+    bounded(size_bytes, lambda given: given <= MAX_INLINE_BYTES, "a size of at most 1 mb"),
+    20 << 10,
+    "Bytes up to which a piece of state is kept inside the metadata, at most 1 mb.",
+    aliases=("state.storage.fs.memory-threshold", "state.backend.fs.memory-threshold"),
+)
+WRITE_BUFFER_SIZE: ConfigOption[int] = ConfigOption(
+    f"{_PREFIX}write-buffer-size",
+    bounded(size_bytes, lambda given: given >= 1, "a size of at least 1 byte"),
+    4096,
+    "Bytes that are collected before they are written to the checkpoint storage.",
+    aliases=("state.storage.fs.write-buffer-size", "state.backend.fs.write-buffer-size"),
+)
+JOBMANAGER_MAX_STATE_SIZE: ConfigOption[int] = ConfigOption(
+    f"{_PREFIX}jobmanager.max-state-size",
+    bounded(size_bytes, lambda given: given >= 1, "a size of at least 1 byte"),
+    5 << 20,
+    "Largest state of a subtask that the driver takes with jobmanager storage.",
+)
+CREATE_SUBDIR: ConfigOption[bool] = ConfigOption(
+    f"{_PREFIX}create-subdir",
+    boolean,
+    True,
+    "Whether checkpoints go to a directory of the job's own, named by its id.",
+    aliases=("state.checkpoints.create-subdir",),
+)
+LOCAL_BACKUP: ConfigOption[bool] = ConfigOption(
+    f"{_PREFIX}local-backup.enabled",
+    boolean,
+    False,
+    "Whether workers keep a copy of the newest checkpoint, to recover without a download.",
+    aliases=("state.backend.local-recovery",),
+)
+ASYNCHRONOUS: ConfigOption[bool] = ConfigOption(
+    f"{_PREFIX}asynchronous",
+    boolean,
+    True,
+    "Whether epochs go on while a checkpoint is uploaded.",
+    aliases=("state.backend.async",),
+)
+ACCEPT_DUPLICATES: ConfigOption[bool] = ConfigOption(
+    f"{_PREFIX}accept-duplicates-on-fallback",
+    boolean,
+    False,
+    "Whether a recovery may go back beyond a checkpoint whose output is published already, "
+    "which repeats that output; refused otherwise.",
+)
+COMMITTER_TIMEOUT: ConfigOption[int] = ConfigOption(
+    "sink.committer.timeout",
+    lasting(LEAST_CHECKPOINT_MS),
+    600_000,
+    "Time that a sink gets to publish the output of a checkpoint, and a listener to "
+    "answer, at least 10 ms. After that the job fails; the output stays owed, and is published "
+    "when the job has recovered.",
+)
+RECOVERY_PATH: ConfigOption[str | None] = ConfigOption(
+    "execution.state-recovery.path",
+    optional(path),
+    None,
+    "Savepoint or checkpoint to start from.",
+    aliases=("execution.savepoint.path",),
+)
+TRANSFER_THREADS: ConfigOption[int] = ConfigOption(
+    "state.backend.rocksdb.checkpoint.transfer.thread.num",
+    at_least(1),
+    4,
+    "Files, or output of subtasks, that one executor moves at a time; with any state backend.",
+)
+IGNORE_UNCLAIMED_STATE: ConfigOption[bool] = ConfigOption(
+    "execution.state-recovery.ignore-unclaimed-state",
+    boolean,
+    False,
+    "Whether state of operators that the program no longer has may be left behind.",
+    aliases=("execution.savepoint.ignore-unclaimed-state",),
+)
+CLAIM_MODE: ConfigOption[RecoveryClaimMode] = ConfigOption(
+    "execution.state-recovery.claim-mode",
+    member(RecoveryClaimMode),
+    RecoveryClaimMode.NO_CLAIM,
+    "Whom the files started from belong to: CLAIM, NO_CLAIM or LEGACY.",
+    aliases=("execution.savepoint-restore-mode",),
+)
+
+
+_MERGING: Final = f"{_PREFIX}file-merging."
+
+CHECKPOINT_OPTIONS: Final[tuple[ConfigOption[Any], ...]] = (
+    CHECKPOINT_INTERVAL,
+    CHECKPOINTING_MODE,
+    CHECKPOINT_TIMEOUT,
+    MIN_PAUSE,
+    MAX_CONCURRENT_CHECKPOINTS,
+    TOLERABLE_FAILURES,
+    CHECKPOINT_RETENTION,
+    UNALIGNED,
+    ALIGNED_TIMEOUT,
+    FORCE_UNALIGNED,
+    AFTER_TASKS_FINISH,
+    CHECKPOINT_STORAGE,
+    CHECKPOINT_DIR,
+    SAVEPOINT_DIR,
+    NUM_RETAINED,
+    INCREMENTAL,
+    INLINE_THRESHOLD,
+    WRITE_BUFFER_SIZE,
+    JOBMANAGER_MAX_STATE_SIZE,
+    CREATE_SUBDIR,
+    LOCAL_BACKUP,
+    ASYNCHRONOUS,
+    ACCEPT_DUPLICATES,
+    COMMITTER_TIMEOUT,
+    TRANSFER_THREADS,
+    RECOVERY_PATH,
+    IGNORE_UNCLAIMED_STATE,
+    CLAIM_MODE,
+    CHECKPOINT_INTERVAL_DURING_BACKLOG,
+    _without_effect(
+        f"{_MERGING}enabled", boolean, False, "whether small checkpoint files are merged"
+    ),
+    _without_effect(
+        f"{_MERGING}across-checkpoint-boundary",
+        boolean,
+        False,
+        "whether files of several checkpoints are merged",
+    ),
+    _without_effect(f"{_MERGING}max-file-size", size_bytes, 32 << 20, "largest merged file"),
+    _without_effect(
+        f"{_MERGING}pool-blocking", boolean, False, "whether writers wait for a merged file"
+    ),
+    _without_effect(
+        f"{_MERGING}max-subtasks-per-file", at_least(1), 4, "most subtasks that share a merged file"
+    ),
+    _without_effect(
+        f"{_MERGING}max-space-amplification", number, 2.0, "how much waste a merged file may hold"
+    ),
+    _without_effect(
+        f"{_PREFIX}during-recovery.enabled",
+        boolean,
+        False,
+        "whether checkpoints are taken while a job recovers",
+    ),
+    _without_effect(
+        "pipeline.sources.pause-until-first-checkpoint",
+        boolean,
+        False,
+        "whether sources wait for the first checkpoint",
+    ),
+)
+"""Every option of checkpoints and recovery, in the order of the documentation."""

@@ -1,0 +1,202 @@
+"""Whether and when a failed job starts again, as values.
+
+    >>> RestartStrategies.fixed_delay_restart(3, 10_000)
+    FixedDelay(attempts=3, delay_ms=10000)
+
+A strategy only says what is wanted; counting failures is the runtime's business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from holdfast.config import restart_options as options
+from holdfast.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from holdfast.config.configuration import Configuration
+    from holdfast.config.options import ConfigOption
+
+
+@dataclass(frozen=True, slots=True)
+class NoRestart:
+    """The first failure fails the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class FixedDelay:
+    """Some restarts in the life of the job, each after the same time."""
+
+    attempts: int = options.FIXED_DELAY_ATTEMPTS.default
+    """Restarts before the job has failed for good."""
+    delay_ms: int = options.FIXED_DELAY_DELAY.default
+    """Time from a failure to the restart."""
+
+    def __post_init__(self) -> None:
+        """Refuse what the options refuse."""
+        _check(self, attempts=options.FIXED_DELAY_ATTEMPTS, delay_ms=options.FIXED_DELAY_DELAY)
+
+
+@dataclass(frozen=True, slots=True)
+class FailureRate:
+    """Restarts as long as failures are rare."""
+
+    max_failures: int = options.FAILURE_RATE_MAX_FAILURES.default
+    """Failures within the interval that are followed by a restart."""
+    interval_ms: int = options.FAILURE_RATE_INTERVAL.default
+    """Time within which failures are counted."""
+    delay_ms: int = options.FAILURE_RATE_DELAY.default
+    """Time from a failure to the restart."""
+
+    def __post_init__(self) -> None:
+        """Refuse what the options refuse."""
+        _check(
+            self,
+            max_failures=options.FAILURE_RATE_MAX_FAILURES,
+            interval_ms=options.FAILURE_RATE_INTERVAL,
+            delay_ms=options.FAILURE_RATE_DELAY,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ExponentialDelay:
+    """Restarts after a time that grows with every failure, up to a limit."""
+
+    initial_backoff_ms: int = options.EXPONENTIAL_INITIAL_BACKOFF.default
+    """Time from the first failure to its restart."""
+    max_backoff_ms: int = options.EXPONENTIAL_MAX_BACKOFF.default
+    """Longest time from a failure to the restart."""
+    backoff_multiplier: float = options.EXPONENTIAL_MULTIPLIER.default
+    """By how much the time grows from one failure to the next."""
+    reset_threshold_ms: int = options.EXPONENTIAL_RESET_THRESHOLD.default
+    """Time without a failure after which the next one counts as the first."""
+    jitter_factor: float = options.EXPONENTIAL_JITTER.default
+    """Part of the time that chance adds or takes away."""
+    attempts: int | None = options.EXPONENTIAL_ATTEMPTS.default
+    """Restarts since the last reset before the job has failed for good; None sets no limit."""
+
+    def __post_init__(self) -> None:
+        """Refuse what the options refuse, and a first delay beyond the longest."""
+        _check(
+            self,
+            initial_backoff_ms=options.EXPONENTIAL_INITIAL_BACKOFF,
+            max_backoff_ms=options.EXPONENTIAL_MAX_BACKOFF,
+            backoff_multiplier=options.EXPONENTIAL_MULTIPLIER,
+            reset_threshold_ms=options.EXPONENTIAL_RESET_THRESHOLD,
+            jitter_factor=options.EXPONENTIAL_JITTER,
+            attempts=options.EXPONENTIAL_ATTEMPTS,
+        )
+        if self.initial_backoff_ms > self.max_backoff_ms:
+            raise ConfigurationError(
+                f"ExponentialDelay: the initial backoff, {self.initial_backoff_ms} ms, is longer "
+                f"than the longest, {self.max_backoff_ms} ms; lower "
+                f"{options.EXPONENTIAL_INITIAL_BACKOFF.key} or raise "
+                f"{options.EXPONENTIAL_MAX_BACKOFF.key}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class FallBack:
+    """Whatever the configuration says, as if no strategy were set in the program."""
+
+
+RestartStrategy: TypeAlias = NoRestart | FixedDelay | FailureRate | ExponentialDelay
+"""Any strategy that can be in force."""
+
+
+class RestartStrategies:
+    """Makes restart strategies, by the names that PyFlink gives them."""
+
+    @staticmethod
+    def no_restart() -> NoRestart:
+        """The first failure fails the job."""
+        return NoRestart()
+
+    @staticmethod
+    def fixed_delay_restart(attempts: int, delay_ms: int) -> FixedDelay:
+        """So many restarts in the life of the job, each after the same time."""
+        return FixedDelay(attempts, delay_ms)
+
+    @staticmethod
+    def failure_rate_restart(max_failures: int, interval_ms: int, delay_ms: int) -> FailureRate:
+        """Restarts as long as no more than so many failures fall within the interval."""
+        return FailureRate(max_failures, interval_ms, delay_ms)
+
+    @staticmethod
+    def exponential_delay_restart(
+        initial_backoff_ms: int = options.EXPONENTIAL_INITIAL_BACKOFF.default,
+        max_backoff_ms: int = options.EXPONENTIAL_MAX_BACKOFF.default,
+        backoff_multiplier: float = options.EXPONENTIAL_MULTIPLIER.default,
+        reset_threshold_ms: int = options.EXPONENTIAL_RESET_THRESHOLD.default,
+        jitter_factor: float = options.EXPONENTIAL_JITTER.default,
+        attempts: int | None = options.EXPONENTIAL_ATTEMPTS.default,
+    ) -> ExponentialDelay:
+        """Restarts after a time that grows with every failure; see `ExponentialDelay`."""
+        return ExponentialDelay(
+            initial_backoff_ms,
+            max_backoff_ms,
+            backoff_multiplier,
+            reset_threshold_ms,
+            jitter_factor,
+            attempts,
+        )
+
+    @staticmethod
+    def fall_back_restart() -> FallBack:
+        """Whatever the configuration says."""
+        return FallBack()
+
+
+def restart_strategy(configuration: Configuration, *, checkpointing: bool) -> RestartStrategy:
+    """The strategy that a configuration puts in force.
+
+    Args:
+        configuration: The settings of the job.
+        checkpointing: Whether the job takes checkpoints: if no strategy is set, a job that
+            does restarts with exponential delay, and one that does not fails at once.
+
+    Raises:
+        ConfigurationError: The settings of the strategy contradict each other.
+    """
+    given = configuration.get
+    default = "exponential-delay" if checkpointing else "none"
+    match given(options.RESTART_STRATEGY) or default:
+        case "fixed-delay":
+            return FixedDelay(given(options.FIXED_DELAY_ATTEMPTS), given(options.FIXED_DELAY_DELAY))
+        case "failure-rate":
+            return FailureRate(
+                given(options.FAILURE_RATE_MAX_FAILURES),
+                given(options.FAILURE_RATE_INTERVAL),
+                given(options.FAILURE_RATE_DELAY),
+            )
+        case "exponential-delay":
+            return ExponentialDelay(
+                given(options.EXPONENTIAL_INITIAL_BACKOFF),
+                given(options.EXPONENTIAL_MAX_BACKOFF),
+                given(options.EXPONENTIAL_MULTIPLIER),
+                given(options.EXPONENTIAL_RESET_THRESHOLD),
+                given(options.EXPONENTIAL_JITTER),
+                given(options.EXPONENTIAL_ATTEMPTS),
+            )
+        case _:
+            return NoRestart()
+
+
+def _check(strategy: RestartStrategy, **fields: ConfigOption[Any]) -> None:
+    """Hold a strategy's fields to what their options accept, and to plain numbers."""
+    for field, option in fields.items():
+        value = getattr(strategy, field)
+        try:
+            accepted = option.parse(value)
+        except ValueError as error:
+            raise _refused(strategy, field, value, str(error)) from None
+        # The options also read texts, and a field must hold the number itself.
+        if accepted != value:
+            raise _refused(strategy, field, value, f"{accepted!r} is wanted")
+
+
+def _refused(
+    strategy: RestartStrategy, field: str, value: object, wanted: str
+) -> ConfigurationError:
+    return ConfigurationError(f"{type(strategy).__name__}: {field}: {wanted}, not {value!r}")

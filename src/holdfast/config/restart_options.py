@@ -1,0 +1,139 @@
+"""The options that say whether and when a failed job starts again."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from holdfast.config.options import (
+    ConfigOption,
+    at_least,
+    bounded,
+    duration_ms,
+    lasting,
+    number,
+    optional,
+    text,
+)
+
+_TYPES: Final = {
+    "none": "none",
+    "off": "none",
+    "disable": "none",
+    "fixed-delay": "fixed-delay",
+    "fixeddelay": "fixed-delay",
+    "failure-rate": "failure-rate",
+    "failurerate": "failure-rate",
+    "exponential-delay": "exponential-delay",
+    "exponentialdelay": "exponential-delay",
+}
+_UNLIMITED: Final = 2**31 - 1
+
+
+def _type(value: object) -> str:
+    strategy = _TYPES.get(text(value).strip().lower())
+    if strategy is None:
+        raise ValueError(
+            "one of none (off, disable), fixed-delay, failure-rate, exponential-delay is wanted"
+        )
+    return strategy
+
+
+def _attempts(value: object) -> int | None:
+    if value is None or (isinstance(value, str) and value.strip().lower() == "infinite"):
+        return None
+    attempts = at_least(1)(value)
+    # Flink's own way to say that there is no limit.
+    return None if attempts >= _UNLIMITED else attempts
+
+
+RESTART_STRATEGY: ConfigOption[str | None] = ConfigOption(
+    "restart-strategy.type",
+    optional(_type),
+    None,
+    "What follows a failure: none (off, disable), fixed-delay, failure-rate or exponential-delay; "
+    "if not given, exponential-delay with checkpoints and none without.",
+    aliases=("restart-strategy",),
+)
+FIXED_DELAY_ATTEMPTS: ConfigOption[int] = ConfigOption(
+    "restart-strategy.fixed-delay.attempts",
+    at_least(0),
+    1,
+    "Restarts before the job has failed for good.",
+)
+FIXED_DELAY_DELAY: ConfigOption[int] = ConfigOption(
+    "restart-strategy.fixed-delay.delay",
+    duration_ms,
+    1000,
+    "Time from a failure to the restart.",
+)
+FAILURE_RATE_MAX_FAILURES: ConfigOption[int] = ConfigOption(
+    "restart-strategy.failure-rate.max-failures-per-interval",
+    at_least(1),
+    1,
+    "Failures within the interval that are followed by a restart; one more fails the job.",
+)
+FAILURE_RATE_INTERVAL: ConfigOption[int] = ConfigOption(
+    "restart-strategy.failure-rate.failure-rate-interval",
+    lasting(1),
+    60_000,
+    "Time within which failures are counted.",
+)
+FAILURE_RATE_DELAY: ConfigOption[int] = ConfigOption(
+    "restart-strategy.failure-rate.delay",
+    duration_ms,
+    1000,
+    "Time from a failure to the restart.",
+)
+EXPONENTIAL_INITIAL_BACKOFF: ConfigOption[int] = ConfigOption(
+    "restart-strategy.exponential-delay.initial-backoff",
+    lasting(1),
+    1000,
+    "Time from the first failure to its restart.",
+)
+EXPONENTIAL_MAX_BACKOFF: ConfigOption[int] = ConfigOption(
+    "restart-strategy.exponential-delay.max-backoff",
+    lasting(1),
+    60_000,
+    "Longest time from a failure to the restart.",
+)
+EXPONENTIAL_MULTIPLIER: ConfigOption[float] = ConfigOption(
+    "restart-strategy.exponential-delay.backoff-multiplier",
+    bounded(number, lambda given: given > 1, "a number greater than 1"),
+    1.5,
+    "By how much the time grows from one failure to the next.",
+)
+EXPONENTIAL_RESET_THRESHOLD: ConfigOption[int] = ConfigOption(
+    "restart-strategy.exponential-delay.reset-backoff-threshold",
+    lasting(1),
+    3_600_000,
+    "Time without a failure after which the next one counts as the first.",
+)
+EXPONENTIAL_JITTER: ConfigOption[float] = ConfigOption(
+    "restart-strategy.exponential-delay.jitter-factor",
+    bounded(number, lambda given: 0 <= given <= 1, "a number from 0 to 1"),
+    0.1,
+    "Part of the time that chance adds or takes away, so that jobs do not restart together.",
+)
+EXPONENTIAL_ATTEMPTS: ConfigOption[int | None] = ConfigOption(
+    "restart-strategy.exponential-delay.attempts-before-reset-backoff",
+    _attempts,
+    None,
+    "Restarts before the job has failed for good, counted anew after the reset threshold; "
+    "any number of them if not given.",
+)
+
+RESTART_OPTIONS: Final[tuple[ConfigOption[Any], ...]] = (
+    RESTART_STRATEGY,
+    FIXED_DELAY_ATTEMPTS,
+    FIXED_DELAY_DELAY,
+    FAILURE_RATE_MAX_FAILURES,
+    FAILURE_RATE_INTERVAL,
+    FAILURE_RATE_DELAY,
+    EXPONENTIAL_INITIAL_BACKOFF,
+    EXPONENTIAL_MAX_BACKOFF,
+    EXPONENTIAL_MULTIPLIER,
+    EXPONENTIAL_RESET_THRESHOLD,
+    EXPONENTIAL_JITTER,
+    EXPONENTIAL_ATTEMPTS,
+)
+"""Every option of restarts, in the order of the documentation."""

@@ -1,0 +1,140 @@
+"""Where checkpoints are kept, as values.
+
+A storage names a place and its limits; it opens nothing by itself. Every storage can be
+written as options and read back from them, so the configuration alone says what is in force.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+from holdfast.config import checkpoint_options as options
+from holdfast.config.options import path
+from holdfast.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from holdfast.config.configuration import Configuration
+    from holdfast.config.options import ConfigOption
+
+
+@dataclass(frozen=True, slots=True)
+class FileSystemCheckpointStorage:
+    """Checkpoints in a directory that the driver and every executor can reach.
+
+    Example:
+        >>> FileSystemCheckpointStorage("s3://bucket/checkpoints").write_buffer_size
+        4096
+    """
+
+    name: ClassVar[str] = "filesystem"
+
+    checkpoint_path: str
+    """Directory of the checkpoints: a path, or an address that fsspec can open."""
+    file_state_size_threshold: int = options.INLINE_THRESHOLD.default
+    """Bytes up to which a piece of state is kept inside the metadata, at most 1 MB."""
+    write_buffer_size: int = options.WRITE_BUFFER_SIZE.default
+    """Bytes that are collected before they are written."""
+
+    def __post_init__(self) -> None:
+        """Refuse what the options refuse."""
+        _check_path(self, self.checkpoint_path)
+        _check_size(self, "file_state_size_threshold", options.INLINE_THRESHOLD)
+        _check_size(self, "write_buffer_size", options.WRITE_BUFFER_SIZE)
+
+
+@dataclass(frozen=True, slots=True)
+class JobManagerCheckpointStorage:
+    """Checkpoints in the driver's memory: for small state, and lost with the driver.
+
+    Example:
+        >>> JobManagerCheckpointStorage().max_state_size
+        5242880
+    """
+
+    name: ClassVar[str] = "jobmanager"
+
+    checkpoint_path: str | None = None
+    """Directory for the metadata, which holds the state itself; kept in memory if None."""
+    max_state_size: int = options.JOBMANAGER_MAX_STATE_SIZE.default
+    """Largest state of a subtask, in bytes; a larger one fails the checkpoint."""
+
+    def __post_init__(self) -> None:
+        """Refuse what the options refuse."""
+        if self.checkpoint_path is not None:
+            _check_path(self, self.checkpoint_path)
+        _check_size(self, "max_state_size", options.JOBMANAGER_MAX_STATE_SIZE)
+
+
+CheckpointStorage: TypeAlias = FileSystemCheckpointStorage | JobManagerCheckpointStorage
+"""Any checkpoint storage."""
+
+
+def checkpoint_storage(configuration: Configuration) -> CheckpointStorage:
+    """The storage that a configuration puts in force.
+
+    Raises:
+        ConfigurationError: The file system is asked for, and no directory is given.
+    """
+    directory = configuration.get(options.CHECKPOINT_DIR)
+    default = "jobmanager" if directory is None else "filesystem"
+    kind = configuration.get(options.CHECKPOINT_STORAGE) or default
+    if kind == JobManagerCheckpointStorage.name:
+        largest = configuration.get(options.JOBMANAGER_MAX_STATE_SIZE)
+        return JobManagerCheckpointStorage(directory, largest)
+    if directory is None:
+        raise ConfigurationError(
+            f"{options.CHECKPOINT_STORAGE.key} is filesystem, which needs a directory; "
+            f"set {options.CHECKPOINT_DIR.key}"
+        )
+    return FileSystemCheckpointStorage(
+        directory,
+        configuration.get(options.INLINE_THRESHOLD),
+        configuration.get(options.WRITE_BUFFER_SIZE),
+    )
+
+
+def configure_storage(configuration: Configuration, storage: CheckpointStorage) -> None:
+    """Write a storage into a configuration, such that it is read back from there.
+
+    Raises:
+        ConfigurationError: That is not a checkpoint storage.
+    """
+    match storage:
+        case FileSystemCheckpointStorage():
+            configuration.set(options.INLINE_THRESHOLD, storage.file_state_size_threshold)
+            configuration.set(options.WRITE_BUFFER_SIZE, storage.write_buffer_size)
+        case JobManagerCheckpointStorage():
+            configuration.set(options.JOBMANAGER_MAX_STATE_SIZE, storage.max_state_size)
+        case _:
+            raise ConfigurationError(
+                f"{storage!r} is not a checkpoint storage; give a FileSystemCheckpointStorage or a "
+                "JobManagerCheckpointStorage"
+            )
+    configuration.set(options.CHECKPOINT_STORAGE, storage.name)
+    configuration.set(options.CHECKPOINT_DIR, storage.checkpoint_path)
+
+
+def _check_path(storage: CheckpointStorage, given: object) -> None:
+    try:
+        accepted = path(given)
+    except ValueError as error:
+        raise _refused(storage, "checkpoint_path", given, str(error)) from None
+    if accepted is not given:
+        raise _refused(storage, "checkpoint_path", given, "a string is wanted")
+
+
+def _check_size(storage: CheckpointStorage, field: str, option: ConfigOption[Any]) -> None:
+    value = getattr(storage, field)
+    if not isinstance(value, int):
+        raise _refused(storage, field, value, "a number of bytes is wanted")
+    try:
+        option.parse(value)
+    except ValueError as error:
+        raise _refused(storage, field, value, str(error)) from None
+
+
+def _refused(
+    storage: CheckpointStorage, field: str, value: object, wanted: str
+) -> ConfigurationError:
+    return ConfigurationError(f"{type(storage).__name__}: {field}: {wanted}, not {value!r}")

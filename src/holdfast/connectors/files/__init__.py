@@ -1,0 +1,1 @@
+"""FileSink: Parquet, JSON and CSV files that appear once, with their checkpoint."""

@@ -1,0 +1,298 @@
+"""`FileSink`: every row in exactly one file, and no file that is not whole.
+
+    <path>/[day=2026-01-01/...]part-<unique>.parquet         published
+    <path>/.holdfast/<job>/<uid>/<incarnation>/<unique>      staged
+
+Readers ignore names that begin with a dot, so they never see a staged file. What name a
+file gets is decided when it is staged: publishing it twice cannot make two of it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+import xxhash
+
+from holdfast._faults import fault_point
+from holdfast.api.sinks import Committer, Sink
+from holdfast.connectors.files.formats import FORMATS, file_format
+from holdfast.connectors.files.partitions import Partitioning, check_partitioning
+from holdfast.connectors.files.places import absolute
+from holdfast.connectors.files.systems import open_place
+from holdfast.connectors.files.writer import FileNames, FileWriter, StagedFiles
+from holdfast.errors import ConfigurationError, SinkError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+
+    import pyarrow as pa
+
+    from holdfast.api.functions import RuntimeContext
+    from holdfast.api.sinks import CommitRequest, SinkWriter, WriterContext
+    from holdfast.connectors.files.places import Place
+    from holdfast.connectors.files.writer import StagedFile
+
+STAGING: Final = ".holdfast"
+"""Directory of staged files, within that of the sink."""
+
+_MAX_FILE_BYTES: Final = 128 * 1024 * 1024
+_PREFIX: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_LONGEST_PART: Final = 100
+
+
+class FileSink(Sink):
+    """Writes rows to Parquet, JSON or CSV files, in Hive's layout of directories.
+
+    Readers that ignore names beginning with `_` or `.`, as Spark, Hive, pyarrow and pandas
+    do, see whole files only, each row once: with exactly once after the checkpoint that
+    contains it is complete, else at the end of its epoch. An epoch without rows makes
+    no file. After a change of `path`, what a checkpoint holds of the old one is still
+    published there.
+
+    The columns of `partition_by` name directories and are not in the files; null and the
+    empty text share one, and timestamps with a zone are written in UTC, as Spark does in a
+    session of that zone. How formats hold values: see `holdfast.connectors.files.formats`.
+
+    Args:
+        path: A directory, or a URL that fsspec knows.
+        format: "parquet", "json" (one object per line) or "csv".
+        partition_by: Columns that rows are sorted into directories by, outermost first.
+        storage_options: For fsspec's file system: credentials, endpoints.
+        compression: Parquet: snappy (the default), zstd, gzip, lz4, brotli or none. Others:
+            none (the default), gzip, bz2 or zstd.
+        max_file_bytes: About how long a file may become before another one is begun.
+        prefix: How the names of files begin.
+
+    Raises:
+        ConfigurationError: An argument is wrong.
+
+    Example:
+        >>> FileSink("/data/orders", "parquet", partition_by=["day"])
+        FileSink('/data/orders', 'parquet')
+    """
+
+    committable_type = StagedFiles
+    takes_rows = True
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        format: str = "parquet",
+        *,
+        partition_by: Sequence[str] = (),
+        storage_options: Mapping[str, Any] | None = None,
+        compression: str | None = None,
+        max_file_bytes: int = _MAX_FILE_BYTES,
+        prefix: str = "part",
+    ) -> None:
+        self.path = absolute(path)
+        self.format = file_format(format).name
+        self.compression = file_format(format).checked_compression(compression)
+        self.partition_by = (partition_by,) if isinstance(partition_by, str) else (*partition_by,)
+        self.max_file_bytes = max_file_bytes
+        self.prefix = prefix
+        self._storage_options = dict(storage_options or {})
+        self._check_arguments()
+
+    @classmethod
+    def for_bulk_format(
+        cls, path: str | os.PathLike[str], format: str = "parquet", **options: Any
+    ) -> FileSink:
+        """A sink of a format that is written many rows at a time: "parquet".
+
+        Args:
+            path: A directory, or a URL that fsspec knows.
+            format: The format.
+            options: Further arguments of `FileSink`.
+        """
+        return cls(path, _of_kind(format, bulk=True), **options)
+
+    @classmethod
+    def for_row_format(
+        cls, path: str | os.PathLike[str], format: str = "json", **options: Any
+    ) -> FileSink:
+        """A sink of a format that is written row by row: "json" or "csv".
+
+        Args:
+            path: A directory, or a URL that fsspec knows.
+            format: The format.
+            options: Further arguments of `FileSink`.
+        """
+        return cls(path, _of_kind(format, bulk=False), **options)
+
+    def __repr__(self) -> str:
+        return f"FileSink({self.path!r}, {self.format!r})"
+
+    def check(self, schema: pa.Schema) -> None:
+        """Raise ConfigurationError if such rows cannot be written, or there is no such place."""
+        if not schema.names:
+            raise ConfigurationError("rows without columns cannot be written to files")
+        check_partitioning(self.partition_by, schema)
+        file_format(self.format).check(Partitioning(self.partition_by, schema).file_schema)
+        open_place(self.path, self._storage_options)
+
+    def create_writer(self, context: WriterContext) -> SinkWriter:
+        """A writer, which creates no file before it has a row."""
+        form = file_format(self.format)
+        return FileWriter(
+            place=open_place(self.path, self._storage_options),
+            names=self._names(context, form.suffixes[self.compression]),
+            file_format=form,
+            compression=self.compression,
+            partitioning=Partitioning(self.partition_by, context.schema),
+            max_file_bytes=self.max_file_bytes,
+        )
+
+    def create_committer(self, runtime: RuntimeContext) -> Committer:
+        """A committer, which publishes files by the names they were staged with."""
+        return FileCommitter(self.path, self._storage_options)
+
+    def _names(self, context: WriterContext, suffix: str) -> FileNames:
+        # Another sink, or another job, may write to the same directory in the same task.
+        owner = xxhash.xxh3_64_hexdigest(f"{context.job_id}/{context.uid}".encode())
+        unique = _file_safe(context.unique_name)
+        return FileNames(
+            staging=f"{_staging(context.job_id, context.uid)}/{_file_safe(context.incarnation)}",
+            staged=unique,
+            published=f"{self.prefix}-{owner}-{unique}",
+            suffix=suffix,
+        )
+
+    def _check_arguments(self) -> None:
+        if len(set(self.partition_by)) != len(self.partition_by):
+            raise ConfigurationError(
+                f"partition_by names a column twice: {', '.join(self.partition_by)}; leave one out"
+            )
+        if self.max_file_bytes < 1:
+            raise ConfigurationError(
+                f"max_file_bytes is {self.max_file_bytes}; give the number of bytes after which "
+                "another file is begun"
+            )
+        if not _PREFIX.fullmatch(self.prefix):
+            raise ConfigurationError(
+                f"prefix is {self.prefix!r}; use letters, digits, `.`, `_` and `-`, and begin with "
+                "a letter or digit: readers ignore names that begin with `.` or `_`"
+            )
+
+
+class FileCommitter(Committer):
+    """Publishes staged files, by the list that the committables are.
+
+    Args:
+        path: The sink's directory.
+        storage_options: For its file system, and for those that it was on before.
+    """
+
+    def __init__(self, path: str, storage_options: Mapping[str, Any]) -> None:
+        self._path = path
+        self._storage_options = storage_options
+        self._places: dict[str, Place] = {}
+
+    def commit(self, requests: Sequence[CommitRequest]) -> None:
+        """Publish all files; those that were published before are left as they are.
+
+        Raises:
+            SinkError: Storage failed, or what is there is not what was staged.
+        """
+        number = 0
+        for request in requests:
+            place = self._place(request.committable.root)
+            new = 0
+            for file in request.committable.files:
+                if number:
+                    fault_point(
+                        "during-publish",
+                        uid=request.uid,
+                        checkpoint=request.checkpoint_id,
+                        subtask=request.subtask,
+                        file=number,
+                    )
+                new += _publish(place, file, may_be_published=_may_be_published(request))
+                number += 1
+            # Also what was published before: that process may have died before it came to this.
+            place.sync(file.final for file in request.committable.files)
+            if not new:
+                request.signal_already_committed()
+
+    def clean_up(self, job_id: str, uid: str, incarnation: str | None) -> None:
+        """Remove what earlier incarnations have staged, and directories that are left empty."""
+        place, own = self._place(self._path), _staging(job_id, uid)
+        if incarnation is None:
+            place.delete_tree(own)
+            place.delete_if_empty(own.rpartition("/")[0])
+            place.delete_if_empty(STAGING)
+            return
+        for name in place.entries(own):
+            # Those of a driver that has taken over meanwhile begin with a higher fence.
+            if name != _file_safe(incarnation) and _fence(name) <= _fence(incarnation):
+                place.delete_tree(f"{own}/{name}")
+
+    def _place(self, root: str) -> Place:
+        if root not in self._places:
+            self._places[root] = open_place(root, self._storage_options)
+        return self._places[root]
+
+
+def _may_be_published(request: CommitRequest) -> bool:
+    return request.recovered or request.retries > 0
+
+
+def _publish(place: Place, file: StagedFile, *, may_be_published: bool) -> bool:
+    """Publish one file; False if it was published before."""
+    staged, final = place.size(file.staged), place.size(file.final)
+    where = f"{place.root}/{file.final}"
+    if staged is None:
+        # Once published it is the readers': they may have moved it by now.
+        if final is None and not may_be_published:
+            raise SinkError(
+                f"{where}: {file.rows} rows were staged in {file.staged}, and that file is gone; "
+                f"let nothing else delete files in {STAGING}"
+            )
+        return False
+    if staged != file.size:
+        raise SinkError(
+            f"{where}: {file.size} bytes were staged in {file.staged}, and {staged} are there; "
+            "the storage has lost some: restore from an earlier checkpoint"
+        )
+    if final is None:
+        place.move(file.staged, file.final, file.size)
+    elif final == file.size:
+        # It was copied; only the staged file was still to be removed.
+        place.delete(file.staged)
+    else:
+        raise SinkError(
+            f"{where}: a file of {final} bytes is where one of {file.size} is to be published; "
+            "move it away, and start the job again"
+        )
+    return True
+
+
+def _of_kind(name: str, *, bulk: bool) -> str:
+    if file_format(name).bulk is not bulk:
+        fitting = ", ".join(each for each, form in FORMATS.items() if form.bulk is bulk)
+        other = "for_row_format" if bulk else "for_bulk_format"
+        raise ConfigurationError(
+            f"{name} is no {'bulk' if bulk else 'row'} format; use {other}, or {fitting}"
+        )
+    return name
+
+
+def _fence(incarnation: str) -> int:
+    """The number that the name of an incarnation begins with."""
+    number = incarnation.partition("-")[0]
+    return int(number) if number.isdecimal() else 0
+
+
+def _staging(job_id: str, uid: str) -> str:
+    return f"{STAGING}/{_file_safe(job_id)}/{_file_safe(uid)}"
+
+
+def _file_safe(name: str) -> str:
+    """A name of a file that stands for `name` alone."""
+    safe = quote(name, safe="").replace(".", "%2E").replace("~", "%7E")
+    if len(safe) <= _LONGEST_PART:
+        return safe
+    return f"{safe[: _LONGEST_PART - 17]}~{xxhash.xxh3_64_hexdigest(name.encode())}"

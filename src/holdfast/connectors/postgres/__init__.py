@@ -1,0 +1,1 @@
+"""PostgresSink: rows of a PostgreSQL table, committed with their checkpoint."""

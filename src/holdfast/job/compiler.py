@@ -1,0 +1,406 @@
+"""From a job graph to the levels that run it.
+
+Operators that feed each other directly, on the same number of subtasks, share a
+level; every exchange starts a new one. Level 0 belongs to the sources and is
+compiled once per source: operators chained to two sources run behind each of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from holdfast.api.checkpointed import CheckpointedFunction, CheckpointListener, ListCheckpointed
+from holdfast.api.sinks import ForeachBatchSink, Sink, SparkSink
+from holdfast.api.streams.graph import FORWARD, Edge, Exchange, JobGraph, Kind, Node, Partitioning
+from holdfast.config.parallelism import check_parallelism, default_max_parallelism
+from holdfast.errors import JobGraphError
+from holdfast.job.model import JobPlan, OutputPlan, Settings, SortedChannel, SourcePlan
+from holdfast.job.staged_frames import StagedFrameSink
+from holdfast.job.watermarks import time_columns, time_line
+from holdfast.runtime.committable_codec import committable_codec
+from holdfast.runtime.plan import (
+    Channel,
+    KeyPlan,
+    LevelPlan,
+    OperatorPlan,
+    Outlet,
+    SecondInput,
+    TimeColumn,
+    Wire,
+)
+from holdfast.types.stream_type import StreamType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+_SINKS = -1
+
+
+"""Stands for all sinks of an output, where otherwise a node's id says who consumes it."""
+
+_RAW = -1
+
+
+"""Id of the channel on which a source's own rows reach its level."""
+
+
+def compile_job(graph: JobGraph, settings: Settings) -> JobPlan:
+    """The levels, wires and outputs of a graph."""
+    if all(node.kind is Kind.SOURCE for node in graph.nodes):
+        raise JobGraphError(
+            "the job has no operators, so there is nothing to run; build a stream from a source "
+            "and end it with sink_to, add_sink, foreach_batch, print or execute_and_collect"
+        )
+    for node in graph.nodes:
+        if node.kind is Kind.WRITER:
+            committable_codec(node.function)
+    return _Compiler(graph, settings).plan()
+
+
+class _Compiler:
+    """The steps of one compilation, and what they have found out so far."""
+
+    def __init__(self, graph: JobGraph, settings: Settings) -> None:
+        nodes = _in_use(graph)
+        self._settings = settings
+        self._uids = graph.uids()
+        self._time = time_line(nodes, self._uids)
+        self._absorbed = time_columns(nodes)
+        self._graph = [node for node in nodes if node.id not in self._absorbed]
+        self._levels: dict[int, int] = {}
+        self._parallelism: dict[int, int] = {}
+        self._max_parallelism: dict[int, int] = {}
+        self._channels: dict[tuple[int, str | None, int, int], Channel] = {}
+        self._channel_ids = itertools.count()
+
+    def plan(self) -> JobPlan:
+        for node in self._graph:
+            self._place(node)
+        for node in self._absorbed.values():
+            self._parallelism[node.id] = self._parallelism[node.inputs[0].node.id]
+            self._max_parallelism[node.id] = self._max_parallelism[node.inputs[0].node.id]
+        self._last = max(self._levels.values())
+        self._make_channels()
+        wires = [self._wire(level) for level in range(1, self._last + 2)]
+        levels = tuple(
+            self._level(level, self._at(level), wires[level - 1], wires[level])
+            for level in range(1, self._last + 1)
+        )
+        return JobPlan(
+            sources=tuple(
+                self._source(node, wires[0]) for node in self._graph if node.kind is Kind.SOURCE
+            ),
+            levels=levels,
+            outputs=self._outputs(),
+            first_wire=wires[0],
+            uids=self._uids,
+            parallelism=self._parallelism,
+            max_parallelism=self._max_parallelism,
+            level_parallelism=tuple(self._tasks(wire) for wire in wires[:-1]),
+            frame_sinks={self._uids[node.id]: node for node in self._graph if _takes_frames(node)},
+            sorted_by=tuple(_sorted_channels(wire, i) for i, wire in enumerate(wires[:-1], 1)),
+            time=self._time,
+            lookups={
+                self._uids[node.id]: node.details
+                for node in self._graph
+                if node.kind is Kind.LOOKUP_JOIN
+            },
+        )
+
+    def _producer(self, edge: Edge) -> Node:
+        """Where the rows of an edge come from; times that the JVM gives need no node."""
+        return edge.node.inputs[0].node if edge.node.id in self._absorbed else edge.node
+
+    def _is_staged(self, node: Node) -> bool:
+        """Whether the node's rows wait for a checkpoint before they go to the driver."""
+        return self._settings.exactly_once and _takes_frames(node)
+
+    def _is_output(self, node: Node) -> bool:
+        """Whether the node takes rows off the last wire, on the driver."""
+        return node.kind is Kind.OUTPUT and not self._is_staged(node)
+
+    def _place(self, node: Node) -> None:
+        """Decide a node's parallelism and level."""
+        settings = self._settings
+        parallelism = node.parallelism or settings.parallelism
+        limit = (
+            node.max_parallelism
+            or settings.max_parallelism
+            or settings.stored_max_parallelism.get(self._uids[node.id])
+            or default_max_parallelism(parallelism)
+        )
+        check_parallelism(parallelism, limit, f"operator {node}")
+        self._parallelism[node.id] = parallelism
+        self._max_parallelism[node.id] = limit
+        if self._is_output(node) or not node.inputs:
+            self._levels[node.id] = max(
+                (self._levels[self._producer(e).id] for e in node.inputs), default=0
+            )
+        else:
+            self._levels[node.id] = max(self._level_after(edge, node) for edge in node.inputs)
+
+    def _level_after(self, edge: Edge, node: Node) -> int:
+        return self._levels[self._producer(edge).id] + (not self._may_chain(edge, node))
+
+    def _may_chain(self, edge: Edge, node: Node) -> bool:
+        """Whether rows can stay in their task on the way to `node`."""
+        if edge.partitioning.exchange is not Exchange.FORWARD or node.has_two_inputs:
+            return False
+        if self._levels[self._producer(edge).id] == 0:
+            # Tasks at the sources come and go with the input: nothing outlives an epoch there.
+            return (
+                node.parallelism is None
+                and not _keeps_something(node)
+                and not self._is_staged(node)
+            )
+        return self._parallelism[self._producer(edge).id] == self._parallelism[node.id]
+
+    def _chained(self, edge: Edge, node: Node) -> bool:
+        same_level = self._levels[self._producer(edge).id] == self._levels[node.id]
+        return same_level and self._may_chain(edge, node)
+
+    def _make_channels(self) -> None:
+        for node in self._graph:
+            if self._is_output(node):
+                self._make_output_channel(node)
+                continue
+            for position, edge in enumerate(node.inputs):
+                if not self._chained(edge, node):
+                    key = (self._producer(edge).id, _tag(edge), node.id, position)
+                    self._channels[key] = self._channel(edge, node, is_output=False)
+
+    def _make_output_channel(self, node: Node) -> None:
+        # A sink is handed an epoch's rows once, so all parts of a union share one channel.
+        channel = self._channels.get(self._output_key(node, 0))
+        if channel is None:
+            channel = self._channel(node.inputs[0], node, is_output=True)
+        for position in range(len(node.inputs)):
+            self._channels[self._output_key(node, position)] = channel
+
+    def _output_key(self, node: Node, position: int) -> tuple[int, str | None, int, int]:
+        """Where a sink's channel is found: sinks of one output share it, a union has its own."""
+        edge = node.inputs[position]
+        consumer = (_SINKS, 0) if len(node.inputs) == 1 else (node.id, position)
+        return (self._producer(edge).id, _tag(edge), *consumer)
+
+    def _channel(self, edge: Edge, node: Node, *, is_output: bool) -> Channel:
+        producer = self._producer(edge)
+        timed = edge.node.timed and not is_output
+        partitioning = FORWARD if is_output else edge.partitioning
+        if partitioning.exchange is Exchange.FORWARD and not self._keeps_place(edge, node):
+            partitioning = Partitioning(Exchange.REBALANCE)
+        return Channel(
+            id=next(self._channel_ids),
+            type=edge.type,
+            level=self._last + 1 if is_output else self._levels[node.id],
+            partitioning=partitioning,
+            key=None if is_output else _key_plan(edge),
+            parallelism=self._parallelism[producer.id if is_output else node.id],
+            max_parallelism=self._max_parallelism[node.id],
+            side=edge.side,
+            timed=timed,
+            stamped_by=self._uids[edge.node.id] if timed and producer is not edge.node else None,
+            time_source=self._time_source(edge.node) if timed else None,
+        )
+
+    def _time_source(self, node: Node) -> str | None:
+        """What alone has given the rows of a node their event time, if it is one alone."""
+        above = self._time.feeds[self._uids[node.id]]
+        return next(iter(above)) if len(above) == 1 else None
+
+    def _keeps_place(self, edge: Edge, node: Node) -> bool:
+        """Whether rows that only cross levels, without an exchange, can keep their subtask."""
+        return self._is_output(node) or (
+            self._levels[self._producer(edge).id] > 0
+            and self._parallelism[self._producer(edge).id] == self._parallelism[node.id]
+        )
+
+    def _wire(self, level: int) -> Wire:
+        """The wire into `level`: channels made before it and taken off in it or later."""
+        crossing = {
+            channel.id: channel
+            for (producer, *_), channel in self._channels.items()
+            if self._levels[producer] < level <= channel.level
+        }
+        channels = tuple(crossing.values())
+        slots: list[pa.Schema] = []
+        slot_of: dict[int, int] = {}
+        for channel in channels:
+            schema = channel.type.schema
+            if schema not in slots:
+                slots.append(schema)
+            slot_of[channel.id] = slots.index(schema)
+        return Wire(channels, tuple(slots), slot_of, routed=level <= self._last)
+
+    def _tasks(self, wire: Wire) -> int:
+        # Rows that only pass through need their subtask to exist as well.
+        return max((c.parallelism for c in wire.channels), default=self._settings.parallelism)
+
+    def _at(self, level: int) -> list[Node]:
+        return [
+            node
+            for node in self._graph
+            if self._levels[node.id] == level
+            and node.kind is not Kind.SOURCE
+            and not self._is_output(node)
+        ]
+
+    def _level(self, index: int, nodes: list[Node], reads: Wire, writes: Wire) -> LevelPlan:
+        places = {node.id: i for i, node in enumerate(nodes)}
+        entries: dict[int, tuple[int, ...]] = {}
+        for (_, _, consumer, _), channel in self._channels.items():
+            if channel.level == index and consumer in places:
+                entries[channel.id] = (places[consumer],)
+        return LevelPlan(
+            index=index,
+            operators=tuple(self._operator(node, places) for node in nodes),
+            entries=entries,
+            reads=reads,
+            writes=writes,
+            backend=self._settings.backend,
+            batch_mode=self._settings.batch_mode,
+            job_parameters=self._settings.job_parameters,
+        )
+
+    def _operator(self, node: Node, places: dict[int, int]) -> OperatorPlan:
+        tags: list[str | None] = [None, *node.side_outputs]
+        outlets = [self._outlet(node, tag, places) for tag in tags]
+        second = next((edge for edge in node.inputs if edge.side), None)
+        return OperatorPlan(
+            uid=self._uids[node.id],
+            name=node.name,
+            kind=Kind.WRITER if self._is_staged(node) else node.kind,
+            function=StagedFrameSink() if self._is_staged(node) else node.function,
+            input=node.inputs[0].type,
+            output=node.output,
+            key=_key_plan(node.inputs[0]),
+            policy=node.policy,
+            parallelism=self._parallelism[node.id],
+            max_parallelism=self._max_parallelism[node.id],
+            outlets=tuple(o for o in outlets if o is not None),
+            second=None if second is None else SecondInput(second.type, _key_plan(second)),
+            details=node.details,
+            timed=node.timed,
+        )
+
+    def _outlet(self, node: Node, tag: str | None, places: dict[int, int]) -> Outlet | None:
+        fed = [
+            (consumer, edge)
+            for consumer in self._graph
+            for edge in consumer.inputs
+            if self._producer(edge) is node and _tag(edge) == tag
+        ]
+        if not fed:
+            return None
+        operators = tuple(
+            places[consumer.id]
+            for consumer, edge in fed
+            if not self._is_output(consumer) and self._chained(edge, consumer)
+        )
+        return Outlet(tag, _declared_type(node, tag), operators, self._channels_from(node, tag))
+
+    def _channels_from(self, node: Node, tag: str | None) -> tuple[Channel, ...]:
+        return tuple(
+            channel
+            for (producer, channel_tag, *_), channel in self._channels.items()
+            if producer == node.id and channel_tag == tag
+        )
+
+    def _source(self, node: Node, writes: Wire) -> SourcePlan:
+        behind = self._chained_behind(node)
+        raw = Channel(_RAW, node.output, 0, FORWARD, None, 1, 1)
+        reads = Wire((raw,), (node.output.schema,), {_RAW: 0}, routed=False)
+        level = self._level(0, behind, reads, writes)
+        places = {n.id: i for i, n in enumerate(behind)}
+        first = tuple(
+            places[n.id]
+            for n in behind
+            for e in n.inputs
+            if self._producer(e) is node and _tag(e) is None
+        )
+        channels = self._channels_from(node, None)
+        time = next(
+            (
+                TimeColumn(self._uids[absorbed.id], absorbed.details.assigner)
+                for absorbed in self._absorbed.values()
+                if absorbed.inputs[0].node is node
+            ),
+            None,
+        )
+        level = replace(level, entries={_RAW: first}, copies={_RAW: channels}, time_column=time)
+        return SourcePlan(node, self._uids[node.id], level, channels, time)
+
+    def _chained_behind(self, source: Node) -> list[Node]:
+        """Nodes of level 0 that this source's rows reach."""
+        reached = {source.id}
+        behind = []
+        for node in self._at(0):
+            if any(self._producer(edge).id in reached for edge in node.inputs):
+                reached.add(node.id)
+                behind.append(node)
+        return behind
+
+    def _outputs(self) -> tuple[OutputPlan, ...]:
+        outputs: dict[int, OutputPlan] = {}
+        for node in self._graph:
+            if self._is_output(node):
+                channel = self._channels[self._output_key(node, 0)]
+                known = outputs.get(channel.id, OutputPlan(channel, ()))
+                outputs[channel.id] = OutputPlan(channel, (*known.sinks, node))
+        return tuple(outputs.values())
+
+
+def _keeps_something(node: Node) -> bool:
+    """Whether it has operator state or a table, hears of checkpoints, or stages output."""
+    return node.kind is Kind.LOOKUP_JOIN or isinstance(
+        node.function, CheckpointedFunction | ListCheckpointed | CheckpointListener | Sink
+    )
+
+
+def _takes_frames(node: Node) -> bool:
+    """Whether the node takes rows as a DataFrame, and lets them wait for a checkpoint."""
+    sink = node.function
+    return isinstance(sink, ForeachBatchSink) or (isinstance(sink, SparkSink) and sink.staged)
+
+
+def _tag(edge: Edge) -> str | None:
+    return None if edge.tag is None else edge.tag.tag_id
+
+
+def _declared_type(node: Node, tag: str | None) -> StreamType:
+    """Type of an output; a union may read it under one that allows more nulls."""
+    if tag is None:
+        return node.output
+    spec = node.side_outputs[tag].type
+    return StreamType.of(Any if spec is None else spec)
+
+
+def _key_plan(edge: Edge) -> KeyPlan | None:
+    partitioning = edge.partitioning
+    if partitioning.exchange is not Exchange.KEY:
+        return None
+    names = list(edge.type.schema.names)
+    return KeyPlan(tuple(map(names.index, partitioning.columns)), partitioning.selector)
+
+
+def _sorted_channels(wire: Wire, level: int) -> tuple[SortedChannel, ...]:
+    """The channels that a level reads in order: first what is broadcast, then the others."""
+    taken = [channel for channel in wire.channels if channel.level == level]
+    found = [SortedChannel(channel, ()) for channel in taken if channel.broadcast][:1]
+    return (
+        *found,
+        *(
+            SortedChannel(channel, channel.partitioning.order)
+            for channel in taken
+            if channel.partitioning.order is not None
+        ),
+    )
+
+
+def _in_use(graph: JobGraph) -> list[Node]:
+    """All nodes but sources that nothing reads."""
+    read = {edge.node.id for node in graph.nodes for edge in node.inputs}
+    return [node for node in graph.nodes if node.kind is not Kind.SOURCE or node.id in read]

@@ -1,0 +1,52 @@
+"""Telling listeners on the driver of every epoch."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from holdfast.config.checkpoint_options import COMMITTER_TIMEOUT
+from holdfast.errors import JobExecutionError
+from holdfast.job.threads import NoAnswerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from holdfast.job.statistics import EpochStatistics
+    from holdfast.job.threads import Patience
+
+    Listener = Callable[[EpochStatistics], None]
+
+
+class EpochListeners:
+    """The epoch listeners of one job; the next epoch waits for them, but not for ever."""
+
+    def __init__(self, listeners: Iterable[Listener], patience: Patience) -> None:
+        """Tell `listeners`, one after the other."""
+        self._listeners = tuple(listeners)
+        self._patience = patience
+
+    def tell(self, epoch: EpochStatistics) -> None:
+        """Tell all of them of an epoch that has ended.
+
+        Raises:
+            JobExecutionError: One has raised, or hangs.
+        """
+        for listener in self._listeners:
+            name = getattr(listener, "__qualname__", type(listener).__qualname__)
+            try:
+                self._patience.call(f"epoch listener {name}", partial(_tell, listener, epoch))
+            except NoAnswerError as error:
+                raise JobExecutionError(
+                    f"the epoch listener {name} hangs after epoch {epoch.epoch}: {error}; find out "
+                    f"what it waits for, or set {COMMITTER_TIMEOUT.key} higher"
+                ) from error
+            except Exception as error:
+                raise JobExecutionError(
+                    f"an epoch listener raised after epoch {epoch.epoch}: "
+                    f"{type(error).__name__}: {error}"
+                ) from error
+
+
+def _tell(listener: Listener, epoch: EpochStatistics, wanted: Callable[[], bool]) -> None:
+    listener(epoch)

@@ -1,0 +1,186 @@
+"""Figures of a job and of its checkpoints, as rich as Flink's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from holdfast.api.metrics import MetricValues
+
+
+class JobStatus(Enum):
+    """Where a job stands."""
+
+    RUNNING = "RUNNING"
+    RESTARTING = "RESTARTING"
+    FINISHED = "FINISHED"
+    CANCELED = "CANCELED"
+    FAILED = "FAILED"
+    SUSPENDED = "SUSPENDED"
+    """It ended here, and another start goes on with it: nothing that it needs was deleted."""
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the job has ended."""
+        return self not in (JobStatus.RUNNING, JobStatus.RESTARTING)
+
+
+@dataclass(frozen=True, slots=True)
+class EpochStatistics:
+    """One epoch."""
+
+    epoch: int
+    events: int
+    """Rows that entered the job's first operators."""
+    duration_ms: int
+
+
+@dataclass(slots=True)
+class OperatorStatistics:
+    """One operator, over all subtasks and epochs."""
+
+    name: str
+    uid: str
+    records_in: int = 0
+    records_out: int = 0
+    skipped: int = 0
+    state_entries: int = 0
+    """Entries of its local stores."""
+    state_bytes: int = 0
+    """Size of its local stores on disk."""
+    expired_removed: int = 0
+    """Entries that have expired and were swept out of its local stores."""
+    watermark: int | None = None
+    """Event time up to which all is thought to have come; None if it has none yet."""
+    metrics: MetricValues = field(default_factory=MetricValues)
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatistics:
+    """A job at one moment."""
+
+    job_id: str
+    name: str
+    status: JobStatus
+    epochs: int
+    events: int
+    duration_ms: int
+    """Time spent in epochs."""
+    last_epoch: EpochStatistics | None
+    operators: dict[str, OperatorStatistics]
+    """By uid."""
+    restarts: int = 0
+    watermarks: dict[str, int] = field(default_factory=dict)
+    """How far event time has come, by uid of an operator or of what assigns timestamps."""
+    checkpoints: CheckpointingStatistics | None = None
+    """None if the job takes no checkpoints."""
+
+
+class CheckpointStatus(Enum):
+    """Where a checkpoint stands."""
+
+    IN_PROGRESS = "IN_PROGRESS"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskCheckpoint:
+    """One subtask's part in a checkpoint."""
+
+    uid: str
+    subtask: int
+    ack_timestamp: int
+    sync_duration_ms: int
+    """Time for which its epoch was held up by the local snapshot."""
+    async_duration_ms: int
+    """Time that the upload took."""
+    state_size: int
+    checkpointed_size: int
+    alignment_ms: int = 0
+    """Always 0: the end of an epoch is where all inputs are aligned anyway."""
+
+
+@dataclass(slots=True)
+class CheckpointStatistics:
+    """One checkpoint."""
+
+    id: int
+    trigger_timestamp: int
+    num_subtasks: int
+    status: CheckpointStatus = CheckpointStatus.IN_PROGRESS
+    is_savepoint: bool = False
+    epoch: int | None = None
+    latest_ack_timestamp: int | None = None
+    num_acknowledged_subtasks: int = 0
+    state_size: int = 0
+    """Bytes of the whole state."""
+    checkpointed_size: int = 0
+    """Bytes that were uploaded for this checkpoint."""
+    persisted_size: int = 0
+    """Bytes of input that it holds because there was no time to process it."""
+    epoch_duration_ms: int = 0
+    """From the trigger to the end of the epoch: what alignment is in a pipeline."""
+    sync_duration_ms: int = 0
+    """Longest local snapshot."""
+    async_duration_ms: int = 0
+    """From the end of the epoch to the last upload."""
+    finalize_duration_ms: int = 0
+    """Writing the metadata."""
+    end_to_end_duration_ms: int = 0
+    publish_duration_ms: int | None = None
+    """Publishing its output, after it was complete; None before that has succeeded."""
+    external_path: str | None = None
+    discarded: bool = False
+    failure_timestamp: int | None = None
+    failure_message: str | None = None
+    subtasks: list[SubtaskCheckpoint] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreStatistics:
+    """The last restore."""
+
+    checkpoint_id: int
+    timestamp: int
+    duration_ms: int
+    external_path: str
+    downloaded_size: int
+    local_stores: int
+    """Stores that were built from a local copy, without a download."""
+    stores: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Least, greatest and average of a figure."""
+
+    min: int = 0
+    max: int = 0
+    avg: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSummary:
+    """Figures over all completed checkpoints of a job."""
+
+    state_size: Spread = Spread()
+    checkpointed_size: Spread = Spread()
+    end_to_end_duration_ms: Spread = Spread()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointingStatistics:
+    """All checkpoints of a job, at one moment."""
+
+    total: int = 0
+    in_progress: int = 0
+    completed: int = 0
+    failed: int = 0
+    restored: int = 0
+    latest_completed: CheckpointStatistics | None = None
+    latest_failed: CheckpointStatistics | None = None
+    latest_restored: RestoreStatistics | None = None
+    summary: CheckpointSummary = CheckpointSummary()
+    history: tuple[CheckpointStatistics, ...] = ()
+    """The newest checkpoints, oldest first."""

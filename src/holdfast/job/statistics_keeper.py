@@ -1,0 +1,115 @@
+"""Gathers a job's statistics, epoch by epoch."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from typing import TYPE_CHECKING
+
+from holdfast.api.time import MIN_WATERMARK
+from holdfast.job.statistics import EpochStatistics, JobStatistics, JobStatus, OperatorStatistics
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.job.model import JobPlan
+    from holdfast.runtime.report import TaskReport
+
+
+class StatisticsKeeper:
+    """Adds up what tasks report; read from other threads."""
+
+    def __init__(self, plan: JobPlan) -> None:
+        """No epochs yet."""
+        self._lock = threading.Lock()
+        self._events = 0
+        self._duration_ms = 0
+        self._epochs = 0
+        self._last: EpochStatistics | None = None
+        self._restarts = 0
+        self._watermarks: dict[str, int] = {}
+        self._stores: dict[tuple[str, int], tuple[int, int]] = {}
+        levels = [*(source.level for source in plan.sources), *plan.levels]
+        self._operators = {
+            operator.uid: OperatorStatistics(operator.name, operator.uid)
+            for level in levels
+            for operator in level.operators
+        }
+        self._first = _first_operators(plan)
+
+    def add(
+        self,
+        epoch: int,
+        duration_ms: int,
+        reports: list[TaskReport],
+        watermarks: Mapping[str, int] | None = None,
+    ) -> EpochStatistics:
+        """Take in one epoch's reports, and where the watermarks stand after it, by uid."""
+        with self._lock:
+            self._watermarks = {
+                uid: time for uid, time in (watermarks or {}).items() if time != MIN_WATERMARK
+            }
+            for uid, operator in self._operators.items():
+                operator.watermark = self._watermarks.get(uid)
+            events = 0
+            for report in reports:
+                events += self._add_report(report)
+            self._epochs += 1
+            self._events += events
+            self._duration_ms += duration_ms
+            self._last = EpochStatistics(epoch, events, duration_ms)
+            return self._last
+
+    def restarted(self) -> None:
+        """The job has failed and will start again."""
+        with self._lock:
+            self._restarts += 1
+
+    def _add_report(self, report: TaskReport) -> int:
+        events = 0
+        for uid, figures in report.operators.items():
+            total = self._operators[uid]
+            total.records_in += figures.records_in
+            total.records_out += figures.records_out
+            total.skipped += figures.skipped
+            total.metrics.merge(figures.metrics)
+            if uid in self._first:
+                events += figures.records_in
+        for uid, store in report.stores.items():
+            total = self._operators[uid]
+            entries, size = self._stores.get((uid, report.subtask), (0, 0))
+            self._stores[uid, report.subtask] = (store.entries, store.bytes_on_disk)
+            total.expired_removed += store.expired_removed
+            total.state_entries += store.entries - entries
+            total.state_bytes += store.bytes_on_disk - size
+        return events
+
+    def snapshot(self, job_id: str, name: str, status: JobStatus) -> JobStatistics:
+        """The figures now."""
+        with self._lock:
+            return JobStatistics(
+                job_id=job_id,
+                name=name,
+                status=status,
+                epochs=self._epochs,
+                events=self._events,
+                duration_ms=self._duration_ms,
+                last_epoch=self._last,
+                operators=copy.deepcopy(self._operators),
+                restarts=self._restarts,
+                watermarks=dict(self._watermarks),
+            )
+
+
+def _first_operators(plan: JobPlan) -> frozenset[str]:
+    """Operators that rows of a source reach first."""
+    first = set()
+    for source in plan.sources:
+        for index in source.level.entries.get(-1, ()):
+            first.add(source.level.operators[index].uid)
+        direct = {channel.id for channel in source.channels}
+        for level in plan.levels:
+            for channel, indices in level.entries.items():
+                if channel in direct:
+                    first.update(level.operators[i].uid for i in indices)
+    return frozenset(first)

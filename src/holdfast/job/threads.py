@@ -1,0 +1,269 @@
+"""Threads of the driver: none of them ends unheard, and none keeps the program from ending.
+
+A call that hangs cannot be ended from outside. So each runs in a thread of its own, and
+whoever waits for it stops waiting after a while. The call may come back much later. By then
+nobody wants it any more: whatever would follow upon it is left undone.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter, deque
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from holdfast.clock import monotonic
+from holdfast.config.checkpoint_options import COMMITTER_TIMEOUT
+from holdfast.config.configuration import CANCELLATION_TIMEOUT
+from holdfast.errors import JobExecutionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from holdfast.config.configuration import Configuration
+
+
+logger = logging.getLogger("holdfast")
+
+
+def guarded(what: str, work: Callable[[], None]) -> Callable[[], None]:
+    """`work` for a thread: what it raises is in the log, since nobody else hears of it."""
+
+    def guard() -> None:
+        try:
+            work()
+        except BaseException:
+            logger.exception("%s has ended with an error", what)
+
+    return guard
+
+
+def start_thread(what: str, work: Callable[[], None]) -> threading.Thread:
+    """Let a thread of its own do some work; it inherits nothing of Spark, and needs no session."""
+    thread = threading.Thread(target=guarded(what, work), name=f"holdfast: {what}", daemon=True)
+    thread.start()
+    return thread
+
+
+T = TypeVar("T")
+
+
+"""What a call is given."""
+
+R = TypeVar("R")
+
+
+"""What a call gives back."""
+
+
+def in_threads(
+    function: Callable[[T], R], items: Iterable[T], threads: int, name: str
+) -> Iterator[R]:
+    """Results of `function` for all items, as they come, in any order.
+
+    What a call raises is raised here, once the calls under way have ended; no other begins.
+    Unlike those of a `ThreadPoolExecutor`, these threads do not keep the program from ending.
+    """
+    todo = deque(items)
+    results: SimpleQueue[tuple[R | None, BaseException | None]] = SimpleQueue()
+    expected = len(todo)
+
+    def work() -> None:
+        while True:
+            try:
+                item = todo.popleft()
+            except IndexError:
+                return
+            try:
+                results.put((function(item), None))
+            except BaseException as error:
+                todo.clear()
+                results.put((None, error))
+
+    started = [
+        threading.Thread(target=work, name=name, daemon=True) for _ in range(min(threads, expected))
+    ]
+    for thread in started:
+        thread.start()
+    try:
+        for _ in range(expected):
+            result, error = results.get()
+            if error is not None:
+                raise error
+            yield result  # type: ignore[misc]
+    finally:
+        todo.clear()
+        for thread in started:
+            thread.join()
+
+
+"""What a call gives back."""
+
+
+AFTERWARDS = 5.0
+
+
+"""Seconds that a call gets which begins when the job has lost its patience."""
+
+LONGEST_END = 60.0
+
+
+"""Seconds that a job may take to end, beside those that it waits for sinks and listeners."""
+
+LOOK = 0.05
+
+
+"""Seconds between two looks whether the job still has patience."""
+
+MOST_HANGING = 3
+
+
+"""Calls of one kind that may hang at a time; no other is made until one of them comes back."""
+
+
+class NoAnswerError(Exception):
+    """A call has not come back in time; says for how long, or why nobody waits."""
+
+
+class CallEndedError(Exception):
+    """A call has raised what ends a thread or a program, such as SystemExit; names it.
+
+    Whoever waits for the call is not ended by that: it is a failure as any other.
+    """
+
+
+class Patience:
+    """The patience of one job; serves any thread."""
+
+    def __init__(self, answer: float = 600.0, end: float = 180.0) -> None:
+        """Patience that is not lost yet.
+
+        Args:
+            answer: Seconds that one call to a sink or a listener may take.
+            end: Seconds that the job may take to end, once it was told to.
+        """
+        self.answer = answer
+        self.end = end
+        self._lock = threading.Lock()
+        self._lost = threading.Event()
+        self._hanging: Counter[str] = Counter()
+        self._threads: set[int] = set()
+
+    @staticmethod
+    def of(configuration: Configuration) -> Patience:
+        """What is configured."""
+        given = configuration.get
+        return Patience(given(COMMITTER_TIMEOUT) / 1000, given(CANCELLATION_TIMEOUT) / 1000)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether nobody waits any longer for calls that were made before."""
+        return self._lost.is_set()
+
+    def lose(self) -> None:
+        """Wait no longer for any call: the job has been told to end, and does not."""
+        self._lost.set()
+
+    def is_calling(self) -> bool:
+        """Whether this thread is one in which a call is made, which cannot wait for the job."""
+        return threading.get_ident() in self._threads
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        """Wait for an event, at most so long; whether it has come.
+
+        No longer than a moment if patience is lost already; no longer at all once it is.
+        """
+        lost = self.is_lost
+        until = monotonic() + (min(seconds, AFTERWARDS) if lost else seconds)
+        while not event.is_set() and self.is_lost == lost:
+            left = until - monotonic()
+            if left <= 0:
+                break
+            event.wait(min(left, LOOK))
+        return event.is_set()
+
+    def see_to_the_end(self, ended: threading.Event) -> None:
+        """Wait for the end of a job that was told to end; after a while, for nothing else."""
+        if not ended.wait(self.end):
+            self.lose()
+
+    def wait_for_end(self, name: str, ended: threading.Event) -> None:
+        """Wait for the end of a job, somewhat longer than patience lasts.
+
+        Raises:
+            JobExecutionError: It has not come.
+        """
+        limit = self.end + LONGEST_END
+        if not ended.wait(limit):
+            raise JobExecutionError(
+                f"job {name!r} was told to end, and has not within {limit:.0f} s: it waits for "
+                "Spark, for checkpoint storage or for a function of the program. Nothing of it is "
+                "deleted; end this program, and start the job again"
+            )
+
+    def call(self, what: str, work: Callable[[Callable[[], bool]], T]) -> T:
+        """Do some work in another thread; what it gives back or raises.
+
+        Args:
+            what: Whom the work calls: calls of the same kind that hang are counted together.
+            work: Is given a function that tells whether its result is still wanted.
+
+        Raises:
+            NoAnswerError: It has not come back in time, or too many before it have not.
+            CallEndedError: It has raised something that is no Exception.
+        """
+        with self._lock:
+            if self._hanging[what] >= MOST_HANGING:
+                raise NoAnswerError(
+                    f"{MOST_HANGING} earlier calls have not come back either, so no other is made"
+                )
+        call = _Call(work)
+        begun = monotonic()
+        start_thread(f"call of {what}", lambda: self._run(what, call))
+        self.wait(call.over, self.answer)
+        with self._lock:
+            if not call.over.is_set():
+                call.wanted = False
+                self._hanging[what] += 1
+                raise NoAnswerError(f"no answer for {monotonic() - begun:.1f} s")
+        return call.result()
+
+    def _run(self, what: str, call: _Call[T]) -> None:
+        thread = threading.get_ident()
+        with self._lock:
+            self._threads.add(thread)
+        call.run()
+        with self._lock:
+            self._threads.discard(thread)
+            if call.wanted:
+                call.over.set()
+            else:
+                self._hanging[what] -= 1
+                if not self._hanging[what]:
+                    del self._hanging[what]
+
+
+class _Call(Generic[T]):
+    """Some work, and what has come of it."""
+
+    def __init__(self, work: Callable[[Callable[[], bool]], T]) -> None:
+        self._work = work
+        self._result: T | None = None
+        self._error: BaseException | None = None
+        self.wanted = True
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        try:
+            self._result = self._work(lambda: self.wanted)
+        except BaseException as error:
+            self._error = error
+
+    def result(self) -> T:
+        if self._error is not None and not isinstance(self._error, Exception):
+            name = type(self._error).__name__
+            raise CallEndedError(f"{name}: {self._error}") from self._error
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[return-value]

@@ -1,0 +1,159 @@
+"""Which timers are due, and how time passes in the next epoch."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from holdfast.job.watermarks import Watermarks, held_back
+from holdfast.runtime.plan import EpochTime
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.clock import Moment
+    from holdfast.job.model import EpochOrder, JobPlan
+    from holdfast.runtime.report import TaskReport
+
+logger = logging.getLogger("holdfast")
+
+Store = tuple[str, int]
+"""Uid and subtask."""
+
+
+class TimeKeeper:
+    """Time in one incarnation: watermarks, and when the next timers are due."""
+
+    def __init__(
+        self, plan: JobPlan, restored: Iterable[Store], now: int, interval_ms: int = 0
+    ) -> None:
+        """Nothing was seen yet.
+
+        Args:
+            plan: The compiled job.
+            restored: Stores in which there may be timers, since they were restored.
+            now: Milliseconds on a clock that never goes back.
+            interval_ms: How long rows may wait for the next epoch, while none runs.
+        """
+        self._watermarks = Watermarks(plan.time, now, interval_ms)
+        with_timers = {
+            operator.uid
+            for level in plan.levels
+            for operator in level.operators
+            if operator.has_timers
+        }
+        self._unknown = {store for store in restored if store[0] in with_timers}
+        """Stores of which nothing is known yet, so that somebody has to look."""
+        self._event: dict[Store, int] = {}
+        self._processing: dict[Store, int] = {}
+        self._targets: dict[str, int] = {}
+        self._held = False
+        """Whether the epoch that runs moves no watermark, since it may be cut."""
+
+    @property
+    def has_pending_timers(self) -> bool:
+        """Whether any timer is pending, or could be."""
+        return bool(self._unknown or self._event or self._processing)
+
+    def of_epoch(self, order: EpochOrder, now: Moment) -> EpochTime:
+        """How time passes in the epoch that is about to run."""
+        self._held = order.cut_at is not None
+        if order.last or order.drains:
+            self._targets = self._watermarks.at_the_end()
+        elif self._held:
+            # What it leaves over may be older than what it has seen: nothing may overtake it.
+            self._targets = {}
+        else:
+            self._targets = self._watermarks.possible(now.monotonic_ms)
+        current = self._watermarks.current
+        uids = self._watermarks.operators
+        return EpochTime(
+            watermarks={uid: (current(uid), self._targets.get(uid, current(uid))) for uid in uids},
+            due=frozenset(self._due(self._targets, now.wall_ms, everything=order.last)),
+            last=order.last,
+        )
+
+    def is_due(self, now: Moment, *, event_time: bool = True) -> bool:
+        """Whether an epoch without input would fire timers, or could."""
+        targets = self._watermarks.possible(now.monotonic_ms) if event_time else {}
+        return any(True for _ in self._due(targets, now.wall_ms))
+
+    def ended(
+        self,
+        reports: Iterable[TaskReport],
+        now: int,
+        *,
+        read_at: int | None = None,
+        left_over: bool = False,
+    ) -> None:
+        """The epoch has ended well.
+
+        Args:
+            reports: What its tasks have reported.
+            now: When it has ended, on a clock that never goes back.
+            read_at: When its input was read, on the same; None if it had none.
+            left_over: Whether some of the input waits for another epoch.
+        """
+        self._watermarks.advanced(self._targets)
+        self._targets = {}
+        latest: dict[str, int] = {}
+        for report in reports:
+            for uid, time in report.latest.items():
+                latest[uid] = max(time, latest.get(uid, time))
+            for uid, store in report.stores.items():
+                where = (uid, report.subtask)
+                self._unknown.discard(where)
+                _note(self._event, where, store.next_event_timer)
+                _note(self._processing, where, store.next_processing_timer)
+        self._watermarks.saw(latest, now, read_at)
+        if self._held and not left_over:
+            self._catch_up(now)
+
+    def _catch_up(self, now: int) -> None:
+        """Move watermarks that an epoch has not moved, if no timers wait for that."""
+        possible = self._watermarks.possible(now)
+        waiting = (possible.get(uid, time - 1) >= time for (uid, _), time in self._event.items())
+        if not any(waiting):
+            self._watermarks.advanced(possible)
+
+    def watermarks(self) -> dict[str, int]:
+        """Where the watermarks of operators and time sources stand, by uid."""
+        current = {uid: self._watermarks.current(uid) for uid in self._watermarks.operators}
+        return {**current, **self._watermarks.sources()}
+
+    def _due(
+        self, targets: dict[str, int], now: int, *, everything: bool = False
+    ) -> Iterable[Store]:
+        yield from self._unknown
+        for where, time in self._event.items():
+            if everything or time <= targets.get(where[0], time - 1):
+                yield where
+        for where, time in self._processing.items():
+            if everything or time <= now:
+                yield where
+
+
+def _note(times: dict[Store, int], where: Store, time: int | None) -> None:
+    if time is None:
+        times.pop(where, None)
+    else:
+        times[where] = time
+
+
+def warn_of_held_time(job: str, plan: JobPlan) -> None:
+    """Name operators with timers whose watermark never moves."""
+    names = {
+        operator.uid: operator.name
+        for level in plan.levels
+        for operator in level.operators
+        if operator.has_timers
+    }
+    held = [names[uid] for uid in held_back(plan.time) if uid in names]
+    if held:
+        logger.warning(
+            "job %r: the watermark of %s stays where it is until the job ends, since one of "
+            "its inputs has watermarks and another has none; call "
+            "assign_timestamps_and_watermarks on that one too",
+            job,
+            ", ".join(map(repr, held)),
+        )

@@ -1,1 +1,0 @@
-"""Savepoints worked on offline: read and written anew, with no job and no Spark."""

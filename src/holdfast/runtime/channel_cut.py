@@ -1,0 +1,200 @@
+"""Stopping a task before the end of its input: the cut of an unaligned checkpoint.
+
+At a given time the task stops where it stands. What is left of its input is kept in
+checkpoint storage, and the same subtask starts its next epoch with it. So an epoch ends
+soon after that time, however slow functions are, and what it has done can be
+checkpointed. A task that starts after that time keeps all of its input, but always does
+some work on what was left over before: otherwise nothing might ever come to an end.
+
+The driver's own clock means nothing on other machines, so the time is one of the wall clock.
+A task looks at that once, when it starts, and trusts it no further than it must: the cut comes
+no later than the whole of the epoch's time after the task has started. From there on it goes by
+a clock that cannot be set.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.clock import monotonic
+from holdfast.errors import RestoreError
+from holdfast.runtime.partitioners import partitioner
+from holdfast.runtime.plan import ChannelRows
+from holdfast.state.key_groups import key_groups, subtask_of
+from holdfast.types.columns.batches import Reader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.api.sinks import RowsInStaging
+    from holdfast.clock import Clock
+    from holdfast.runtime.plan import Channel, EpochPlan, LevelPlan, OperatorPlan
+
+FIRST_SLICE: Final = 64
+LARGEST_SLICE: Final = 65_536
+SHORT_SLICE: Final = 0.02
+"""Seconds; a slice that takes less makes the next one larger."""
+LONG_SLICE: Final = 0.1
+"""Seconds; a slice that takes more makes the next one smaller."""
+
+
+def entries_of(level: LevelPlan) -> dict[tuple[str, int], tuple[Channel, OperatorPlan]]:
+    """Channels into the operators of a level, by uid and by number among those of the operator."""
+    entries: dict[tuple[str, int], tuple[Channel, OperatorPlan]] = {}
+    for channel in level.reads.channels:
+        for place in level.entries.get(channel.id, ()):
+            operator = level.operators[place]
+            number = sum(uid == operator.uid for uid, _ in entries)
+            entries[operator.uid, number] = channel, operator
+    return entries
+
+
+def takers(left: ChannelRows, channel: Channel, operator: OperatorPlan) -> range:
+    """Subtasks that some of the input may be for that was left over."""
+    if not _is_spread_by_key(left, channel, operator):
+        subtask = left.subtask % operator.parallelism
+        return range(subtask, subtask + 1)
+    if left.max_parallelism != operator.max_parallelism:
+        return range(operator.parallelism)
+    groups = key_groups(left.subtask, left.parallelism, left.max_parallelism)
+    first, last = (
+        subtask_of(group, operator.parallelism, operator.max_parallelism)
+        for group in (groups.start, max(groups.start, groups.stop - 1))
+    )
+    return range(first, last + 1)
+
+
+def _is_spread_by_key(left: ChannelRows, channel: Channel, operator: OperatorPlan) -> bool:
+    same = (left.parallelism, left.max_parallelism) == (
+        operator.parallelism,
+        operator.max_parallelism,
+    )
+    return channel.key is not None and not same
+
+
+class InputCut:
+    """Decides when a task stops, and keeps the rest of its input."""
+
+    def __init__(
+        self, level: LevelPlan, epoch: EpochPlan, subtask: int, unique: str, clock: Clock
+    ) -> None:
+        """A task that has just started; `unique` names this attempt of it."""
+        self._level = level
+        self._epoch = epoch
+        self._subtask = subtask
+        self._unique = unique
+        self._clock = clock
+        self._started = clock.monotonic_ms()
+        self._stop = self._started + _time_left(epoch, clock)
+        self._kept: dict[int, RowsInStaging] = {}
+        self._size = FIRST_SLICE
+        self._entries = entries_of(level)
+
+    def left_before(self) -> Iterator[tuple[Channel, pa.RecordBatch]]:
+        """What earlier epochs have left over for this subtask, in order."""
+        assert self._epoch.staging is not None or not self._epoch.channel_rows
+        for left in self._epoch.channel_rows:
+            entry = self._entries.get((left.uid, left.input))
+            if entry is None:
+                continue
+            channel, operator = entry
+            for rows in self._mine(left, channel, operator):
+                yield channel, rows
+
+    def _mine(
+        self, left: ChannelRows, channel: Channel, operator: OperatorPlan
+    ) -> Iterator[pa.RecordBatch]:
+        assert self._epoch.staging is not None
+        if self._subtask not in takers(left, channel, operator):
+            return
+        by_key = _is_spread_by_key(left, channel, operator)
+        route = partitioner(channel, self._subtask, f"operator {operator.name!r}")
+        reader = Reader(channel.type)
+        for rows in self._epoch.staging.get(left.rows):
+            _check_columns(rows, channel, operator)
+            if by_key:
+                elements = reader.elements(rows) if route.needs_elements else []
+                rows = rows.filter(pc.equal(route.subtasks(elements, rows), self._subtask))
+            if rows.num_rows:
+                yield rows
+
+    def reached(self, *, left_before: bool = False) -> bool:
+        """Whether to stop; for good, since rows must not overtake those that are kept."""
+        if self._kept:
+            return True
+        if self._epoch.cut_at is None:
+            return False
+        limit = self._stop
+        if left_before:
+            limit = max(limit, self._started + self._epoch.least_work_ms)
+        return self._clock.monotonic_ms() >= limit
+
+    def slices(
+        self, channel: Channel, rows: pa.RecordBatch, *, left_before: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """Parts of `rows`, to be processed one by one, until the cut; the rest is kept."""
+        start = 0
+        while start < rows.num_rows:
+            if self.reached(left_before=left_before):
+                self._keep(channel, rows.slice(start))
+                return
+            begun, size = monotonic(), self._size
+            yield rows.slice(start, size)
+            took = monotonic() - begun
+            start += size
+            if took < SHORT_SLICE:
+                self._size = min(size * 2, LARGEST_SLICE)
+            elif took > LONG_SLICE:
+                self._size = max(size // 2, 1)
+
+    def _keep(self, channel: Channel, rows: pa.RecordBatch) -> None:
+        kept = self._kept.get(channel.id)
+        # A column's layout may differ between what came from Spark and what was kept before.
+        schema = channel.schema
+        if kept is None:
+            staging = self._epoch.staging
+            assert staging is not None
+            kept = self._kept[channel.id] = staging.open(f"{self._unique}-input", schema)
+        kept.write(rows.cast(schema))
+
+    def close(self) -> tuple[ChannelRows, ...]:
+        """Make durable what is kept."""
+        left = []
+        for (uid, number), (channel, operator) in self._entries.items():
+            kept = self._kept.get(channel.id)
+            if kept is not None:
+                left.append(
+                    ChannelRows(
+                        uid=uid,
+                        input=number,
+                        subtask=self._subtask,
+                        parallelism=operator.parallelism,
+                        max_parallelism=operator.max_parallelism,
+                        rows=kept.close(),
+                    )
+                )
+        return tuple(left)
+
+    def abort(self) -> None:
+        """Drop what is kept: the epoch has failed."""
+        for kept in self._kept.values():
+            kept.abort()
+
+
+def _time_left(epoch: EpochPlan, clock: Clock) -> int:
+    """Milliseconds until the cut, for a task that starts now; within bounds, whatever the clock."""
+    if epoch.cut_at is None:
+        return 0
+    return min(max(epoch.cut_at - clock.now_ms(), 0), epoch.cut_within_ms)
+
+
+def _check_columns(rows: pa.RecordBatch, channel: Channel, operator: OperatorPlan) -> None:
+    if rows.schema.names != channel.schema.names:
+        raise RestoreError(
+            f"operator {operator.name!r} (uid {operator.uid!r}): the checkpoint holds input for it "
+            f"with the columns {rows.schema.names}, and it takes {channel.schema.names}; "
+            "change its input only after a savepoint, or an aligned checkpoint"
+        )

@@ -1,0 +1,435 @@
+"""An operator's place in a task: the operator and everything it works with."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from holdfast._faults import fault_point
+from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK, TimeDomain
+from holdfast.clock import monotonic
+from holdfast.errors import HoldfastError, StateError
+from holdfast.runtime.context import ElementContext, EventTime, SubtaskContext, SubtaskTimers
+from holdfast.runtime.function_state import FunctionState
+from holdfast.runtime.operators.base import Operator, Reported
+from holdfast.runtime.operators.co import BroadcastOperator
+from holdfast.runtime.operators.lookup_join import LookupJoinOperator
+from holdfast.runtime.operators.process import ProcessOperator
+from holdfast.runtime.operators.writer import WriterOperator
+from holdfast.runtime.partitioners import Keys, partitioner
+from holdfast.runtime.registry import KINDS
+from holdfast.runtime.report import (
+    OPERATOR_STATE,
+    STORE,
+    KeyReport,
+    OperatorReport,
+    Prepared,
+    SnapshotReport,
+    StoreReport,
+)
+from holdfast.serde.key_shapes import KeyShape, KeyTypes
+from holdfast.state.backend import KeyedStateBackend
+from holdfast.state.key_groups import key_groups
+from holdfast.state.operator.backend import OperatorStateBackend
+from holdfast.state.store.directories import (
+    claim_job,
+    file_name,
+    job_directory,
+    make_private,
+    snapshot_directory,
+    store_directory,
+)
+from holdfast.state.store.opening import open_store
+from holdfast.state.store.snapshot import snapshot_sizes
+from holdfast.state.table import CurrentKey
+from holdfast.state.timers.table import EVENT_TIMERS, PROCESSING_TIMERS
+from holdfast.state.ttl.states import ClockTime, TtlContext
+from holdfast.types.columns.batches import Writer, copier
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from holdfast.clock import Clock
+    from holdfast.runtime.operators.base import Output
+    from holdfast.runtime.plan import CheckpointOrder, EpochPlan, LevelPlan, OperatorPlan
+    from holdfast.state.operator.redistribution import OperatorStateSnapshot
+    from holdfast.state.store.protocol import StoreStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class TaskIdentity:
+    """Which task this is, as Spark numbers them."""
+
+    subtask: int
+    attempt: int
+    """How often this subtask was tried before in this stage."""
+    attempt_id: int
+    """Unique among all tasks of the application."""
+
+
+class Seat:
+    """An operator's place in a task: the operator and what it works with."""
+
+    def __init__(
+        self,
+        plan: OperatorPlan,
+        level: LevelPlan,
+        epoch: EpochPlan | None,
+        task: TaskIdentity,
+        clock: Clock,
+    ) -> None:
+        """A seat whose operator is not open yet."""
+        self.plan = plan
+        self.state: KeyedStateBackend | None = None
+        self._operator_state: OperatorStateBackend | None = None
+        self.report = OperatorReport()
+        self.current = CurrentKey()
+        self._level, self._epoch = level, epoch
+        self._subtask, self._attempt_id = task.subtask, task.attempt_id
+        self._context = SubtaskContext(
+            plan,
+            task.subtask,
+            task.attempt,
+            level.job_parameters,
+            None if plan.key is None else self.open_state,
+        )
+        self._timers = SubtaskTimers(plan, clock, self.open_state if plan.has_timers else None)
+        self.operator: Operator = KINDS[plan.kind](
+            plan,
+            self._context,
+            task.subtask,
+            ElementContext(self.current, self._timers),
+            self.current,
+            self.open_state,
+            batch_mode=level.batch_mode,
+        )
+        if isinstance(self.operator, WriterOperator):
+            assert epoch is not None, "sinks never run at the sources"
+            self.operator.start(epoch, task.attempt_id)
+        elif isinstance(self.operator, BroadcastOperator):
+            self.operator.open_operator_state = self._open_operator_state
+        elif isinstance(self.operator, LookupJoinOperator):
+            assert epoch is not None, "lookup joins never run at the sources"
+            self.operator.table = epoch.tables[plan.uid]
+        self._time = None if epoch is None else epoch.time
+        watermarks = {} if self._time is None else self._time.watermarks
+        begin, self._target = watermarks.get(plan.uid, (MIN_WATERMARK, MIN_WATERMARK))
+        self._timers.advance(begin)
+        described = self.operator.describe()
+        self.main = next((o for o in plan.outlets if o.tag is None), None)
+        self.sides = {o.tag: o for o in plan.outlets if o.tag is not None}
+        self.writers = {o.tag: Writer(o.type) for o in plan.outlets}
+        self.copiers = {o.tag: copier(o.type) for o in plan.outlets}
+        self.partitioners = {
+            c.id: partitioner(c, task.subtask, described)
+            for o in plan.outlets
+            for c in o.channels
+            if level.writes.routed
+        }
+        inputs = [(plan.key, plan.input)]
+        if plan.second is not None:
+            inputs.append((plan.second.key, plan.second.type))
+        self.key_types = self._known_key_types()
+        self._keys = [
+            None if key is None else Keys(key, stream, described, self.key_types)
+            for key, stream in inputs
+        ]
+        self._clock = clock
+        self._function_state: FunctionState | None = None
+        if epoch is not None and (plan.has_operator_state or plan.listens):
+            self._function_state = FunctionState(
+                self.operator,
+                epoch,
+                self._open_operator_state,
+                restored=epoch.restored is not None or self._expected is not None,
+            )
+
+    def _known_key_types(self) -> KeyTypes:
+        known = None if self._epoch is None else self._epoch.key_shapes.get(self.plan.uid)
+        return KeyTypes(None if known is None else KeyShape(known))
+
+    @property
+    def _expected(self) -> str | None:
+        """Version at which the operator's store stands; None if it has none yet."""
+        assert self._epoch is not None
+        return self._epoch.expected.get((self.plan.uid, self._subtask))
+
+    def open(self) -> None:
+        """Open the operator: first its state, then its function."""
+        if self._function_state is not None:
+            self._function_state.initialize()
+        self.operator.open()
+        if self._function_state is not None:
+            self._function_state.notify()
+
+    def snapshot_function(self) -> None:
+        """Let the function put into its state what must outlive the epoch."""
+        if self._function_state is not None and self.operator.is_open:
+            self._function_state.snapshot(self._clock.now_ms())
+
+    def keys_of(
+        self, elements: list[Any], rows: pa.RecordBatch | None, side: int = 0
+    ) -> list[Any] | None:
+        """Keys of rows that have arrived, or None if their input is not keyed."""
+        keys = self._keys[side]
+        if keys is None:
+            return None
+        if keys.from_columns and rows is not None:
+            return keys.of_rows(rows)
+        return keys.of_elements(elements)
+
+    @property
+    def has_timers_due(self) -> bool:
+        """Whether timers are to fire in this subtask though no rows may come."""
+        time = self._time
+        return time is not None and (self.plan.uid, self._subtask) in time.due
+
+    def fire_by_clock(
+        self, *, everything: bool = False, now: int | None = None
+    ) -> Iterator[Output]:
+        """What timers give out that the clock has reached.
+
+        Args:
+            everything: Whether all others fire too, since nobody will wait for them; but none
+                that is set meanwhile, unless the clock has reached it as well.
+            now: What the clock says; it is asked if None.
+        """
+        if self._fires():
+            now = self._clock.now_ms() if now is None else now
+            until = MAX_WATERMARK if everything else now
+            yield from self._fire(TimeDomain.PROCESSING_TIME, until, now)
+
+    def fire_by_watermark(self, watermark: int | None = None) -> Iterator[Output]:
+        """Advance the watermark, and what timers give out that it reaches.
+
+        Args:
+            watermark: Where it goes; to where it is at the end of the epoch, if None.
+        """
+        watermark = self._target if watermark is None else watermark
+        self._timers.advance(watermark)
+        if self._fires():
+            yield from self._fire(TimeDomain.EVENT_TIME, watermark, watermark)
+
+    def fire_at_end(self, *, everything: bool, watermark: int | None = None) -> Iterator[Output]:
+        """What timers give out at the end of the input, those set meanwhile included.
+
+        Args:
+            everything: See `fire_by_clock`.
+            watermark: See `fire_by_watermark`.
+        """
+        yield from self.fire_by_clock(everything=everything)
+        yield from self.fire_by_watermark(watermark)
+        # Asked once: timers that are set anew for a little later must not keep the epoch going.
+        now = self._clock.now_ms()
+        while self._fires() and self._is_due(now):
+            yield from self.fire_by_clock(now=now)
+            yield from self.fire_by_watermark(watermark)
+
+    def _is_due(self, now: int) -> bool:
+        """Whether timers are pending that the clock or the watermark has reached."""
+        event, processing = self._next_timer(EVENT_TIMERS), self._next_timer(PROCESSING_TIMERS)
+        return (event is not None and event <= self._timers.watermark) or (
+            processing is not None and processing <= now
+        )
+
+    def _fires(self) -> bool:
+        if self._time is None or not self.plan.has_timers:
+            return False
+        # A function that uses neither state nor timers has no store to be opened.
+        return self.state is not None or self.has_timers_due
+
+    def _fire(self, domain: TimeDomain, until: int, registered_until: int) -> Iterator[Output]:
+        event = domain is TimeDomain.EVENT_TIME
+        if not self.open_state().has_timers(EVENT_TIMERS if event else PROCESSING_TIMERS):
+            return
+        table = self._timers.event() if event else self._timers.processing()
+        assert isinstance(self.operator, ProcessOperator)
+        yield from self.operator.fire(domain, table.due(until, registered_until))
+
+    def relieve(self) -> None:
+        """Keep the state's caches within bounds."""
+        if self.state is not None:
+            with self._located():
+                self.state.relieve()
+
+    def key_report(self) -> KeyReport | None:
+        """What the keys of the operator are; None if that is not known, or it has none."""
+        shape = self.key_types.shape
+        if shape is None:
+            return None
+        stored = self.state is not None and self.state.key_shape is not None
+        return KeyReport(shape.name, self.key_types.example, stored)
+
+    def finished_report(self) -> OperatorReport:
+        """The figures, at the end; reads the function's gauges."""
+        self.report.skipped = self.operator.skipped
+        with Reported(self.operator, "in a gauge"):
+            self.report.metrics = self._context.get_metrics_group().values(self._subtask)
+        return self.report
+
+    def open_state(self) -> KeyedStateBackend:
+        """The operator's keyed state; opens its store on first use."""
+        if self.state is None:
+            epoch, plan = self._epoch, self.plan
+            assert epoch is not None, "keyed operators never run at the sources"
+            claim_job(epoch.local_dir, epoch.job_id, epoch.owner)
+            directory = store_directory(
+                epoch.local_dir,
+                epoch.job_id,
+                epoch.incarnation,
+                plan.uid,
+                self._subtask,
+                epoch.owner.run,
+            )
+            self._store = open_store(self._level.backend, directory, self._expected)
+            self.state = KeyedStateBackend(
+                self._store,
+                max_parallelism=plan.max_parallelism,
+                epoch=epoch.epoch,
+                current=self.current,
+                key_groups=key_groups(self._subtask, plan.parallelism, plan.max_parallelism),
+                ttl=self._ttl_context(),
+                key_types=self.key_types,
+            )
+        return self.state
+
+    def _ttl_context(self) -> TtlContext:
+        backend = self._level.backend
+        return TtlContext(
+            ClockTime(self._clock),
+            EventTime(self._timers, self.operator.time_at_hand) if self.plan.timed else None,
+            records=lambda: self.report.records_in,
+            incremental_snapshots=getattr(backend, "enable_incremental_checkpointing", False),
+        )
+
+    @property
+    def operator_state(self) -> OperatorStateBackend | None:
+        """The operator state that its function uses, if it does."""
+        return self._operator_state
+
+    def _open_operator_state(self) -> OperatorStateBackend:
+        if self._operator_state is None:
+            self.open_state()
+            self._operator_state = OperatorStateBackend(self._store)
+        return self._operator_state
+
+    def commit(self) -> StoreReport | None:
+        """Make the epoch's changes to state durable; None if there was no state.
+
+        An epoch that ends in a checkpoint leaves a snapshot of the store beside it.
+        """
+        if self.state is None:
+            return None
+        epoch = self._epoch
+        assert epoch is not None
+        where = {"uid": self.plan.uid, "subtask": self._subtask, "epoch": epoch.epoch}
+        version = f"{epoch.epoch}-{self._attempt_id}"
+        directory = None if epoch.checkpoint is None else self._snapshot_directory(epoch.checkpoint)
+        fault_point("before-commit", **where)
+        with self._located():
+            exported = None if directory is None else self._exported_operator_state()
+            if self._operator_state is not None:
+                self._operator_state.flush()
+            next_event_timer = self._next_timer(EVENT_TIMERS)
+            next_processing_timer = self._next_timer(PROCESSING_TIMERS)
+            start = monotonic()
+            changed = self.state.stage(snapshot=directory is not None)
+            if not changed and self._may_stay:
+                # Nothing was written: the store keeps its version, and needs no snapshot.
+                assert self._expected is not None
+                version, directory = self._expected, None
+                statistics = self._store.leave()
+            else:
+                statistics = self._commit_store(version, directory, where)
+            sync_ms = int((monotonic() - start) * 1000)
+            snapshot = None
+            if directory is not None:
+                if exported is not None:
+                    (directory / OPERATOR_STATE).write_bytes(exported.encode())
+                states, key = tuple(self.state.state_descriptions()), self.state.key_shape
+                snapshot = SnapshotReport(
+                    str(directory),
+                    states,
+                    key,
+                    sync_ms,
+                    snapshot_sizes(directory / STORE),
+                    has_operator_state=exported is not None,
+                )
+                fault_point("after-snapshot", **where)
+        return StoreReport(
+            version,
+            statistics.entries,
+            statistics.bytes_on_disk,
+            snapshot,
+            next_event_timer,
+            next_processing_timer,
+            self.state.expired_removed,
+        )
+
+    def _next_timer(self, name: str) -> int | None:
+        state = self.open_state()
+        return state.timers(name).next_time if state.has_timers(name) else None
+
+    @property
+    def _may_stay(self) -> bool:
+        """Whether the store may be left at its version, if nothing was written to it."""
+        epoch = self._epoch
+        assert epoch is not None
+        where = (self.plan.uid, self._subtask)
+        return where in (epoch.expected if epoch.checkpoint is None else epoch.held)
+
+    def _commit_store(
+        self, version: str, directory: Path | None, where: dict[str, Any]
+    ) -> StoreStatistics:
+        if directory is None:
+            statistics = self._store.commit(version)
+        else:
+            self._make_snapshot_directory(directory)
+            statistics = self._store.commit(version, directory / STORE)
+        fault_point("after-commit", **where)
+        return statistics
+
+    def _make_snapshot_directory(self, directory: Path) -> None:
+        epoch = self._epoch
+        assert epoch is not None
+        if not job_directory(epoch.local_dir, epoch.job_id, epoch.owner.run).exists():
+            # The job has ended meanwhile; made again, its directory would belong to nobody.
+            raise StateError(f"{directory}: the job's local state was removed while it was used")
+        make_private(directory)
+
+    def _exported_operator_state(self) -> OperatorStateSnapshot | None:
+        if self._operator_state is not None:
+            return self._operator_state.export()
+        # The function was not at work in this epoch, or no longer has such state.
+        return OperatorStateBackend(self._store).export()
+
+    def _snapshot_directory(self, checkpoint: CheckpointOrder) -> Path:
+        epoch = self._epoch
+        assert epoch is not None
+        root = snapshot_directory(
+            epoch.local_dir, epoch.job_id, epoch.incarnation, checkpoint.id, epoch.owner.run
+        )
+        # Of two attempts, only the one that reports is read.
+        return root / file_name(self.plan.uid) / f"{self._subtask}-{self._attempt_id}"
+
+    @contextmanager
+    def _located(self) -> Iterator[None]:
+        """Errors of what is written after the element that set it, with the operator."""
+        try:
+            yield
+        except HoldfastError as error:
+            raise type(error)(f"{self.operator.describe()}, writing state: {error}") from error
+
+    @property
+    def prepared(self) -> tuple[Prepared, ...]:
+        """Output that waits to be published."""
+        return self.operator.prepared if isinstance(self.operator, WriterOperator) else ()
+
+    def abort(self) -> None:
+        """Drop the epoch's changes to state, and its output."""
+        if self.state is not None:
+            self.state.abort()

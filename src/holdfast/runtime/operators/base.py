@@ -1,0 +1,333 @@
+"""Running user functions over lists of elements: the per-event path.
+
+Each operator takes the elements of a record batch and, if it is keyed, their keys,
+and returns what the function gave out. The loops are as bare as Python allows:
+whatever can be decided once per batch is decided outside of them. Elements that have
+event time take a loop of their own, so that others do not pay for it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from holdfast.api.functions import Function
+from holdfast.api.outputs import FailedRow
+from holdfast.errors import HoldfastError, UserFunctionError
+from holdfast.state.table import NO_KEY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import CodeType
+
+    from holdfast.runtime.context import ElementContext, SubtaskContext
+    from holdfast.runtime.plan import OperatorPlan
+    from holdfast.state.backend import KeyedStateBackend
+    from holdfast.state.table import CurrentKey
+
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+Times = Sequence[int | None]
+
+
+"""Event times of elements; None for one that has none."""
+
+
+class Output(NamedTuple):
+    """What an operator gives out, and when it happened."""
+
+    elements: list[Any]
+    times: Times | None = None
+    """Event time of every element, if they have some."""
+
+
+class Operator(ABC):
+    """One operator on one subtask, for one epoch."""
+
+    def __init__(
+        self,
+        plan: OperatorPlan,
+        context: SubtaskContext,
+        subtask: int,
+        element_context: ElementContext,
+        current: CurrentKey,
+        keyed_state: Callable[[], KeyedStateBackend],
+        *,
+        batch_mode: bool,
+    ) -> None:
+        """An operator that is not open yet; `keyed_state` opens its state on first use."""
+        self.plan = plan
+        self.context = context
+        self.subtask = subtask
+        self.current = current
+        self.skipped = 0
+        self._keyed_state = keyed_state
+        self._batch_mode = batch_mode
+        self._element_context = element_context
+        self._function = plan.function
+        self.is_open = False
+        self.latest: int | None = None
+        """Latest event time that the operator has given an element."""
+
+    def open(self) -> None:
+        """Open the function."""
+        self.is_open = True
+        if isinstance(self._function, Function):
+            with Reported(self, "in open()"):
+                self._function.open(self.context)
+        self._call = self._bind()
+        self._calls = (self._call, self._bind_second())
+
+    def close(self) -> None:
+        """Close the function; once, however often it is asked for."""
+        if isinstance(self._function, Function) and self.is_open:
+            self.is_open = False
+            with Reported(self, "in close()"):
+                self._function.close()
+
+    def abort(self) -> None:
+        """The epoch has failed: drop what was done outside of state; before `close`."""
+        return
+
+    def process(
+        self,
+        elements: list[Any],
+        keys: list[Any] | None,
+        times: Times | None = None,
+        side: int = 0,
+    ) -> Output:
+        """What the function gives out for `elements`; tagged outputs among it.
+
+        Args:
+            elements: Elements of one input.
+            keys: Their keys, if the input is keyed.
+            times: Their event times, if they have some.
+            side: Which input they have come on, of an operator with two.
+        """
+        out: list[Any] = []
+        ends: list[int] | None = None if times is None else []
+        self._call = self._calls[side]
+        try:
+            if self._is_guarded(side):
+                self._run_guarded(elements, keys, times, out, ends)
+            elif times is None or ends is None:
+                self._run(elements, repeat(NO_KEY) if keys is None else keys, out)
+            else:
+                self._run_timed(
+                    elements, repeat(NO_KEY) if keys is None else keys, times, out, ends
+                )
+        except UserFunctionError:
+            raise
+        except HoldfastError as error:
+            raise self._located(error) from error
+        except Exception as error:
+            raise self._user_error(error) from error
+        finally:
+            self.current.key = NO_KEY
+            self._element_context.time = None
+        return Output(out, None if times is None or ends is None else self._out_times(times, ends))
+
+    def _is_guarded(self, side: int) -> bool:
+        """Whether the error policy covers elements of an input."""
+        return self.plan.policy.mode != "fail"
+
+    def _out_times(self, times: Times, ends: list[int]) -> Times:
+        """Event time of every output: that of the element it was given out for."""
+        if ends == list(range(1, len(times) + 1)):
+            return times
+        out: list[int | None] = []
+        for time, end in zip(times, ends, strict=True):
+            out.extend(repeat(time, end - len(out)))
+        return out
+
+    def time_at_hand(self) -> int | None:
+        """Event time of the element at hand; None if it has none, and while timers fire."""
+        return self._element_context.time
+
+    def finish(self) -> list[Any]:
+        """What the operator gives out at the end of its input."""
+        return []
+
+    @abstractmethod
+    def _bind(self) -> Callable[..., Any]:
+        """What the loop calls; the function is open by then."""
+
+    def _bind_second(self) -> Callable[..., Any]:
+        """What the loop calls for elements of the second input, if there is one."""
+        return self._call
+
+    @abstractmethod
+    def _run(self, elements: list[Any], keys: Iterable[Any], out: list[Any]) -> None:
+        """The loop: call the function on every element, with its key set."""
+
+    def _run_timed(
+        self,
+        elements: list[Any],
+        keys: Iterable[Any],
+        times: Times,
+        out: list[Any],
+        ends: list[int],
+    ) -> None:
+        """The loop over elements with event time; notes where the outputs of each end."""
+        context, run = self._element_context, self._run
+        for element, key, context.time in zip(elements, keys, times, strict=False):
+            run((element,), (key,), out)  # type: ignore[arg-type]
+            ends.append(len(out))
+
+    def _run_guarded(
+        self,
+        elements: list[Any],
+        keys: list[Any] | None,
+        times: Times | None,
+        out: list[Any],
+        ends: list[int] | None,
+    ) -> None:
+        """One by one, undoing all that a failing element has done."""
+        every_key, every_time = keys or repeat(NO_KEY), times or repeat(None)
+        context = self._element_context
+        for element, key, context.time in zip(elements, every_key, every_time, strict=False):
+            with Undone(self, key, element, out):
+                self._run([element], (key,), out)
+            if ends is not None:
+                ends.append(len(out))
+
+    def _divert(self, error: Exception, element: Any, key: Any, out: list[Any]) -> None:
+        self.skipped += 1
+        tag = self.plan.policy.tag
+        if tag is not None:
+            text = "".join(traceback.format_exception_only(error)).strip()
+            key = None if key is NO_KEY else key
+            out.append((tag, FailedRow(element, key, text, user_traceback(error))))
+
+    def _user_error(self, error: BaseException) -> UserFunctionError:
+        return UserFunctionError(
+            f"{self.describe()}: {type(error).__name__}: {error}\n"
+            f"  key: {short(self.current.key)}\n"
+            f"  row: {short(self._element_of(error))}\n"
+            f"{user_traceback(error)}"
+        )
+
+    def _located(self, error: HoldfastError) -> HoldfastError:
+        """The same error, saying where it happened."""
+        return type(error)(
+            f"{self.describe()}: {error}\n"
+            f"  key: {short(self.current.key)}\n"
+            f"  row: {short(self._element_of(error))}"
+        )
+
+    def _element_of(self, error: BaseException) -> object:
+        """The element at hand when `error` was raised.
+
+        It is read from the frame of the loop, so that the loop need not note it.
+        """
+        loops = self._loops()
+        trace, found = error.__traceback__, None
+        while trace is not None:
+            if trace.tb_frame.f_code in loops:
+                found = trace.tb_frame.f_locals.get("element")
+            trace = trace.tb_next
+        return found
+
+    def _loops(self) -> set[CodeType]:
+        """The code of the loops over elements."""
+        return {type(self)._run.__code__, type(self)._run_timed.__code__}
+
+    def begin_undoable(self) -> None:
+        """What is done from now on may be undone, beside changes to the current key."""
+        return
+
+    def undo(self) -> None:
+        """Undo it."""
+        return
+
+    def describe(self) -> str:
+        """Name, uid and subtask, for messages."""
+        plan = self.plan
+        return (
+            f"operator {plan.name!r} (uid {plan.uid!r}), "
+            f"subtask {self.subtask + 1}/{plan.parallelism}"
+        )
+
+
+class Undone:
+    """Undoes, under the error policy, all that a call has done to a key before it raised."""
+
+    def __init__(self, operator: Operator, key: Any, element: Any, out: list[Any]) -> None:
+        """`element` is what the policy diverts."""
+        self._operator, self._key, self._element, self._out = operator, key, element, out
+
+    def __enter__(self) -> None:
+        keyed = self._key is not NO_KEY
+        self._tables = self._operator._keyed_state().tables if keyed else []
+        self._remembered = [(table, table.remember(self._key)) for table in self._tables]
+        self._length = len(self._out)
+        self._operator.begin_undoable()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if error is None or isinstance(error, HoldfastError) or not isinstance(error, Exception):
+            return False
+        del self._out[self._length :]
+        self._operator.undo()
+        for table, entry in self._remembered:
+            table.put_back(self._key, entry)
+        for table in self._tables[len(self._remembered) :]:
+            # It was registered meanwhile: there was nothing to remember.
+            table.put_back(self._key, table.remember(NO_KEY))
+        self._operator._divert(error, self._element, self._key, self._out)
+        return True
+
+
+class Reported:
+    """Turns what user code raises outside of elements into a located error."""
+
+    def __init__(self, operator: Operator, where: str) -> None:
+        """Errors of `operator`, raised at `where`, such as "in open()"."""
+        self._operator = operator
+        self._where = where
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, HoldfastError):
+            raise type(error)(f"{self._operator.describe()}, {self._where}: {error}") from error
+        if isinstance(error, Exception):
+            raise UserFunctionError(
+                f"{self._operator.describe()}, {self._where}: {type(error).__name__}: {error}\n"
+                f"{user_traceback(error)}"
+            ) from error
+
+
+def always_iterable(call: Callable[..., Any]) -> Callable[..., Iterable[Any]]:
+    """`call`, giving an empty tuple where it would give None."""
+    if inspect.isgeneratorfunction(call):
+        return call
+
+    def wrapped(*args: Any) -> Iterable[Any]:
+        out = call(*args)
+        return () if out is None else out
+
+    return wrapped
+
+
+def user_traceback(error: BaseException) -> str:
+    """The traceback of `error`, from where it left Holdfast for user code."""
+    frames = traceback.extract_tb(error.__traceback__)
+    outside = [i for i, frame in enumerate(frames) if not frame.filename.startswith(_PACKAGE)]
+    start = outside[0] if outside else 0
+    lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames[start:])]
+    lines += traceback.format_exception_only(error)
+    return "".join(lines).rstrip()
+
+
+def short(value: object, limit: int = 500) -> str:
+    """A value for a message, cut off where it is long."""
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[:limit]}... ({len(text)} characters)"

@@ -1,0 +1,121 @@
+"""The general operator, and how its timers fire."""
+
+from __future__ import annotations
+
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from holdfast.api.time import TimeDomain
+from holdfast.errors import HoldfastError, UserFunctionError
+from holdfast.runtime.context import TimerContext
+from holdfast.runtime.operators.base import (
+    Operator,
+    Output,
+    Undone,
+    always_iterable,
+    short,
+    user_traceback,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from holdfast.runtime.operators.base import Times
+    from holdfast.state.timers.layout import Timer
+
+PIECE: Final = 10_000
+"""Outputs of timers that are held in memory before they are passed on."""
+
+
+class ProcessOperator(Operator):
+    """The general operator, keyed or not."""
+
+    _firing_in: ClassVar[str] = "in on_timer()"
+    """Where timers fire, for messages."""
+
+    def _bind(self) -> Callable[..., Any]:
+        return always_iterable(self._function.process_element)
+
+    def _run(self, elements: list[Any], keys: Iterable[Any], out: list[Any]) -> None:
+        call, append, current = self._call, out.append, self.current
+        context = self._element_context
+        for current.key, element in zip(keys, elements, strict=False):
+            for output in call(element, context):
+                append(output)
+
+    def _run_timed(
+        self,
+        elements: list[Any],
+        keys: Iterable[Any],
+        times: Times,
+        out: list[Any],
+        ends: list[int],
+    ) -> None:
+        call, append, current = self._call, out.append, self.current
+        context, end = self._element_context, ends.append
+        for current.key, context.time, element in zip(keys, times, elements, strict=False):
+            for output in call(element, context):
+                append(output)
+            end(len(out))
+
+    def fire(self, domain: TimeDomain, due: Iterable[Timer]) -> Iterator[Output]:
+        """What timers give out, piece by piece."""
+        fire_one = self._firing(domain)
+        timed = domain is TimeDomain.EVENT_TIME
+        guarded = self.plan.policy.mode != "fail"
+        out: list[Any] = []
+        times: list[int | None] = []
+        current = self.current
+        timer: Timer | None = None
+        try:
+            for timer in due:
+                current.key = timer.key
+                time = timer.time if timed else None
+                if guarded:
+                    with Undone(self, timer.key, timer, out):
+                        time = fire_one(timer, out)
+                else:
+                    time = fire_one(timer, out)
+                times.extend(repeat(time, len(out) - len(times)))
+                if len(out) >= PIECE:
+                    yield Output(out, times)
+                    out, times = [], []
+        except UserFunctionError:
+            raise
+        except HoldfastError as error:
+            raise self._located_timer(error, timer) from error
+        except Exception as error:
+            raise UserFunctionError(
+                f"{self.describe()}, {self._firing_in}: {type(error).__name__}: {error}\n"
+                f"  key: {short(current.key)}\n"
+                f"  timer: {None if timer is None else timer.time}, {domain.value}\n"
+                f"{user_traceback(error)}"
+            ) from error
+        finally:
+            current.end_batch()
+        if out:
+            yield Output(out, times)
+
+    def _firing(self, domain: TimeDomain) -> Callable[[Timer, list[Any]], int | None]:
+        """What fires one timer: adds what is given out, and returns its event time."""
+        context = self._timer_context(domain)
+        call = always_iterable(self._function.on_timer)
+        timed = domain is TimeDomain.EVENT_TIME
+
+        def fire_one(timer: Timer, out: list[Any]) -> int | None:
+            context.time = timer.time
+            out.extend(call(timer.time, context))
+            return timer.time if timed else None
+
+        return fire_one
+
+    def _located_timer(self, error: HoldfastError, timer: Timer | None) -> HoldfastError:
+        return type(error)(
+            f"{self.describe()}, {self._firing_in}: {error}\n"
+            f"  key: {short(self.current.key)}\n"
+            f"  timer: {None if timer is None else timer.time}"
+        )
+
+    def _timer_context(self, domain: TimeDomain) -> TimerContext:
+        """What `on_timer` is handed."""
+        return TimerContext(self.current, self._element_context.timer_service(), domain)

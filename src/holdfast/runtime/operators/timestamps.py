@@ -1,0 +1,164 @@
+"""Giving elements their event time."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import EventTimeError, HoldfastError, UserFunctionError
+from holdfast.runtime.operators.base import Operator, Output, user_traceback
+from holdfast.runtime.plan import TIME
+from holdfast.types.annotations import is_typed_dict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from holdfast.api.time import WatermarkStrategy
+    from holdfast.runtime.operators.base import Times
+    from holdfast.types.stream_type import StreamType
+
+_EPOCH: Final = datetime(1970, 1, 1)
+_EPOCH_UTC: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_DAY: Final = _EPOCH.toordinal()
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_DAY_MS: Final = 86_400_000
+_BOUND: Final = 2**63
+
+
+class TimestampOperator(Operator):
+    """Gives every element its event time, and follows the latest."""
+
+    def _bind(self) -> Callable[..., Any]:
+        strategy: WatermarkStrategy = self.plan.details
+        match strategy.assigner:
+            case None:
+                return lambda _, before: before
+            case str(column):
+                return column_time(self.plan.input, column)
+            case function:
+                return function
+
+    def process(
+        self,
+        elements: list[Any],
+        keys: list[Any] | None,
+        times: Times | None = None,
+        side: int = 0,
+    ) -> Output:
+        """The elements as they are, with their event times."""
+        before = times or [None] * len(elements)
+        fresh: list[int] = []
+        try:
+            fresh.extend(map(self._call, elements, before))
+            whole = set(map(type, fresh)) <= {int}
+        except Exception:
+            whole = False
+        if not whole or (fresh and not -_BOUND <= min(fresh) <= max(fresh) < _BOUND):
+            return self._one_by_one(elements, before, fresh)
+        if fresh:
+            self._note(max(fresh))
+        return Output(elements, fresh)
+
+    def _one_by_one(self, elements: list[Any], before: Times, known: list[Any]) -> Output:
+        """The same where an element has no time; what becomes of it, the policy says.
+
+        For elements whose times are `known` already, the function is not called again.
+        """
+        out: list[Any] = []
+        times: list[int | None] = []
+        for place, (element, old) in enumerate(zip(elements, before, strict=True)):
+            try:
+                found = known[place] if place < len(known) else self._call(element, old)
+                time = self._checked(found)
+            except Exception as error:
+                if self.plan.policy.mode == "fail":
+                    raise self._refusal(element, error) from error
+                self._divert(error, element, None, out)
+                times.extend([None] * (len(out) - len(times)))
+            else:
+                out.append(element)
+                times.append(time)
+                self._note(time)
+        return Output(out, times)
+
+    def _checked(self, time: Any) -> int:
+        if isinstance(time, int) and not isinstance(time, bool) and -_BOUND <= time < _BOUND:
+            return int(time)
+        raise EventTimeError(
+            f"the event time is {time!r}; a whole number of milliseconds since 1970 is wanted"
+        )
+
+    def _refusal(self, element: Any, error: Exception) -> HoldfastError:
+        if isinstance(error, EventTimeError):
+            return EventTimeError(f"{self.describe()}: {error}\n  row: {element!r}")
+        return UserFunctionError(
+            f"{self.describe()}: {type(error).__name__}: {error}\n"
+            f"  row: {element!r}\n{user_traceback(error)}"
+        )
+
+    def _note(self, time: int) -> None:
+        if self.latest is None or time > self.latest:
+            self.latest = time
+
+    def _run(self, elements: list[Any], keys: Iterable[Any], out: list[Any]) -> None:
+        raise AssertionError("timestamps are given to whole lists")
+
+
+def column_time(stream: StreamType, column: str) -> Callable[[Any, int | None], int]:
+    """What reads the event time of an element of `stream` from one of its columns."""
+    read: Callable[[Any], Any]
+    element = stream.element
+    if element is None or (isinstance(element, type) and issubclass(element, tuple)):
+        read = itemgetter(stream.columns.index(column))
+    elif is_typed_dict(element):
+        read = itemgetter(column)
+    else:
+        read = attrgetter(column)
+    return lambda value, _: millis(read(value))
+
+
+def millis(time: Any) -> int:
+    """Milliseconds since 1970; a time without a zone is taken for UTC."""
+    if isinstance(time, int):
+        return time
+    if isinstance(time, datetime):
+        return (time - (_EPOCH if time.tzinfo is None else _EPOCH_UTC)) // _MILLISECOND
+    if isinstance(time, date):
+        return (time.toordinal() - _EPOCH_DAY) * _DAY_MS
+    raise EventTimeError(
+        f"the event time is {time!r}; filter such rows out, or give them a time, before "
+        "assign_timestamps_and_watermarks"
+    )
+
+
+def with_time(rows: pa.RecordBatch, column: str) -> pa.RecordBatch:
+    """Rows with a column of their event time, made from one of theirs."""
+    values = rows.column(column)
+    if pa.types.is_date(values.type):
+        values = values.cast(pa.timestamp("ms"))
+    elif pa.types.is_timestamp(values.type):
+        # In UTC: in another zone, local times that occur twice would be refused.
+        values = pc.floor_temporal(
+            values.cast(pa.timestamp(values.type.unit, values.type.tz and "UTC")), 1, "millisecond"
+        )
+        values = values.cast(pa.timestamp("ms", values.type.tz))
+    return pa.RecordBatch.from_arrays(
+        [*rows.columns, values.cast(pa.int64())], names=[*rows.schema.names, TIME]
+    )
+
+
+def latest_time(rows: pa.RecordBatch, what: str) -> int | None:
+    """The latest event time of rows that all must have one."""
+    times = rows.column(TIME)
+    if times.null_count:
+        row = rows.filter(pc.is_null(times)).slice(0, 1).to_pylist()[0]
+        raise EventTimeError(
+            f"{what}: the event time is null in row {row!r}; filter such rows out, or give them a "
+            "time, before assign_timestamps_and_watermarks"
+        )
+    latest: int | None = pc.max(times).as_py()
+    return latest

@@ -1,0 +1,113 @@
+"""Handing elements or rows to the writer of a sink, for one epoch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.api.sinks import OPENED, StagedRows, WriterContext
+from holdfast.errors import HoldfastError
+from holdfast.runtime.committable_codec import committable_codec
+from holdfast.runtime.operators.base import Operator, Reported
+from holdfast.runtime.report import Prepared
+from holdfast.state.store.directories import file_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import pyarrow as pa
+
+    from holdfast.api.sinks import Sink, SinkWriter
+    from holdfast.runtime.plan import EpochPlan
+
+
+class WriterOperator(Operator):
+    """A sink that writes in the task and publishes in a second step."""
+
+    restored_state: tuple[Any, ...] = ()
+    """What the writers before have left."""
+
+    def start(self, epoch: EpochPlan, attempt_id: int) -> None:
+        """Say which epoch this is; before `open`."""
+        self._epoch = epoch
+        self._attempt_id = attempt_id
+        self.prepared: tuple[Prepared, ...] = ()
+        self.writer: SinkWriter | None = None
+
+    def _bind(self) -> Callable[..., Any]:
+        sink: Sink = self._function
+        self._codec = committable_codec(sink)
+        epoch, plan = self._epoch, self.plan
+        staging = epoch.staging if epoch.exactly_once else None
+        context = WriterContext(
+            job_id=epoch.job_id,
+            uid=plan.uid,
+            incarnation=epoch.incarnation,
+            epoch=epoch.epoch,
+            subtask=self.subtask,
+            parallelism=plan.parallelism,
+            attempt_id=self._attempt_id,
+            checkpoint_id=epoch.next_checkpoint,
+            exactly_once=epoch.exactly_once,
+            schema=plan.input.schema,
+            runtime=self.context,
+            staging=staging,
+            restored_state=self.restored_state,
+        )
+        with Reported(self, "in create_writer()"):
+            self.writer = sink.create_writer(context)
+            if self.writer.opened is not None and staging is not None:
+                name = opened_name(plan.uid, context.unique_name)
+                staging.note(name, self._codec.encode(self.writer.opened))
+        return self.writer.write
+
+    def _run(self, elements: list[Any], keys: Iterable[Any], out: list[Any]) -> None:
+        call, context, current = self._call, self._element_context, self.current
+        for current.key, element in zip(keys, elements, strict=False):
+            call(element, context)
+
+    def process_rows(self, rows: pa.RecordBatch) -> None:
+        """Hand rows to the writer."""
+        assert self.writer is not None
+        try:
+            self.writer.write_rows(rows)
+        except HoldfastError as error:
+            raise self._located(error) from error
+        except Exception as error:
+            raise self._user_error(error) from error
+
+    def finish(self) -> list[Any]:
+        """Let the writer make all it has written durable."""
+        assert self.writer is not None
+        with Reported(self, "in flush()"):
+            self.writer.flush()
+        with Reported(self, "in prepare_commit()"):
+            self.prepared = tuple(map(self._prepared, self.writer.prepare_commit()))
+        return []
+
+    def _prepared(self, committable: Any) -> Prepared:
+        if isinstance(committable, StagedRows):
+            return Prepared(self.plan.uid, rows=committable)
+        return Prepared(self.plan.uid, self._codec.encode(committable))
+
+    def snapshot_state(self) -> list[Any]:
+        """Elements of the writer's own state."""
+        assert self.writer is not None
+        with Reported(self, "in snapshot_state()"):
+            return list(self.writer.snapshot_state(self._epoch.next_checkpoint))
+
+    def close(self) -> None:
+        """Close the writer; once, however often it is asked for."""
+        if self.is_open and self.writer is not None:
+            self.is_open = False
+            with Reported(self, "in close()"):
+                self.writer.close()
+
+    def abort(self) -> None:
+        """Drop what was written; the epoch has failed."""
+        if self.is_open and self.writer is not None:
+            self.writer.abort()
+
+
+def opened_name(uid: str, unique: str) -> str:
+    """Name under which it is noted what a writer has opened, in an attempt named `unique`."""
+    return f"{OPENED}{unique}@{file_name(uid)}"

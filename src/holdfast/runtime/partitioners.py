@@ -1,0 +1,224 @@
+"""Which subtask of the next level receives a row."""
+
+from __future__ import annotations
+
+import random
+from reprlib import Repr
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from holdfast.api.streams.graph import Exchange
+from holdfast.errors import KeyTypeError, NullKeyError, UserFunctionError
+from holdfast.runtime.operators.base import user_traceback
+from holdfast.serde.keys import canonical_key, key_group_of, key_hash
+from holdfast.state.key_groups import subtask_of
+from holdfast.types.columns.batches import Reader, Writer
+
+if TYPE_CHECKING:
+    from holdfast.runtime.plan import Channel, KeyPlan
+    from holdfast.serde.key_shapes import KeyTypes
+    from holdfast.types.stream_type import StreamType
+
+MEMORY = 1_000_000
+"""Keys whose subtask a partitioner remembers."""
+
+_AS_THEY_ARE: Final = frozenset({int, str, bytes, bool})
+"""Classes whose instances a dictionary tells apart as they are."""
+_AS_THEY_ARE_OR_NULL: Final = _AS_THEY_ARE | {type(None)}
+_short = Repr()
+_short.maxstring = _short.maxother = 60
+_short.maxdict = _short.maxtuple = 10
+
+
+class Keys:
+    """Gives the keys of rows, one way for column keys and functions alike."""
+
+    def __init__(
+        self, plan: KeyPlan, stream: StreamType, operator: str, types: KeyTypes | None = None
+    ) -> None:
+        """Keys of rows of a stream.
+
+        Args:
+            plan: What the keys are made of.
+            stream: Type of the stream.
+            operator: Whose keys they are, for messages.
+            types: What is known of the type that they share, by all inputs of the operator; if
+                None, they are not compared, since they only say where rows go.
+        """
+        self._plan = plan
+        self._types = types
+        self._reader = Reader(stream)
+        self._operator = operator
+
+    @property
+    def from_columns(self) -> bool:
+        """Whether the key is made of columns alone."""
+        return self._plan.selector is None
+
+    def of_rows(self, rows: pa.RecordBatch) -> list[Any]:
+        """Key of every row, for a key made of columns."""
+        columns = [self._reader.column(rows, i) for i in self._plan.columns]
+        if len(columns) > 1:
+            return self._canonical(list(zip(*columns, strict=True)), rows)
+        return self._canonical(columns[0], rows)
+
+    def of_elements(self, elements: list[Any]) -> list[Any]:
+        """Key of every element, for a key given by a function."""
+        keys: list[Any] = []
+        try:
+            keys.extend(map(self._plan.selector, elements))
+        except Exception as error:
+            raise UserFunctionError(
+                f"{self._operator}, in its key function: {type(error).__name__}: {error}\n"
+                f"  row: {elements[len(keys)]!r}\n{user_traceback(error)}"
+            ) from error
+        return self._canonical(keys, elements)
+
+    def refusal(self, keys: list[Any], error: TypeError) -> KeyTypeError:
+        """The error for keys of which one cannot be a key, as `error` showed."""
+        for key in keys:
+            try:
+                key_hash(key)
+            except KeyTypeError as found:
+                return KeyTypeError(f"{self._operator}: {found}")
+        return KeyTypeError(f"{self._operator}: {error}")
+
+    def _canonical(self, keys: list[Any], rows: Any) -> list[Any]:
+        """The keys in the form in which dictionaries tell them apart."""
+        kinds = set(map(type, keys))
+        if type(None) in kinds:
+            row = _row(rows, keys.index(None))
+            raise NullKeyError(
+                f"{self._operator}: the key is null in row {row!r}; filter such rows out before "
+                "key_by, or give them a key"
+            )
+        if not (kinds <= _AS_THEY_ARE or (kinds == {tuple} and _are_plain(keys))):
+            keys = list(map(canonical_key, keys))
+        if self._types is not None and not self._types.knows(kinds):
+            self._check(self._types, keys, rows)
+        return keys
+
+    def _check(self, types: KeyTypes, keys: list[Any], rows: Any) -> None:
+        """Refuse keys of different types: dictionaries take `1`, `True` and `1.0` for one."""
+        try:
+            place = types.misfit(keys)
+        except KeyTypeError as error:
+            raise KeyTypeError(f"{self._operator}: {error}") from error
+        if place is not None:
+            refusal, row = types.refusal(keys[place]), _row(rows, place)
+            raise KeyTypeError(f"{self._operator}: {refusal}\n  row: {row!r}")
+        if keys and not types.example:
+            types.example = f"key {_short.repr(keys[0])} of row {_short.repr(_row(rows, 0))}"
+
+
+def _are_plain(keys: list[tuple[Any, ...]]) -> bool:
+    """Whether tuples are as dictionaries tell them apart, since all their components are."""
+    if len(set(map(len, keys))) != 1:
+        return False
+    columns = zip(*keys, strict=True)
+    return all(set(map(type, column)) <= _AS_THEY_ARE_OR_NULL for column in columns)
+
+
+def _row(rows: Any, place: int) -> Any:
+    """The row, or the element, at a place."""
+    if isinstance(rows, pa.RecordBatch):
+        return rows.slice(place, 1).to_pylist()[0]
+    return rows[place]
+
+
+class KeyPartitioner:
+    """By key group."""
+
+    def __init__(self, channel: Channel, keys: Keys) -> None:
+        """Send rows to the subtasks that own their keys."""
+        self._parallelism = channel.parallelism
+        self._max_parallelism = channel.max_parallelism
+        self._keys = keys
+        self.needs_elements = not keys.from_columns
+        self._normalise = Writer(channel.type).normalise
+        self._known: dict[Any, int] = {}
+
+    def subtasks(self, elements: list[Any], rows: pa.RecordBatch) -> pa.Array:
+        """Receiving subtask of every row."""
+        if self._keys.from_columns:
+            keys = self._keys.of_rows(rows)
+        else:
+            keys = self._keys.of_elements(self._normalise(elements))
+        known = self._known
+        try:
+            for key in dict.fromkeys(keys):
+                if key not in known:
+                    group = key_group_of(key, self._max_parallelism)
+                    known[key] = subtask_of(group, self._parallelism, self._max_parallelism)
+        except TypeError as error:
+            raise self._keys.refusal(keys, error) from error
+        receivers = pa.array(list(map(known.__getitem__, keys)), pa.int32())
+        if len(known) > MEMORY:
+            known.clear()
+        return receivers
+
+
+class InPlace:
+    """To the subtask that has them already: rows that only cross to a later level."""
+
+    needs_elements = False
+
+    def __init__(self, parallelism: int, here: int) -> None:
+        """Keep rows at `here`, as far as there are so many subtasks."""
+        self._here = here % parallelism
+
+    def subtasks(self, elements: list[Any], rows: pa.RecordBatch) -> pa.Array:
+        """Receiving subtask of every row."""
+        return pa.repeat(pa.scalar(self._here, pa.int32()), rows.num_rows)
+
+
+class RoundRobin:
+    """In turn."""
+
+    needs_elements = False
+
+    def __init__(self, parallelism: int, start: int) -> None:
+        """Deal rows out over `parallelism` subtasks, the first to `start`."""
+        self._parallelism = parallelism
+        self._next = start % parallelism
+
+    def subtasks(self, elements: list[Any], rows: pa.RecordBatch) -> pa.Array:
+        """Receiving subtask of every row."""
+        start, p, count = self._next, self._parallelism, rows.num_rows
+        self._next = (start + count) % p
+        return pa.array([(start + i) % p for i in range(count)], pa.int32())
+
+
+class AtRandom:
+    """At random."""
+
+    needs_elements = False
+
+    def __init__(self, parallelism: int, seed: int) -> None:
+        """Spread rows over `parallelism` subtasks."""
+        self._parallelism = parallelism
+        self._random = random.Random(seed)
+
+    def subtasks(self, elements: list[Any], rows: pa.RecordBatch) -> pa.Array:
+        """Receiving subtask of every row."""
+        draw, p = self._random.randrange, self._parallelism
+        return pa.array([draw(p) for _ in range(rows.num_rows)], pa.int32())
+
+
+Route = KeyPartitioner | InPlace | RoundRobin | AtRandom
+"""What says which subtask receives a row."""
+
+
+def partitioner(channel: Channel, subtask: int, operator: str) -> Route:
+    """The partitioner of a channel, as it runs on `subtask`."""
+    match channel.partitioning.exchange:
+        case Exchange.KEY:
+            assert channel.key is not None
+            return KeyPartitioner(channel, Keys(channel.key, channel.type, operator))
+        case Exchange.SHUFFLE:
+            return AtRandom(channel.parallelism, subtask)
+        case Exchange.FORWARD | Exchange.BROADCAST:
+            return InPlace(channel.parallelism, subtask)
+        case _:
+            return RoundRobin(channel.parallelism, subtask)

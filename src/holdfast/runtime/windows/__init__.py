@@ -1,0 +1,1 @@
+"""The window operator: contents, triggers, merging, and a fast path."""

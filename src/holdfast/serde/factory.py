@@ -1,0 +1,96 @@
+"""How the values of a state become bytes.
+
+`decode(encode(value))` gives an equal value of the same classes, or `encode` refuses:
+
+* Classes are exact at every level: a bool is no int, an int no float, a tuple no list,
+  and an instance of a subclass is not of the declared class.
+* Integers may be of any size. NaN, the digits of a Decimal and the order of a dict are
+  kept. A naive datetime stays naive; an aware one keeps its `timezone` or `ZoneInfo`
+  and its `fold`; other zone classes are refused.
+* What a type leaves open (`Any` inside a container, a bare `list` or `dict`) may hold
+  None, bool, int, float, str, bytes, and lists and dicts of them.
+* Of a dataclass, a Struct or a NamedTuple the declared fields are kept, and nothing
+  that was attached besides; `__post_init__` runs when it is read.
+
+`encode` checks all of a value, `check` its own class only: call that when a value is
+set, so that a mistake is reported where it was made.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.errors import StateValueError
+from holdfast.serde.arrow import columns_codec
+from holdfast.serde.avro import avro_codec
+from holdfast.serde.codec import Codec
+from holdfast.serde.custom import serializer_codec
+from holdfast.serde.msgpack import python_codec
+from holdfast.types.arrow import spark_json
+from holdfast.types.avro import AvroSchema
+from holdfast.types.columns.pickling import pickle_one
+from holdfast.types.ddl import parse_ddl, parse_json
+from holdfast.types.schema import FORMAT
+from holdfast.types.serializers import StateSerializer
+
+__all__ = ["Codec", "codec_for"]
+
+
+def codec_for(spec: Any) -> Codec:
+    """Codec of a state declared with `spec`.
+
+    Args:
+        spec: A Python type (builtin, container, dataclass, `msgspec.Struct`, `NamedTuple`,
+            `TypedDict`, Enum), an Arrow or Spark type or DDL string, an `AvroSchema`, an
+            object with `serialize` and `deserialize`, or None or Any for pickled values.
+
+    Raises:
+        StateDescriptorError: The type cannot be held exactly; the message says why.
+        TypeDeclarationError: The Arrow, Spark or DDL type cannot be used.
+    """
+    if isinstance(spec, Codec):
+        return spec
+    if spec is None or spec is Any or spec is object:
+        return _PICKLED
+    if isinstance(spec, AvroSchema):
+        return avro_codec(spec)
+    if isinstance(spec, StateSerializer):
+        return serializer_codec(spec)
+    columns = _columns(spec)
+    return python_codec(spec) if columns is None else columns_codec(columns)
+
+
+def _columns(spec: Any) -> pa.DataType | None:
+    if isinstance(spec, str):
+        spec = parse_ddl(spec)
+    elif (json := spark_json(spec)) is not None:
+        spec = parse_json(json)
+    if isinstance(spec, pa.Schema):
+        return pa.struct(list(spec))
+    return spec if isinstance(spec, pa.DataType) else None
+
+
+def _let_pass(value: Any) -> None:
+    """Nothing is known of the class beforehand."""
+
+
+def _pickle(value: Any) -> bytes:
+    try:
+        return pickle_one(value)
+    except Exception as error:
+        raise StateValueError(
+            f"a state without a type cannot hold a {type(value).__name__}, which does not pickle: "
+            f"{error}; declare a type, or pass an object with serialize and deserialize"
+        ) from error
+
+
+_PICKLED = Codec(
+    encode=_pickle,
+    decode=pickle.loads,
+    check=_let_pass,
+    schema={"format": FORMAT, "kind": "pickle"},
+    pickled=True,
+)

@@ -1,0 +1,201 @@
+"""Codecs of Python types, on msgspec's MessagePack."""
+
+from __future__ import annotations
+
+from reprlib import Repr
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.errors import StateValueError
+from holdfast.serde.codec import Codec, Decode, Encode
+from holdfast.serde.exact import compiled, compiled_wide, first_problem, is_limited, tree
+from holdfast.serde.extended import MARK, wide_decoded, wide_encoded
+from holdfast.serde.reading import typed_reading
+from holdfast.types.schema import (
+    defaults,
+    is_canonical,
+    is_immutable,
+    name_of,
+    own_classes,
+    schema_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Literal, NoReturn
+
+    import msgspec.inspect as mi
+
+    from holdfast.serde.exact import Check
+
+
+if TYPE_CHECKING:
+    Order = Literal["deterministic"] | None
+
+
+def python_codec(spec: Any) -> Codec:
+    """Codec of a Python type.
+
+    Raises:
+        StateDescriptorError: State cannot hold the type; the message says why.
+    """
+    root = tree(spec)
+    immutable = is_immutable(root)
+    # Sets have no order of their own, and equal keys must have equal bytes.
+    order: Order = "deterministic" if immutable else None
+    schema = schema_of(root)
+    encode = _encoder(
+        compiled(root), msgspec.msgpack.Encoder(order=order).encode, _rescuer(root, order)
+    )
+    decode = _decoder(msgspec.msgpack.Decoder(spec).decode, spec, name_of(root))
+    classes = own_classes(root)
+    return Codec(
+        encode=_verified(encode, decode) if is_limited(root) else encode,
+        decode=decode,
+        check=class_check(classes, name_of(root)),
+        schema=schema,
+        exact_type=next(iter(classes)) if len(classes) == 1 else None,
+        immutable=immutable,
+        canonical=is_canonical(root),
+        reading=lambda stored: typed_reading(stored, schema, spec, defaults(root), decode),
+    )
+
+
+def class_check(classes: frozenset[type], declared: str) -> Callable[[Any], None]:
+    """Function that refuses a value of another class than these."""
+    if len(classes) == 1:
+        (cls,) = classes
+
+        def check_one(value: Any) -> None:
+            if type(value) is not cls:
+                refuse(declared, value)
+
+        return check_one
+
+    def check_any(value: Any) -> None:
+        if type(value) not in classes:
+            refuse(declared, value)
+
+    return check_any
+
+
+def refuse(declared: str, value: Any, advice: str = "") -> NoReturn:
+    """Report a value that its declared type does not hold.
+
+    Raises:
+        StateValueError: Always.
+    """
+    raise StateValueError(
+        f"a state declared {declared} cannot hold {shown(value)}; "
+        f"{advice or advice_for(declared, value)}"
+    )
+
+
+def shown(value: Any) -> str:
+    """A value and its class, shortened for a message."""
+    return f"{_short.repr(value)} ({type(value).__name__})"
+
+
+_short = Repr()
+
+_short.maxstring = _short.maxother = 60
+
+
+def advice_for(declared: str, value: Any) -> str:
+    """What to do about a value that is not of the declared type."""
+    if hasattr(value, "dtype"):
+        return "write value.item() to get a Python number"
+    if declared == "float" and type(value) is int:
+        return "write float(value): an int would come back as a float"
+    if declared == "any":
+        return "an untyped place holds None, bool, int, float, str, bytes, list and dict"
+    if isinstance(value, int) and declared == "int":
+        return "write int(value): classes are kept exactly"
+    return "convert it, or declare the type it has; classes are kept exactly"
+
+
+def _encoder(check: Check, raw: Encode, rescue: Encode) -> Encode:
+    if check.classes and len(check.classes) == 1:
+        (cls,) = check.classes
+
+        def encode_scalar(value: Any) -> bytes:
+            if type(value) is cls:
+                try:
+                    return raw(value)
+                except (OverflowError, UnicodeEncodeError):
+                    pass
+            return rescue(value)
+
+        return encode_scalar
+    fits = check.fits
+
+    def encode(value: Any) -> bytes:
+        if fits(value):
+            try:
+                return raw(value)
+            except (OverflowError, UnicodeEncodeError):
+                pass
+        return rescue(value)
+
+    return encode
+
+
+def _rescuer(root: mi.Type, order: Order) -> Encode:
+    fits = compiled_wide(root).fits
+    declared = name_of(root)
+
+    def rescue(value: Any) -> bytes:
+        if not fits(value):
+            _refuse_part(root, value)
+        try:
+            return wide_encoded(value, order)
+        except UnicodeEncodeError as error:
+            advice = f"it is not valid Unicode text ({error.reason}); declare bytes and encode it"
+            refuse(declared, value, advice)
+
+    return rescue
+
+
+def _refuse_part(root: mi.Type, value: Any) -> NoReturn:
+    problem = first_problem(root, value)
+    if problem is None or not problem.path:
+        refuse(name_of(root), value)
+    place = name_of(problem.node)
+    raise StateValueError(
+        f"a state declared {name_of(root)} cannot hold {shown(problem.value)} at {problem.path}, "
+        f"which is declared {place}; {advice_for(place, problem.value)}"
+    )
+
+
+def _decoder(native: Decode, spec: Any, declared: str) -> Decode:
+    def decode(data: bytes) -> Any:
+        try:
+            return native(data)
+        except msgspec.DecodeError as error:
+            problem: Exception = error
+        try:
+            if data[:1] == MARK:
+                return wide_decoded(data, spec)
+        except (msgspec.DecodeError, ValueError, TypeError, KeyError) as error:
+            problem = error
+        raise StateValueError(
+            f"the stored bytes are not of the declared type {declared}: {problem}; the state was "
+            "written with another type: declare that one, or start without the state"
+        ) from problem
+
+    return decode
+
+
+def _verified(encode: Encode, decode: Decode) -> Encode:
+    def encode_verified(value: Any) -> bytes:
+        data = encode(value)
+        try:
+            decode(data)
+        except StateValueError as error:
+            raise StateValueError(
+                f"{_short.repr(value)} breaks a limit of its declared type: {error.__cause__}"
+            ) from None
+        return data
+
+    return encode_verified

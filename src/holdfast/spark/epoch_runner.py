@@ -1,0 +1,240 @@
+"""Running one epoch: a chain of levels over the rows that came in, as one action."""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter, defaultdict
+from dataclasses import replace
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from pyspark.accumulators import _accumulatorRegistry
+from pyspark.sql import DataFrame
+
+from holdfast.clock import Moment, SystemClock
+from holdfast.errors import JobExecutionError, StoreVersionError
+from holdfast.job.key_agreement import KeyAgreement
+from holdfast.job.model import Delivery, EpochOrder, EpochResult, JobIdentity, StartingPoint
+from holdfast.job.timer_schedule import TimeKeeper
+from holdfast.runtime.assignments import assign
+from holdfast.runtime.exchange import wire_schema
+from holdfast.runtime.plan import EpochPlan
+from holdfast.spark.lookup_tables import LookupTables
+from holdfast.spark.outputs import Outputs, run_only
+from holdfast.spark.routing import in_order, routable, routed, time_readable
+from holdfast.spark.serialization import dump_level
+from holdfast.spark.task import LevelFunction, ReportsParam
+from holdfast.spark.types import refuse_collated_keys, spark_schema
+from holdfast.state.store.process import ProcessIdentity
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from holdfast.job.model import JobPlan, SourcePlan
+    from holdfast.job.statistics_keeper import StatisticsKeeper
+    from holdfast.runtime.report import TaskReport
+    from holdfast.spark.placement.pinning import Pinning
+
+
+class EpochRunner:
+    """Runs the epochs of one incarnation of a job, one after the other."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        plan: JobPlan,
+        job: JobIdentity,
+        statistics: StatisticsKeeper,
+        pinning: Pinning,
+        start: StartingPoint | None = None,
+        delivery: Delivery | None = None,
+        interval_ms: int = 0,
+    ) -> None:
+        """Prepare what all epochs share; functions are pickled here, once."""
+        self._delivery = delivery or Delivery()
+        self._spark = spark
+        self._plan = plan
+        self._job = job
+        start = start or StartingPoint()
+        self.epoch = start.epoch
+        """Number of the last epoch that was begun."""
+        self.channel_rows = start.channel_rows
+        """Input that the epochs so far had no time for."""
+        self._restored = start.checkpoint
+        self._owner = ProcessIdentity.current(job.run)
+        self._clock = SystemClock()
+        self._expected = dict(start.expected)
+        self._levels = [dump_level(level) for level in plan.levels]
+        self._source_levels = {source.uid: dump_level(source.level) for source in plan.sources}
+        self._schemas = [spark_schema(wire_schema(level.writes)) for level in plan.levels]
+        self._reports = spark.sparkContext.accumulator([], ReportsParam())
+        restored = {store for store in start.expected if store[0] in start.with_timers}
+        self._time = TimeKeeper(plan, restored, self._clock.monotonic_ms(), interval_ms)
+        self._tables = LookupTables(spark, plan.lookups)
+        self._keys = KeyAgreement(plan, start.key_shapes)
+        self._pinning = pinning
+        last_wire = plan.levels[-1].writes if plan.levels else plan.first_wire
+        self._outputs = Outputs(plan.outputs, last_wire)
+        self._statistics = statistics
+        self._warned: set[str] = set()
+        self._warnings: list[str] = []
+
+    def first_rows(self, frames: list[DataFrame]) -> DataFrame:
+        """All sources' rows on the first wire; stateless steps at the sources included."""
+        rows = [self._on_wire(s, f) for s, f in zip(self._plan.sources, frames, strict=True)]
+        return reduce(DataFrame.unionByName, rows)
+
+    def _on_wire(self, source: SourcePlan, frame: DataFrame) -> DataFrame:
+        wire = self._plan.first_wire
+        for channel in source.channels:
+            refuse_collated_keys(frame.schema, channel.partitioning.columns)
+        if (
+            source.direct
+            and all(routable(frame, channel) for channel in source.channels)
+            and time_readable(frame, source.time_column)
+        ):
+            return routed(frame, source.channels, wire, source.time_column)
+        function = LevelFunction(self._source_levels[source.uid], self._reports)
+        return frame.mapInArrow(function, spark_schema(wire_schema(wire)))
+
+    def _no_rows(self) -> DataFrame:
+        schema = spark_schema(wire_schema(self._plan.first_wire))
+        return self._spark.createDataFrame([], schema)
+
+    def rows(self, batch: DataFrame, order: EpochOrder | None = None) -> DataFrame:
+        """The plan of the next epoch over `batch`; it may run once only."""
+        order = order or EpochOrder()
+        time = None if order.idle else self._time.of_epoch(order, Moment.of(self._clock))
+        due: frozenset[tuple[str, int]] = frozenset() if time is None else time.due
+        left_over = () if order.idle else self.channel_rows
+        epoch = EpochPlan(
+            job_id=self._job.job_id,
+            incarnation=self._job.incarnation,
+            epoch=self.epoch + 1,
+            local_dir=self._job.local_dir,
+            owner=self._owner,
+            checkpoint=order.checkpoint,
+            next_checkpoint=order.next_checkpoint,
+            restored=self._restored,
+            completed=order.completed,
+            aborted=order.aborted,
+            kept_snapshots=order.kept_snapshots,
+            exactly_once=self._delivery.exactly_once,
+            staging=(order.staging or self._delivery.staging) if self._stages(order) else None,
+            cut_at=order.cut_at,
+            cut_within_ms=order.cut_within_ms,
+            least_work_ms=order.least_work_ms,
+            time=time and replace(time, due=frozenset()),
+            tables={} if order.idle else self._tables.copies(self._clock.monotonic_ms()),
+            key_shapes=self._keys.shapes,
+        )
+        rows = batch
+        for number, level in enumerate(self._plan.levels):
+            tasks = self._plan.level_parallelism[number]
+            told = assign(level, tasks, self._expected, order.held, due, left_over)
+            function = LevelFunction(self._levels[number], self._reports, epoch, told)
+            spread = self._pinning.spread(rows, tasks)
+            spread = in_order(spread, self._plan.sorted_by[number], level.reads)
+            rows = spread.mapInArrow(function, self._schemas[number])
+        return rows
+
+    def has_timers_due(self, *, event_time: bool) -> bool:
+        """Whether an epoch without input would fire timers, or could.
+
+        Args:
+            event_time: Whether timers count that the watermark reaches, beside the clock's.
+        """
+        now = Moment.of(self._clock)
+        return not self.channel_rows and self._time.is_due(now, event_time=event_time)
+
+    def watermarks(self) -> dict[str, int]:
+        """Where the watermarks of operators and time sources stand, by uid."""
+        return self._time.watermarks()
+
+    @property
+    def has_pending_timers(self) -> bool:
+        """Whether any timer is pending, or could be."""
+        return self._time.has_pending_timers
+
+    def _stages(self, order: EpochOrder) -> bool:
+        """Whether tasks keep rows, or read rows that were kept; else they open no storage."""
+        return self._delivery.exactly_once or order.cut_at is not None or bool(self.channel_rows)
+
+    def run(self, batch: DataFrame | None, order: EpochOrder | None = None) -> EpochResult:
+        """Run one epoch over `batch`, deliver its output and check every acknowledgement.
+
+        An epoch without a batch has no input but what earlier ones have left over.
+        """
+        started = self._clock.monotonic_ms()
+        order = order or EpochOrder()
+        rows = self.rows(self._no_rows() if batch is None else batch, order)
+        self.epoch += 1
+        self._describe()
+        self._reports.value = []
+        if order.idle:
+            run_only(rows)
+        else:
+            self._outputs.emit(rows, self.epoch)
+        reports = list(self._reports.value)
+        self._acknowledge(reports)
+        if not order.idle:
+            self.channel_rows = tuple(left for report in reports for left in report.left_over)
+        read_at = None if batch is None else started
+        now = self._clock.monotonic_ms()
+        self._time.ended(reports, now, read_at=read_at, left_over=bool(self.channel_rows))
+        statistics = self._statistics.add(self.epoch, now - started, reports, self.watermarks())
+        return EpochResult(statistics, reports, self.channel_rows)
+
+    def close(self) -> None:
+        """Let go of what the epochs have used; no other follows."""
+        # pyspark would keep it for good. What a task reports late is dropped.
+        _accumulatorRegistry.pop(self._reports.aid, None)
+        self._reports.value = []
+        self._tables.close()
+
+    def take_warnings(self) -> list[str]:
+        """What tasks have warned of since this was last asked, each thing once per job."""
+        taken, self._warnings = self._warnings, []
+        return list(dict.fromkeys(taken))
+
+    def _describe(self) -> None:
+        """Name the epoch's stages, for Spark's UI."""
+        names = [source.node.name for source in self._plan.sources]
+        names += [operator.name for level in self._plan.levels for operator in level.operators]
+        text = f"{self._job.name}, epoch {self.epoch}: {' | '.join(dict.fromkeys(names))}"
+        context = self._spark.sparkContext
+        context.setLocalProperty("callSite.short", text)
+        context.setLocalProperty("spark.job.description", text)
+
+    def _acknowledge(self, reports: list[TaskReport]) -> None:
+        """Note where every store stands.
+
+        Refuse an epoch that some subtask ran never or twice, or with keys of another type.
+        """
+        by_level: dict[int, list[TaskReport]] = defaultdict(list)
+        for report in reports:
+            if report.epoch == self.epoch:
+                by_level[report.level].append(report)
+        for level, tasks in zip(self._plan.levels, self._plan.level_parallelism, strict=True):
+            acks = by_level[level.index]
+            seen = sorted(report.subtask for report in acks)
+            if seen != list(range(tasks)):
+                raise self._broken(level.index, seen, tasks)
+            for report in acks:
+                for uid, store in report.stores.items():
+                    self._expected[uid, report.subtask] = store.version
+        self._keys.check(self.epoch, (r for r in reports if r.epoch == self.epoch))
+        for report in reports:
+            self._warnings += [w for w in report.warnings if w not in self._warned]
+            self._warned.update(report.warnings)
+
+    def _broken(self, level: int, seen: list[int], tasks: int) -> Exception:
+        twice = sorted(subtask for subtask, times in Counter(seen).items() if times > 1)
+        never = sorted(set(range(tasks)) - set(seen))
+        kind = StoreVersionError if twice else JobExecutionError
+        return kind(
+            f"epoch {self.epoch} of job {self._job.name!r} is broken: of the {tasks} subtasks of "
+            f"level {level}, {never or 'none'} never reached the end of their input and "
+            f"{twice or 'none'} ran twice; its state can no longer be trusted (driver "
+            f"{socket.gethostname()})"
+        )

@@ -1,0 +1,1 @@
+"""Where subtasks run: pinning to executors, calls to them, and noticing their loss."""

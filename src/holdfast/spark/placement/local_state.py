@@ -1,0 +1,62 @@
+"""Where a job's local state lives on this cluster, and how it goes away."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import uuid
+from typing import TYPE_CHECKING
+
+from holdfast.spark.session import runs_locally
+from holdfast.state.store.directories import claim_job, delete_job, sweep_dead_jobs
+from holdfast.state.store.process import ProcessIdentity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from holdfast.job.model import JobIdentity
+
+
+def local_state_root(spark: SparkSession, configured: str | None) -> str | None:
+    """Directory for local state; None lets every executor use its own local directory.
+
+    Where all tasks run on this machine, what dead jobs left there is removed.
+    """
+    if not runs_locally(spark):
+        return configured
+    root = configured or _spark_local_dir(spark)
+    sweep_dead_jobs(root)
+    return root
+
+
+def scratch_directory() -> Path:
+    """A directory of the driver's own; what drivers that were killed have left is removed."""
+    job_id = f"query-{uuid.uuid4().hex}"
+    return claim_job(tempfile.gettempdir(), job_id, ProcessIdentity.current())
+
+
+def delete_local_state(spark: SparkSession, job: JobIdentity, tasks: int) -> None:
+    """Remove all local state of a run that has ended; that of other runs of the job stays."""
+    if not job.run:
+        # It ended before it had any.
+        return
+    root, job_id, run = job.local_dir, job.job_id, job.run
+    if runs_locally(spark):
+        delete_job(root, job_id, run)
+        return
+
+    def delete(_: Iterable[int]) -> None:
+        delete_job(root, job_id, run)
+
+    # More tasks than slots that held state, so that every executor gets one of them.
+    spark.sparkContext.parallelize(range(4 * tasks), 4 * tasks).foreachPartition(delete)
+
+
+def _spark_local_dir(spark: SparkSession) -> str:
+    """Where Spark keeps its own local files; of several directories, the first."""
+    configured = spark.sparkContext.getConf().get("spark.local.dir", "")
+    listed = os.environ.get("SPARK_LOCAL_DIRS") or configured or tempfile.gettempdir()
+    return listed.split(",")[0]

@@ -1,0 +1,1 @@
+"""Sources: DataFrames, collections, replayable sources, and the position of a query."""

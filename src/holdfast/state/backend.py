@@ -1,0 +1,450 @@
+"""The keyed state of one operator on one subtask, for one epoch.
+
+Metadata under state id 0, in JSON:
+
+    00 00 | "operator"        {"format": 1, "max_parallelism": 128, "key": "str"}
+
+What is known of states is described in `state/catalog.py`. State of the subtask itself
+lies under state id 0 too, see `state/operator/backend.py`, and so do what is known of pending
+timers, see `state/timers/layout.py`, and how far sweeps have come, see `state/ttl/layout.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+from holdfast.api.descriptors import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    ValueStateDescriptor,
+)
+from holdfast.api.functions import ReduceFunction
+from holdfast.errors import StateDescriptorError, StateError
+from holdfast.serde.factory import codec_for
+from holdfast.serde.key_reader import KeyDecoder
+from holdfast.serde.key_shapes import KeyShape, KeyTypes
+from holdfast.serde.keys import KeyEncoder
+from holdfast.state.catalog import STATE_PREFIX, StateCatalog, other_kind
+from holdfast.state.list import ChunkNumbers, ListTable
+from holdfast.state.map import MapTable
+from holdfast.state.namespaces import NamespacedKeyEncoder
+from holdfast.state.stored_keys import read_keys
+from holdfast.state.table import CurrentKey, StateTable
+from holdfast.state.timers.table import KIND, TIMER_NAMES, TimerTable
+from holdfast.state.ttl.layout import stored_name, ttl_codec
+from holdfast.state.ttl.states import (
+    Expiry,
+    TtlContext,
+    TtlList,
+    TtlMap,
+    TtlReducing,
+    TtlTime,
+    TtlValue,
+)
+from holdfast.state.ttl.sweep import Sweep, SweptState
+from holdfast.state.value import (
+    AggregatingValue,
+    DefaultedValue,
+    EncodedValueTable,
+    ReducingValue,
+    ValueTable,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from holdfast.api.state import State, ValueState
+    from holdfast.api.ttl import StateTtlConfig
+    from holdfast.serde.codec import Codec
+    from holdfast.state.store.protocol import StateStore, StoreStatistics
+
+__all__ = ["FORMAT", "OPERATOR_KEY", "STATE_PREFIX", "KeyedStateBackend", "StateScope"]
+
+S = TypeVar("S", bound=StateTable)
+"""A kind of table."""
+E = TypeVar("E", bound=Expiry)
+"""A kind of state whose entries expire."""
+T = TypeVar("T")
+"""What is read of a state."""
+
+FORMAT: Final = 1
+"""Version of the layout that this module and `state/table.py` describe."""
+CACHE_LIMIT: Final = 1_000_000
+"""Entries the caches of one operator may hold before they are emptied into the store."""
+KEYS_AT_ONCE: Final = 50_000
+"""Most keys in one chunk of `KeyedStateBackend.keys_of`."""
+
+OPERATOR_KEY: Final = b"\x00\x00operator"
+"""Key of the entry about the operator."""
+
+
+class StateScope:
+    """States that follow one current key: a key itself, or a key and a namespace.
+
+    In the void namespace the current key is the key. Elsewhere it is the tuple of a key and
+    the namespace's bytes, such as a window's; the states of all namespaces share a name.
+    """
+
+    __slots__ = ("current", "encoder", "states", "tables")
+
+    def __init__(self, current: CurrentKey, encoder: KeyEncoder | NamespacedKeyEncoder) -> None:
+        """No states yet."""
+        self.current = current
+        self.encoder = encoder
+        self.states: dict[str, tuple[StateDescriptor, State]] = {}
+        self.tables: list[StateTable] = []
+        """The tables behind the states."""
+
+
+class KeyedStateBackend:
+    """Registers states, follows the current key, and writes all changes at the end."""
+
+    def __init__(
+        self,
+        store: StateStore,
+        *,
+        max_parallelism: int,
+        epoch: int,
+        current: CurrentKey,
+        key_groups: range | None = None,
+        ttl: TtlContext | None = None,
+        key_types: KeyTypes | None = None,
+    ) -> None:
+        """Keyed state over an open store.
+
+        Args:
+            store: Open store of this operator and subtask.
+            max_parallelism: Number of key groups of the operator.
+            epoch: Number of the epoch; higher than in any earlier use of the store.
+            current: The current key, set by whoever runs the operator.
+            key_groups: Key groups of the subtask, where timers are looked for; all if None.
+            ttl: What states with a time to live have to know; by the system clock if None.
+            key_types: What is known of the type of keys, beside what the store knows.
+
+        Raises:
+            StateError: The store holds another layout, another number of key groups or keys of
+                another type; it is closed then.
+        """
+        self._store = store
+        self._current = current
+        self._chunks = ChunkNumbers(epoch)
+        self._timers: dict[str, TimerTable] = {}
+        self._ttl = ttl or TtlContext.by_system_clock()
+        self._sweep = Sweep(store, self._ttl)
+        self._key_groups = range(max_parallelism) if key_groups is None else key_groups
+        try:
+            self._catalog = StateCatalog(store)
+            self._encoder = self._make_encoder(max_parallelism, key_types or KeyTypes())
+        except BaseException:
+            store.abort()
+            raise
+        self._max_parallelism = max_parallelism
+        self._void = StateScope(current, self._encoder)
+        self._scopes = [self._void]
+        self.warnings: list[str] = []
+
+    def namespaced(self) -> StateScope:
+        """A new scope, whose current key is a tuple of a key and a namespace."""
+        scope = StateScope(CurrentKey(), NamespacedKeyEncoder(self._encoder))
+        self._scopes.append(scope)
+        return scope
+
+    def register(self, descriptor: StateDescriptor, scope: StateScope | None = None) -> State:
+        """Handle to the described state; the same one for the same name and kind.
+
+        Args:
+            descriptor: Name, kind and type.
+            scope: Whose current key the handle speaks of; that of the void namespace if None.
+        """
+        scope = scope or self._void
+        if not isinstance(descriptor, StateDescriptor):
+            raise StateDescriptorError(
+                f"a state is asked for by its descriptor, not by {descriptor!r}"
+            )
+        if descriptor.name in TIMER_NAMES:
+            raise StateDescriptorError(
+                f"the state name {descriptor.name!r} is kept for the operator's timers; choose "
+                "another name"
+            )
+        known = scope.states.get(descriptor.name)
+        if known is not None:
+            if known[0] != descriptor:
+                raise other_kind(descriptor.name, descriptor.kind, known[0].kind)
+            if known[0].ttl is not descriptor.ttl:
+                self._check_ttl(descriptor)
+            return known[1]
+        self._check_ttl(descriptor)
+        handle = self._make(descriptor, scope)
+        scope.states[descriptor.name] = (descriptor, handle)
+        return handle
+
+    def _check_ttl(self, descriptor: StateDescriptor) -> None:
+        for scope in self._scopes:
+            known = scope.states.get(descriptor.name)
+            if known is not None and known[0].time_to_live != descriptor.time_to_live:
+                raise StateDescriptorError(
+                    f"state {descriptor.name!r} was asked for with another time to live before; "
+                    "give all descriptors of a state the same one"
+                )
+
+    def handle(self, name: str) -> State:
+        """Handle to a state that was registered."""
+        states = self._void.states
+        if name not in states:
+            known = ", ".join(map(repr, states)) or "none"
+            raise StateDescriptorError(f"no state {name!r} was registered; registered: {known}")
+        return states[name][1]
+
+    def peek(self, name: str, read: Callable[[State], T]) -> T:
+        """What `read` gives of a state, for the current key; the state stays as it was."""
+        handle, key = self.handle(name), self._current.key
+        table = next(table for table in self._void.tables if table.name == name)
+        remembered = table.remember(key)
+        try:
+            return read(handle)
+        finally:
+            table.put_back(key, remembered)
+
+    def timers(self, name: str) -> TimerTable:
+        """The timers of a time domain; the same object for the same name.
+
+        Args:
+            name: `EVENT_TIMERS` or `PROCESSING_TIMERS`.
+        """
+        table = self._timers.get(name)
+        if table is None:
+            known = self.has_timers(name)
+            state_id = self._catalog.enter(name, KIND, []).id
+            table = TimerTable(
+                *(name, state_id, codec_for(bytes), self._store, self._encoder, self._current),
+                key_groups=self._key_groups,
+                relieve=self.relieve,
+                known=known,
+            )
+            self._timers[name] = table
+            self._void.tables.append(table)
+        return table
+
+    def has_timers(self, name: str) -> bool:
+        """Whether the operator has ever had timers of that time domain."""
+        return self._catalog.kind_of(name) == KIND
+
+    def knows(self, name: str) -> bool:
+        """Whether the operator has ever had a state of that name, be it with times or without."""
+        return any(state["name"] == name for state in self.state_descriptions())
+
+    @property
+    def tables(self) -> list[StateTable]:
+        """The tables of the void namespace, and those behind timers."""
+        return self._void.tables
+
+    def _all_tables(self) -> Iterator[StateTable]:
+        return (table for scope in self._scopes for table in scope.tables)
+
+    def relieve(self) -> None:
+        """Empty the caches into the store if they have grown beyond `CACHE_LIMIT`."""
+        if sum(table.cached() for table in self._all_tables()) > CACHE_LIMIT:
+            self.flush()
+            for table in self._all_tables():
+                table.forget()
+
+    def flush(self) -> None:
+        """Stage all changes in the store, so that scans of it see them."""
+        for table in self._all_tables():
+            self._store.write(table.drain())
+
+    def values(self, name: str) -> Iterator[Any]:
+        """What the value state of that name holds, over all keys; flushes first."""
+        self.flush()
+        table = self.handle(name)
+        assert isinstance(table, ValueTable)
+        return table.stored()
+
+    def keys_of(self, name: str) -> Iterator[list[Any]]:
+        """Keys that have an entry in a registered state, each once, in chunks.
+
+        All changes are flushed first. Between two chunks any state may be changed: a key
+        whose state is cleared before its chunk comes is not given.
+        """
+        self.handle(name)
+        descriptor = self._void.states[name][0]
+        timed = descriptor.time_to_live is not None
+        return self._keys_under(self._catalog.prefix(name, timed=timed))
+
+    def _keys_under(self, prefix: bytes) -> Iterator[list[Any]]:
+        place: bytes | None = b""
+        while place is not None:
+            self.relieve()
+            self.flush()
+            keys, place = read_keys(self._store, prefix, place, KEYS_AT_ONCE)
+            if keys:
+                assert self._encoder.shape is not None
+                yield KeyDecoder(self._encoder.shape).decode_all(keys)
+
+    @property
+    def key_shape(self) -> str | None:
+        """Name of the type that all keys of state share, or None if there was no key yet."""
+        shape = self._encoder.shape
+        return None if shape is None else shape.name
+
+    def state_descriptions(self) -> list[dict[str, Any]]:
+        """Name, kind and schema of every state, those not registered now included.
+
+        Of a state whose entries have times, also that they have: `"ttl": True`.
+        """
+        return self._catalog.descriptions()
+
+    @property
+    def expired_removed(self) -> int:
+        """Entries that the commit has swept out, since they have expired."""
+        return self._sweep.removed
+
+    def commit(self, version: str, snapshot: Path | None = None) -> StoreStatistics:
+        """Make all changes and `version` durable in one step, and close the store.
+
+        What has expired is swept out, as far as the states' strategies go. See
+        `StateStore.commit` for `snapshot` and for what can fail.
+        """
+        self.stage(snapshot=snapshot is not None)
+        return self._store.commit(version, snapshot)
+
+    def stage(self, *, snapshot: bool) -> bool:
+        """Stage all changes, and sweep; whether the store is to change at all.
+
+        Args:
+            snapshot: Whether a snapshot is made of what is there afterwards.
+        """
+        self.flush()
+        self._sweep.run(snapshot=snapshot)
+        metadata = self._operator_metadata()
+        if self._store.get(OPERATOR_KEY) != metadata:
+            self._store.write([(OPERATOR_KEY, metadata)])
+        return self._store.is_changed
+
+    def abort(self) -> None:
+        """Drop all changes and close the store."""
+        self._store.abort()
+
+    def _make(self, descriptor: StateDescriptor, scope: StateScope) -> State:
+        match descriptor:
+            case ValueStateDescriptor():
+                value = self._value(descriptor, descriptor.type, scope)
+                if descriptor.default is None:
+                    return value
+                return DefaultedValue(value, descriptor.default)
+            case ReducingStateDescriptor():
+                reduce = descriptor.reduce
+                function = reduce.reduce if isinstance(reduce, ReduceFunction) else reduce
+                value = self._value(descriptor, descriptor.type, scope)
+                if isinstance(value, TtlValue):
+                    return TtlReducing(descriptor.name, value, function)
+                return ReducingValue(value, function)
+            case AggregatingStateDescriptor():
+                value = self._value(descriptor, descriptor.type, scope)
+                return AggregatingValue(value, descriptor.aggregate)
+            case ListStateDescriptor():
+                codec = self._codec(descriptor, descriptor.type)
+                args = self._table_args(descriptor, scope, codec)
+                list_table = _added(scope, ListTable(*args, chunks=self._chunks))
+                return self._with_expiry(descriptor, list_table, TtlList)
+            case MapStateDescriptor():
+                codec = self._codec(descriptor, descriptor.value_type)
+                key_codec = self._codec(descriptor, descriptor.key_type, "key type")
+                args = self._table_args(descriptor, scope, codec, key_codec)
+                map_table = _added(scope, MapTable(*args, key_codec=key_codec))
+                return self._with_expiry(descriptor, map_table, TtlMap)
+        raise StateDescriptorError(f"{type(descriptor).__name__} describes no keyed state")
+
+    def _value(
+        self, descriptor: StateDescriptor, type_spec: object, scope: StateScope
+    ) -> ValueState[Any]:
+        codec = self._codec(descriptor, type_spec)
+        kind = ValueTable if codec.immutable else EncodedValueTable
+        table = _added(scope, kind(*self._table_args(descriptor, scope, codec)))
+        return self._with_expiry(descriptor, table, TtlValue)
+
+    def _with_expiry(
+        self,
+        descriptor: StateDescriptor,
+        table: S,
+        wrapper: Callable[[S, StateTtlConfig, TtlTime], E],
+    ) -> S | E:
+        """The table itself, or, if its entries have times, what lets them expire."""
+        name, config = descriptor.name, descriptor.time_to_live
+        if config is None:
+            return table
+        time = self._time_of(descriptor, config)
+        handle, prefix = wrapper(table, config, time), self._catalog.prefix(name, timed=True)
+        stored = stored_name(name, timed=True)
+        self._sweep.add(SweptState(stored, descriptor.kind, prefix, config, time), handle)
+        return handle
+
+    def _time_of(self, descriptor: StateDescriptor, config: StateTtlConfig) -> TtlTime:
+        if config.ttl_time_characteristic is config.TtlTimeCharacteristic.ProcessingTime:
+            return self._ttl.processing
+        if self._ttl.event is None:
+            raise StateDescriptorError(
+                f"state {descriptor.name!r} has a time to live in event time, and the operator's "
+                "input has none; call assign_timestamps_and_watermarks before key_by, or let the "
+                "time to live use_processing_time()"
+            )
+        return self._ttl.event
+
+    def _codec(self, descriptor: StateDescriptor, spec: object, what: str = "type") -> Codec:
+        codec = codec_for(spec)
+        if codec.pickled:
+            self.warnings.append(
+                f"state {descriptor.name!r} has no {what} and is pickled, which is slow and "
+                "cannot evolve; give its descriptor one"
+            )
+        return codec
+
+    def _table_args(
+        self, descriptor: StateDescriptor, scope: StateScope, *codecs: Codec
+    ) -> tuple[Any, ...]:
+        config = descriptor.time_to_live
+        time = None if config is None else self._time_of(descriptor, config)
+        state = self._catalog.enter(descriptor.name, descriptor.kind, list(codecs), time)
+        assert state.codec is not None
+        codec = state.codec if time is None else ttl_codec(state.codec)
+        return (descriptor.name, state.id, codec, self._store, scope.encoder, scope.current)
+
+    def _make_encoder(self, max_parallelism: int, types: KeyTypes) -> KeyEncoder:
+        stored = self._store.get(OPERATOR_KEY)
+        if stored is None:
+            return KeyEncoder(max_parallelism, types)
+        metadata = msgspec.json.decode(stored)
+        if metadata["format"] != FORMAT:
+            raise StateError(
+                f"the local store has layout version {metadata['format']}, this Holdfast "
+                f"reads version {FORMAT}; run the job with the Holdfast that wrote it"
+            )
+        if metadata["max_parallelism"] != max_parallelism:
+            raise StateError(
+                f"the local store has {metadata['max_parallelism']} key groups, the operator "
+                f"{max_parallelism}; the max parallelism of an operator with state is fixed"
+            )
+        key = metadata["key"]
+        if key is not None:
+            types.join(KeyShape(key))
+        return KeyEncoder(max_parallelism, types, used=key is not None)
+
+    def _operator_metadata(self) -> bytes:
+        return msgspec.json.encode(
+            {
+                "format": FORMAT,
+                "max_parallelism": self._max_parallelism,
+                "key": self.key_shape,
+            }
+        )
+
+
+def _added(scope: StateScope, table: S) -> S:
+    scope.tables.append(table)
+    return table

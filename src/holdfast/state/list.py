@@ -1,0 +1,212 @@
+"""List state, kept in chunks so that appending never reads.
+
+Every drain writes what was appended to a key as one new chunk, numbered by epoch:
+a msgpack array of the elements' bytes. Reading concatenates the chunks; a list that
+has gathered many is rewritten as one on the next drain after it was read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.api.state import ListState
+from holdfast.errors import StateValueError
+from holdfast.state.table import NO_KEY, StateTable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+MAX_CHUNKS = 8
+
+
+"""Chunks a list may have before reading it makes it one."""
+
+
+pack_chunk = msgspec.msgpack.Encoder().encode
+
+
+"""Bytes of a chunk, of the bytes of its elements."""
+
+unpack_chunk = msgspec.msgpack.Decoder(list[bytes]).decode
+
+
+"""The inverse of `pack_chunk`."""
+
+
+class _Entry:
+    """What is known of one key's list."""
+
+    __slots__ = ("added", "prefix", "rewrite", "stored")
+
+    def __init__(self, prefix: bytes) -> None:
+        self.prefix = prefix
+        """Beginning of the store keys of its chunks."""
+        self.stored: list[Any] | None = None
+        """Elements in the store, if they were read; in the cache's form."""
+        self.added: list[Any] = []
+        """Elements added since the last drain; in the cache's form."""
+        self.rewrite = False
+        """Whether the chunks in the store are to be replaced by `stored` and `added`."""
+
+
+class ListTable(StateTable, ListState[Any]):
+    """A list per key."""
+
+    __slots__ = ("_cache", "_chunks", "_dirty", "_freeze", "_thaw")
+
+    def __init__(self, *args: Any, chunks: ChunkNumbers) -> None:
+        """See `StateTable`; `chunks` numbers what is appended."""
+        super().__init__(*args)
+        self._chunks = chunks
+        self._cache: dict[Any, _Entry] = {}
+        self._dirty: set[Any] = set()
+        immutable = self._codec.immutable
+        self._freeze = None if immutable else self._codec.encode
+        self._thaw = None if immutable else self._codec.decode
+
+    def get(self) -> list[Any]:
+        """Elements for the current key, in a list of the caller's own."""
+        entry = self._entry()
+        if entry.stored is None:
+            self._read(entry)
+        elements = [*(entry.stored or ()), *entry.added]
+        return elements if self._thaw is None else list(map(self._thaw, elements))
+
+    def add(self, value: Any) -> None:
+        """Append one element."""
+        entry = self._entry()
+        entry.added.append(self._frozen(value))
+        self._dirty.add(self._current.key)
+
+    def add_all(self, values: Iterable[Any]) -> None:
+        """Append all of `values`, or none if one is refused."""
+        entry = self._entry()
+        frozen = self._all_frozen(values)
+        if frozen:
+            entry.added.extend(frozen)
+            self._dirty.add(self._current.key)
+
+    def update(self, values: Iterable[Any]) -> None:
+        """Replace the list."""
+        entry = self._entry()
+        entry.added = self._all_frozen(values)
+        entry.stored = []
+        entry.rewrite = True
+        self._dirty.add(self._current.key)
+
+    def clear(self) -> None:
+        """Remove the list for the current key."""
+        self.update(())
+
+    def drain(self) -> Iterable[tuple[bytes, bytes | None]]:
+        """See `StateTable.drain`."""
+        writes: list[tuple[bytes, bytes | None]] = []
+        number = self._chunks.next()
+        for key in self._dirty:
+            entry = self._cache[key]
+            prefix = entry.prefix
+            if entry.rewrite:
+                writes.extend((chunk, None) for chunk, _ in self._store.scan(prefix))
+            added = [*(entry.stored or ()), *entry.added] if entry.rewrite else entry.added
+            if added:
+                frames = added if self._freeze else self._encoded(key, added)
+                writes.append((prefix + number, pack_chunk(frames)))
+            if entry.stored is not None:
+                entry.stored.extend(entry.added)
+            entry.added = []
+            entry.rewrite = False
+        self._dirty.clear()
+        return writes
+
+    def _encoded(self, key: Any, elements: list[Any]) -> list[bytes]:
+        try:
+            return list(map(self._codec.encode, elements))
+        except StateValueError as error:
+            raise self._unfit(key, error) from error
+
+    def forget(self) -> None:
+        """See `StateTable.forget`."""
+        self._cache.clear()
+
+    def cached(self) -> int:
+        """See `StateTable.cached`."""
+        return len(self._cache)
+
+    def remember(self, key: Any) -> object:
+        """See `StateTable.remember`."""
+        entry = self._cache.get(key)
+        if entry is None:
+            return None
+        # Between two drains a list in the cache is only appended to or replaced whole.
+        return entry.stored, entry.added, len(entry.added), entry.rewrite, key in self._dirty
+
+    def put_back(self, key: Any, remembered: Any) -> None:
+        """See `StateTable.put_back`."""
+        if remembered is None:
+            self._cache.pop(key, None)
+            self._dirty.discard(key)
+            return
+        entry = self._cache[key]
+        entry.stored, entry.added, length, entry.rewrite, dirty = remembered
+        del entry.added[length:]
+        if not dirty:
+            self._dirty.discard(key)
+
+    def _entry(self) -> _Entry:
+        key = self._current.key
+        entry = self._cache.get(key)
+        if entry is None:
+            if key is NO_KEY:
+                raise self._no_key()
+            entry = self._cache[key] = _Entry(self._entry_prefix(key))
+        return entry
+
+    def _read(self, entry: _Entry) -> None:
+        key = self._current.key
+        frames: list[bytes] = []
+        chunks = 0
+        for _, chunk in self._store.scan(entry.prefix):
+            frames += unpack_chunk(chunk)
+            chunks += 1
+        entry.stored = frames if self._thaw else list(map(self._codec.decode, frames))
+        if chunks > MAX_CHUNKS:
+            entry.rewrite = True
+            self._dirty.add(key)
+
+    def _frozen(self, value: Any) -> Any:
+        if value is None:
+            raise StateValueError(f"list state {self._name!r} cannot hold None")
+        codec = self._codec
+        if type(value) is not codec.exact_type:
+            codec.check(value)
+        return value if self._freeze is None else self._freeze(value)
+
+    def _all_frozen(self, values: Iterable[Any]) -> list[Any]:
+        if values is None:
+            raise StateValueError(
+                f"list state {self._name!r} takes an iterable of elements, not None; "
+                "clear() empties it"
+            )
+        return [self._frozen(value) for value in values]
+
+
+class ChunkNumbers:
+    """Numbers drawn in one epoch; all of them after those of earlier epochs.
+
+    epoch (8 bytes, big-endian) | count within the epoch (4 bytes, big-endian)
+    """
+
+    __slots__ = ("_count", "_epoch")
+
+    def __init__(self, epoch: int) -> None:
+        """Numbers of one epoch."""
+        self._epoch = epoch.to_bytes(8, "big")
+        self._count = 0
+
+    def next(self) -> bytes:
+        """A number after all drawn before."""
+        self._count += 1
+        return self._epoch + self._count.to_bytes(4, "big")

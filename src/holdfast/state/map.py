@@ -1,0 +1,280 @@
+"""Map state: every entry of every key's map is an entry of the store.
+
+A value is stored as 0x00 if it is None, else as 0x01 and its bytes; a map's own key
+in the same way. A lookup reads one entry; iterating reads the key's range once.
+
+Where equal keys may have different bytes, all entries of a key are read at its first use, and
+the bytes of the first of equal keys stay. All NaN are one key.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.api.state import MapState
+from holdfast.errors import StateValueError
+from holdfast.state.map_keys import MapKeys, unhashable
+from holdfast.state.table import NO_KEY, StateTable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from holdfast.serde.codec import Codec
+
+_ABSENT: Final = object()
+_NONE: Final = b"\x00"
+_SOME: Final = b"\x01"
+
+
+class _Entry:
+    """What is known of one key's map."""
+
+    __slots__ = ("complete", "dirty", "emptied", "prefix", "stored_keys", "values")
+
+    def __init__(self, prefix: bytes) -> None:
+        self.prefix = prefix
+        """Beginning of the store keys of its entries."""
+        self.values: dict[Any, Any] = {}
+        """Known entries in the cache's form; `_ABSENT` where there is none."""
+        self.dirty: set[Any] = set()
+        """Own keys written since the last drain."""
+        self.complete = False
+        """Whether every entry of the store is in `values`."""
+        self.emptied = False
+        """Whether the store's entries are to be deleted first."""
+        self.stored_keys: dict[Any, bytes] = {}
+        """How own keys are written in the store, where equal ones may differ in bytes."""
+
+    def copy(self) -> _Entry:
+        other = _Entry(self.prefix)
+        other.values, other.dirty = dict(self.values), set(self.dirty)
+        other.complete, other.emptied = self.complete, self.emptied
+        other.stored_keys = dict(self.stored_keys)
+        return other
+
+
+class MapTable(StateTable, MapState[Any, Any]):
+    """A map per key."""
+
+    __slots__ = ("_cache", "_canonical", "_dirty", "_freeze", "_key_codec", "_keys", "_thaw")
+
+    def __init__(self, *args: Any, key_codec: Codec) -> None:
+        """See `StateTable`; `key_codec` is for the map's own keys."""
+        super().__init__(*args)
+        self._key_codec = key_codec
+        self._keys = MapKeys(key_codec)
+        self._canonical = key_codec.canonical
+        self._cache: dict[Any, _Entry] = {}
+        self._dirty: set[Any] = set()
+        immutable = self._codec.immutable
+        self._freeze = None if immutable else self._codec.encode
+        self._thaw = None if immutable else self._codec.decode
+
+    def get(self, key: Any) -> Any:
+        """Value under `key`, or None."""
+        value = self._find(self._entry(), key)
+        if value is _ABSENT or value is None:
+            return None
+        return value if self._thaw is None else self._thaw(value)
+
+    def contains(self, key: Any) -> bool:
+        """Whether there is an entry under `key`."""
+        return self._find(self._entry(), key) is not _ABSENT
+
+    def put(self, key: Any, value: Any) -> None:
+        """Set the value under `key`."""
+        self._write(self._entry(), key, self._frozen(value))
+
+    def put_all(self, entries: Mapping[Any, Any]) -> None:
+        """Set all of `entries`, or none if one is refused."""
+        if entries is None:
+            raise StateValueError(f"map state {self._name!r} takes a mapping, not None")
+        entry = self._entry()
+        frozen = [(self._own_key(entry, k), self._frozen(v)) for k, v in entries.items()]
+        for key, value in frozen:
+            self._write(entry, key, value)
+
+    def remove(self, key: Any) -> None:
+        """Remove the entry under `key`."""
+        entry = self._entry()
+        if entry.complete and self._find(entry, key) is _ABSENT:
+            return
+        self._write(entry, key, _ABSENT)
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        """Entries as they are now."""
+        entry = self._complete()
+        thaw = self._thaw
+        return iter(
+            [
+                (key, value if thaw is None or value is None else thaw(value))
+                for key, value in entry.values.items()
+                if value is not _ABSENT
+            ]
+        )
+
+    def is_empty(self) -> bool:
+        """Whether there is no entry."""
+        return all(value is _ABSENT for value in self._complete().values.values())
+
+    def clear(self) -> None:
+        """Remove the current key's map."""
+        entry = self._entry()
+        entry.values.clear()
+        entry.stored_keys.clear()
+        entry.dirty.clear()
+        entry.complete = entry.emptied = True
+        self._dirty.add(self._current.key)
+
+    def drain(self) -> Iterable[tuple[bytes, bytes | None]]:
+        """See `StateTable.drain`."""
+        writes: list[tuple[bytes, bytes | None]] = []
+        for key in self._dirty:
+            entry = self._cache[key]
+            prefix = entry.prefix
+            if entry.emptied:
+                writes.extend((stored, None) for stored, _ in self._store.scan(prefix))
+            values = entry.values
+            try:
+                writes.extend(
+                    (prefix + self._key_bytes(entry, k), self._stored(values[k]))
+                    for k in entry.dirty
+                )
+            except StateValueError as error:
+                raise self._unfit(key, error) from error
+            entry.dirty.clear()
+            entry.emptied = False
+        self._dirty.clear()
+        return writes
+
+    def forget(self) -> None:
+        """See `StateTable.forget`."""
+        self._cache.clear()
+
+    def cached(self) -> int:
+        """See `StateTable.cached`."""
+        return sum(1 + len(entry.values) for entry in self._cache.values())
+
+    def remember(self, key: Any) -> object:
+        """See `StateTable.remember`."""
+        entry = self._cache.get(key)
+        return None if entry is None else entry.copy(), key in self._dirty
+
+    def put_back(self, key: Any, remembered: Any) -> None:
+        """See `StateTable.put_back`."""
+        entry, dirty = remembered
+        if entry is None:
+            self._cache.pop(key, None)
+        else:
+            self._cache[key] = entry
+        if not dirty:
+            self._dirty.discard(key)
+
+    def _entry(self) -> _Entry:
+        key = self._current.key
+        entry = self._cache.get(key)
+        if entry is None:
+            if key is NO_KEY:
+                raise self._no_key()
+            entry = self._cache[key] = _Entry(self._entry_prefix(key))
+            if not self._canonical:
+                # Only by reading all of them can it be told which entry a key equals.
+                self._complete()
+        return entry
+
+    def _find(self, entry: _Entry, key: Any) -> Any:
+        try:
+            return entry.values[key]
+        except KeyError:
+            pass
+        except TypeError as error:
+            raise self._unhashable(key, error) from None
+        if entry.complete:
+            return _ABSENT if self._canonical else self._find_unified(entry, key)
+        own = self._key_bytes(entry, key)
+        stored = self._store.get(entry.prefix + own)
+        value = entry.values[key] = _ABSENT if stored is None else self._loaded(stored)
+        return value
+
+    def _find_unified(self, entry: _Entry, key: Any) -> Any:
+        return entry.values.get(self._keys.unified(key), _ABSENT)
+
+    def _write(self, entry: _Entry, key: Any, value: Any) -> None:
+        key = self._own_key(entry, key)
+        entry.values[key] = value
+        entry.dirty.add(key)
+        self._dirty.add(self._current.key)
+
+    def _complete(self) -> _Entry:
+        entry = self._entry()
+        if not entry.complete:
+            self._read_all(entry)
+            entry.complete = True
+        return entry
+
+    def _read_all(self, entry: _Entry) -> None:
+        prefix, known, stored_keys = entry.prefix, entry.values, entry.stored_keys
+        repeated: list[tuple[bytes, None]] = []
+        for stored_key, stored in self._store.scan(prefix):
+            own = stored_key[len(prefix) :]
+            key = None if own == _NONE else self._keys.decode(own[1:])
+            if not self._canonical and stored_keys.setdefault(key, own) != own:
+                # Two keys were told apart when they were written, and are one now.
+                repeated.append((stored_key, None))
+            elif key not in known:
+                known[key] = self._loaded(stored)
+        if repeated:
+            self._store.write(repeated)
+
+    def _loaded(self, stored: bytes) -> Any:
+        if stored == _NONE:
+            return None
+        return stored[1:] if self._thaw else self._codec.decode(stored[1:])
+
+    def _stored(self, value: Any) -> bytes | None:
+        if value is _ABSENT:
+            return None
+        if value is None:
+            return _NONE
+        return _SOME + (value if self._freeze else self._codec.encode(value))
+
+    def _frozen(self, value: Any) -> Any:
+        if value is None:
+            return None
+        codec = self._codec
+        if type(value) is not codec.exact_type:
+            codec.check(value)
+        return value if self._freeze is None else self._freeze(value)
+
+    def _own_key(self, entry: _Entry, key: Any) -> Any:
+        """A key that is to be written, as it stands in the cache."""
+        if key is None:
+            return None
+        codec = self._key_codec
+        if type(key) is not codec.exact_type:
+            codec.check(key)
+        try:
+            hash(key)
+        except TypeError as error:
+            raise self._unhashable(key, error) from None
+        if self._canonical or key in entry.stored_keys:
+            return key
+        key = self._keys.unified(key)
+        try:
+            self._key_bytes(entry, key)
+        except StateValueError as error:
+            raise StateValueError(f"map state {self._name!r}: {error}") from error
+        return key
+
+    def _key_bytes(self, entry: _Entry, key: Any) -> bytes:
+        if key is None:
+            return _NONE
+        if self._canonical:
+            return _SOME + self._keys.encode(key)
+        known = entry.stored_keys.get(key)
+        if known is None:
+            known = entry.stored_keys[key] = _SOME + self._keys.encode(key)
+        return known
+
+    def _unhashable(self, key: Any, error: TypeError) -> StateValueError:
+        return StateValueError(f"map state {self._name!r}: {unhashable(key, error)}")

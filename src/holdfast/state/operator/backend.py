@@ -1,0 +1,224 @@
+"""State that belongs to a subtask and to no key, for one epoch.
+
+It lies in the subtask's store, as `state/operator/layout.py` says, and in memory once it
+is used. If the type of a state has changed, all of it is changed when it is registered.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.api.descriptors import ListStateDescriptor, MapStateDescriptor
+from holdfast.errors import StateDescriptorError, StateValueError
+from holdfast.serde.factory import codec_for
+from holdfast.state.operator.handles import BroadcastMap, ElementList, converted
+from holdfast.state.operator.layout import (
+    MOST_KEY_GROUPS,
+    SUBTASK_PREFIX,
+    meta_entry,
+    raw_layout,
+    read_layout,
+)
+from holdfast.state.operator.redistribution import Mode, NamedState, OperatorStateSnapshot
+from holdfast.state.schemas import as_stored
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.api.descriptors import StateDescriptor
+    from holdfast.api.state import ListState, MapState
+    from holdfast.serde.codec import Codec
+    from holdfast.state.store.protocol import StateStore
+
+
+class OperatorStateBackend:
+    """Registers operator states, keeps them in memory, and writes back what changed."""
+
+    def __init__(self, store: StateStore) -> None:
+        """Operator state over an open store; nothing is read before it is needed."""
+        self._store = store
+        self._loaded = False
+        self._states: dict[str, NamedState | ElementList | BroadcastMap] = {}
+        self._raw_stored: dict[bytes, bytes] = {}
+        self._raw_partitions: list[bytes] = []
+        self._raw_key_groups: dict[int, bytes] = {}
+        self.warnings: list[str] = []
+
+    def get_list_state(self, descriptor: ListStateDescriptor) -> ListState[Any]:
+        """List whose elements are dealt out evenly when the parallelism changes.
+
+        The same handle for the same name.
+
+        Raises:
+            StateDescriptorError: The name is in use in another mode.
+        """
+        return self._list(descriptor, "split")
+
+    def get_union_list_state(self, descriptor: ListStateDescriptor) -> ListState[Any]:
+        """List of which every subtask gets all elements of all, on every restore.
+
+        The same handle for the same name.
+
+        Raises:
+            StateDescriptorError: The name is in use in another mode.
+        """
+        return self._list(descriptor, "union")
+
+    def get_broadcast_state(self, descriptor: MapStateDescriptor) -> MapState[Any, Any]:
+        """Map that is to be the same on every subtask.
+
+        The same handle for the same name.
+
+        Raises:
+            StateDescriptorError: The name is in use in another mode.
+        """
+        _require_kind(descriptor, MapStateDescriptor)
+        found = self._find(descriptor.name, "broadcast")
+        if found is not None and not isinstance(found, NamedState):
+            assert isinstance(found, BroadcastMap)
+            return found
+        codec = self._codec(descriptor, descriptor.value_type, "value type")
+        keys = self._codec(descriptor, descriptor.key_type, "key type")
+        state = self._registered(found, descriptor.name, "broadcast", [codec, keys])
+        handle = BroadcastMap(state, codec, keys, found or state)
+        self._states[descriptor.name] = handle
+        return handle
+
+    def handle(self, name: str) -> ListState[Any] | MapState[Any, Any]:
+        """Handle to a state that was registered."""
+        found = self._states.get(name)
+        if found is None or isinstance(found, NamedState):
+            known = [repr(n) for n, s in self._states.items() if not isinstance(s, NamedState)]
+            raise StateDescriptorError(
+                f"no operator state {name!r} was registered; registered: "
+                f"{', '.join(known) or 'none'}"
+            )
+        return found
+
+    def raw_partitions(self) -> list[bytes]:
+        """Partitions of raw operator state, in a list of the caller's own."""
+        self._load()
+        return list(self._raw_partitions)
+
+    def set_raw_partitions(self, partitions: list[bytes]) -> None:
+        """Replace the raw operator state; each partition stays whole on rescaling."""
+        self._load()
+        self._raw_partitions = [_checked_bytes(data) for data in partitions]
+
+    def raw_key_groups(self) -> dict[int, bytes]:
+        """Raw keyed state by key group, in a dict of the caller's own."""
+        self._load()
+        return dict(self._raw_key_groups)
+
+    def set_raw_key_groups(self, key_groups: Mapping[int, bytes]) -> None:
+        """Replace the raw keyed state; the key groups must be this subtask's."""
+        self._load()
+        for group in key_groups:
+            if not 0 <= group < MOST_KEY_GROUPS:
+                raise StateValueError(f"{group} is no key group; they count from 0 to 32767")
+        self._raw_key_groups = {g: _checked_bytes(data) for g, data in key_groups.items()}
+
+    def flush(self) -> None:
+        """Stage in the store what has changed."""
+        if not self._loaded:
+            return
+        for state in self._states.values():
+            if not isinstance(state, NamedState):
+                drained = state.drain()
+                stored = self._store.get_many([key for key, _ in drained])
+                # What is set to what it is already does not make a store one that has changed.
+                self._store.write(
+                    [new for new, old in zip(drained, stored, strict=True) if new[1] != old]
+                )
+        old, raw = self._raw_stored, dict(raw_layout(self._raw_partitions, self._raw_key_groups))
+        changes: list[tuple[bytes, bytes | None]] = [(key, None) for key in old.keys() - raw.keys()]
+        changes += [(key, data) for key, data in raw.items() if old.get(key) != data]
+        if changes:
+            self._store.write(changes)
+            self._raw_stored = raw
+
+    def export(self) -> OperatorStateSnapshot | None:
+        """All states as they are now, or None if none was ever registered or set.
+
+        States of earlier epochs that were not registered in this one are included.
+        """
+        self._load()
+        states = [
+            state if isinstance(state, NamedState) else state.export()
+            for state in self._states.values()
+        ]
+        if not (states or self._raw_partitions or self._raw_key_groups):
+            return None
+        return OperatorStateSnapshot(
+            states, list(self._raw_partitions), dict(sorted(self._raw_key_groups.items()))
+        )
+
+    def _load(self) -> None:
+        if not self._loaded:
+            found = read_layout(self._store.scan(SUBTASK_PREFIX))
+            self._states = {state.name: state for state in found.states}
+            self._raw_partitions = found.raw_partitions
+            self._raw_key_groups = found.raw_key_groups
+            self._raw_stored = dict(raw_layout(found.raw_partitions, found.raw_key_groups))
+            self._loaded = True
+
+    def _list(self, descriptor: ListStateDescriptor, mode: Mode) -> ListState[Any]:
+        _require_kind(descriptor, ListStateDescriptor)
+        found = self._find(descriptor.name, mode)
+        if found is not None and not isinstance(found, NamedState):
+            assert isinstance(found, ElementList)
+            return found
+        codec = self._codec(descriptor, descriptor.type, "type")
+        state = self._registered(found, descriptor.name, mode, [codec])
+        handle = self._states[descriptor.name] = ElementList(state, codec, found or state)
+        return handle
+
+    def _find(self, name: str, mode: Mode) -> NamedState | ElementList | BroadcastMap | None:
+        self._load()
+        found = self._states.get(name)
+        if found is not None and found.mode != mode:
+            raise StateDescriptorError(
+                f"Incompatible state assignment modes: operator state {name!r} is a {found.mode} "
+                f"state of this operator and cannot be a {mode} state too; choose another name"
+            )
+        return found
+
+    def _registered(
+        self, found: NamedState | None, name: str, mode: Mode, codecs: list[Codec]
+    ) -> NamedState:
+        # As it will be read again: subtasks are compared by it, however long they have had it.
+        schema = as_stored([codec.schema for codec in codecs])
+        state, order = NamedState(name, mode, schema), len(self._states)
+        if found is not None:
+            if found.schema == schema:
+                return found
+            state, order = converted(found, codecs, schema), list(self._states).index(name)
+        self._store.write([meta_entry(order, state)])
+        return state
+
+    def _codec(self, descriptor: StateDescriptor, spec: object, what: str) -> Codec:
+        codec = codec_for(spec)
+        if codec.pickled:
+            self.warnings.append(
+                f"operator state {descriptor.name!r} has no {what} and is pickled, which is slow "
+                "and cannot evolve; give its descriptor one"
+            )
+        return codec
+
+
+def _require_kind(descriptor: object, kind: type[StateDescriptor]) -> None:
+    if not isinstance(descriptor, kind):
+        raise StateDescriptorError(
+            f"this operator state is asked for by a {kind.__name__}, not by {descriptor!r}"
+        )
+    if descriptor.time_to_live is not None:
+        raise StateDescriptorError(
+            f"operator state {descriptor.name!r} cannot have a time to live, which only keyed "
+            "state has; leave the ttl of its descriptor out"
+        )
+
+
+def _checked_bytes(data: object) -> bytes:
+    if not isinstance(data, bytes):
+        raise StateValueError(f"raw state is bytes, not {type(data).__name__}")
+    return data

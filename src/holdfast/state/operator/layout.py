@@ -1,0 +1,122 @@
+"""How operator state lies in a store.
+
+    00 00 | "subtask" | 01 | name                     {"order": 0, "mode": "split",
+                                                       "schema": [...]} in JSON
+    00 00 | "subtask" | 02 | length | name | number   an element of a list
+    00 00 | "subtask" | 02 | length | name | key      an entry of a broadcast map
+    00 00 | "subtask" | 03 | number                   a partition of raw operator state
+    00 00 | "subtask" | 04 | key group (2 bytes)      raw keyed state of the key group
+
+Numbers have 4 bytes, big-endian, and count from 0; a length is a varint. Keys and values
+of a map are 0x00 for None, or 0x01 and their bytes. The layout is part of the format of
+the store (`state/backend.py`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from holdfast.serde.keys import varint
+from holdfast.state.operator.redistribution import NamedState, OperatorStateSnapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+
+SUBTASK_PREFIX: Final = b"\x00\x00subtask"
+"""What the keys of all state of a subtask begin with."""
+
+META: Final = SUBTASK_PREFIX + b"\x01"
+CONTENT: Final = SUBTASK_PREFIX + b"\x02"
+PARTITION: Final = SUBTASK_PREFIX + b"\x03"
+KEY_GROUP: Final = SUBTASK_PREFIX + b"\x04"
+MOST_KEY_GROUPS: Final = 2**15
+NONE: Final = b"\x00"
+SOME: Final = b"\x01"
+
+
+def layout(snapshot: OperatorStateSnapshot) -> Iterator[tuple[bytes, bytes]]:
+    """The snapshot as entries of a store, in no particular order."""
+    for order, state in enumerate(snapshot.states):
+        yield meta_entry(order, state)
+        prefix = content_prefix(state.name)
+        yield from ((prefix + number_bytes(i), data) for i, data in enumerate(state.elements))
+        yield from ((prefix + key, value) for key, value in state.entries)
+    yield from raw_layout(snapshot.raw_partitions, snapshot.raw_key_groups)
+
+
+def read_layout(entries: Iterable[tuple[bytes, bytes]]) -> OperatorStateSnapshot:
+    """The snapshot that a store's entries under `SUBTASK_PREFIX`, in key order, make up."""
+    metas: list[dict[str, Any]] = []
+    contents: list[tuple[bytes, bytes]] = []
+    partitions: list[bytes] = []
+    groups: dict[int, bytes] = {}
+    for key, value in entries:
+        match key[: len(META)]:
+            case kind if kind == META:
+                metas.append(msgspec.json.decode(value) | {"name": key[len(META) :].decode()})
+            case kind if kind == CONTENT:
+                contents.append((key, value))
+            case kind if kind == PARTITION:
+                partitions.append(value)
+            case _:
+                groups[int.from_bytes(key[len(KEY_GROUP) :], "big")] = value
+    metas.sort(key=lambda meta: int(meta["order"]))
+    return OperatorStateSnapshot(_named_states(metas, contents), partitions, groups)
+
+
+def _named_states(
+    metas: list[dict[str, Any]], contents: list[tuple[bytes, bytes]]
+) -> list[NamedState]:
+    """The states, each with its part of the contents of all."""
+    found: dict[bytes, NamedState] = {}
+    for meta in metas:
+        name = meta["name"]
+        state = NamedState(name, meta["mode"], meta["schema"], [], [])
+        found[content_prefix(name)] = state
+    for key, value in contents:
+        name_end, own = _content_parts(key)
+        state = found[name_end]
+        if state.mode == "broadcast":
+            state.entries.append((own, value))
+        else:
+            state.elements.append(value)
+    return list(found.values())
+
+
+def _content_parts(key: bytes) -> tuple[bytes, bytes]:
+    """Prefix that a state's contents share, and the rest of the key."""
+    at, length, shift = len(CONTENT), 0, 0
+    while True:
+        byte = key[at]
+        length |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return key[: at + length], key[at + length :]
+
+
+def meta_entry(order: int, state: NamedState) -> tuple[bytes, bytes]:
+    """The entry that describes the state which was registered as number `order`."""
+    described = {"order": order, "mode": state.mode, "schema": state.schema}
+    return META + state.name.encode(), msgspec.json.encode(described)
+
+
+def content_prefix(name: str) -> bytes:
+    """What the keys of all content of a state begin with."""
+    encoded = name.encode()
+    return CONTENT + varint(len(encoded)) + encoded
+
+
+def raw_layout(
+    partitions: list[bytes], key_groups: Mapping[int, bytes]
+) -> Iterator[tuple[bytes, bytes]]:
+    """Raw state as entries of a store."""
+    yield from ((PARTITION + number_bytes(i), data) for i, data in enumerate(partitions))
+    yield from ((KEY_GROUP + g.to_bytes(2, "big"), data) for g, data in key_groups.items())
+
+
+def number_bytes(index: int) -> bytes:
+    """A number as part of a key."""
+    return index.to_bytes(4, "big")

@@ -1,0 +1,307 @@
+"""A subtask's new local store, made of the snapshots of old ones.
+
+With as many subtasks as before, each takes its predecessor's files over as they are.
+Otherwise, or from another kind of store, the entries of its key groups are gathered from
+all snapshots that hold some.
+Ids of states are drawn by every store for itself, so entries change their first two
+bytes on the way; they are written in key order, a bounded number at a time.
+
+Timers are entries like others. What a store knows of their earliest time holds for its own
+key groups: it stays in files that are taken over, and is left out where entries are
+gathered. A subtask that finds nothing known looks (see `state/timers/table.py`).
+"""
+
+from __future__ import annotations
+
+import errno
+from contextlib import ExitStack
+from heapq import merge
+from typing import TYPE_CHECKING, Any, Final, assert_never
+
+import msgspec
+
+from holdfast.config.backends import EmbeddedRocksDBStateBackend, HashMapStateBackend, StateBackend
+from holdfast.errors import KeyTypeError, StateError, StoreFullError
+from holdfast.serde.key_shapes import KeyShape, other_types
+from holdfast.state.backend import FORMAT, OPERATOR_KEY
+from holdfast.state.catalog import STATE_PREFIX
+from holdfast.state.operator.layout import SUBTASK_PREFIX, layout
+from holdfast.state.operator.redistribution import OperatorStateSnapshot
+from holdfast.state.schemas import SchemaHistory, conversion, in_entries
+from holdfast.state.snapshots import open_snapshot_of
+from holdfast.state.store.opening import open_store
+from holdfast.state.store.snapshot import built_aside
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from holdfast.state.store.protocol import StateStore, StoreStatistics
+    from holdfast.state.store.snapshot import ReadOnlySnapshot
+
+    Entries = Iterator[tuple[bytes, bytes]]
+
+CHUNK_BYTES: Final = 32 * 1024 * 1024
+"""Memory that entries take on their way, roughly."""
+
+_ENTRY_OVERHEAD: Final = 128
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def restore_store(
+    backend: StateBackend,
+    sources: list[Path],
+    directory: Path,
+    *,
+    version: str,
+    key_groups: range,
+    whole: bool,
+    operator_state: OperatorStateSnapshot | None,
+    kind: str | None = None,
+) -> StoreStatistics:
+    """Make the local store of a subtask out of snapshots.
+
+    Args:
+        backend: Kind of the store.
+        sources: Directories of snapshots that may hold entries of the subtask; they stay
+            as they are. Files without entries of its key groups may be missing, unless one
+            is taken over whole.
+        directory: The store's directory, to be made; it appears whole, or not at all.
+        version: Version that the store stands at afterwards.
+        key_groups: Key groups of the subtask; entries of others are left out.
+        whole: Whether the one source is of the store's own kind and holds just the subtask's
+            key groups, so that its files can be taken over unread.
+        operator_state: What the subtask gets of the operator state, in place of what the
+            sources hold of it.
+        kind: Kind of the snapshots, as `open_snapshot_of` takes it; the store's own if None.
+
+    Raises:
+        StoreFullError: The disk has no room for the store.
+        StateError: A source cannot be used, or sources do not agree with each other, or the
+            directory exists.
+    """
+    if whole and len(sources) != 1:
+        raise StateError(
+            f"{directory}: a store can be taken over whole from one snapshot, not from "
+            f"{len(sources)}"
+        )
+    try:
+        with built_aside(directory) as aside:
+            if whole:
+                return _take_over(backend, sources[0], aside, version, operator_state)
+            with ExitStack() as stack:
+                kind = kind or backend.name
+                snapshots = [
+                    (str(one), stack.enter_context(open_snapshot_of(kind, one, partial=True)))
+                    for one in sources
+                ]
+                return _gather(backend, snapshots, aside, version, key_groups, operator_state)
+    except OSError as error:
+        failure = StoreFullError if error.errno in _NO_ROOM else StateError
+        raise failure(
+            f"{directory}: the state cannot be restored here ({error}); free space on the disk, "
+            "or set `state.local-dir` to a larger one, and start again"
+        ) from error
+
+
+def _take_over(
+    backend: StateBackend,
+    source: Path,
+    aside: Path,
+    version: str,
+    operator_state: OperatorStateSnapshot | None,
+) -> StoreStatistics:
+    store = _adopted(backend, source, aside)
+    changes: dict[bytes, bytes | None] = {key: None for key, _ in store.scan(SUBTASK_PREFIX)}
+    if operator_state is not None:
+        changes.update(layout(operator_state))
+    return _committed(store, changes.items(), version)
+
+
+def _adopted(backend: StateBackend, source: Path, directory: Path) -> StateStore:
+    match backend:
+        case HashMapStateBackend():
+            from holdfast.state.store.lmdb import LmdbStore
+
+            return LmdbStore.adopt(source, directory)
+        case EmbeddedRocksDBStateBackend():
+            from holdfast.state.store.rocksdb import RocksDBStore
+
+            return RocksDBStore.adopt(source, directory, backend)
+        case _:
+            assert_never(backend)
+
+
+def _gather(
+    backend: StateBackend,
+    snapshots: list[tuple[str, ReadOnlySnapshot]],
+    aside: Path,
+    version: str,
+    key_groups: range,
+    operator_state: OperatorStateSnapshot | None,
+) -> StoreStatistics:
+    reached: str | None = None
+    states = _States()
+    for name, snapshot in snapshots:
+        states.add(name, snapshot)
+    own = states.metadata() + list(layout(operator_state or OperatorStateSnapshot()))
+    reached = _written(backend, aside, reached, sorted(own))
+    for state_id in states.ids():
+        entries = states.entries(state_id, key_groups)
+        reached = _written(backend, aside, reached, entries)
+    return open_store(backend, aside, reached).commit(version)
+
+
+def _written(
+    backend: StateBackend, directory: Path, reached: str | None, entries: Iterable[Any]
+) -> str | None:
+    """Write the entries, by as many commits as it takes; return the version reached."""
+    for chunk in chunks(entries):
+        number = 0 if reached is None else int(reached)
+        store = open_store(backend, directory, reached)
+        reached = str(number + 1)
+        _committed(store, chunk, reached)
+    return reached
+
+
+def chunks(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
+    """The entries in lists that take `CHUNK_BYTES` each, roughly."""
+    chunk: list[tuple[bytes, bytes]] = []
+    size = 0
+    for entry in entries:
+        chunk.append(entry)
+        size += len(entry[0]) + len(entry[1]) + _ENTRY_OVERHEAD
+        if size >= CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _committed(
+    store: StateStore, entries: Iterable[tuple[bytes, bytes | None]], version: str
+) -> StoreStatistics:
+    try:
+        store.write(entries)
+        return store.commit(version)
+    finally:
+        store.abort()
+
+
+class _States:
+    """The states of all snapshots, under ids that hold for the new store."""
+
+    def __init__(self) -> None:
+        """No states."""
+        self._operator: dict[str, Any] | None = None
+        self._states: dict[str, dict[str, Any]] = {}
+        self._places: dict[int, list[tuple[ReadOnlySnapshot, dict[str, Any]]]] = {}
+        """By new id: the snapshots that hold the state, and what each knows of it."""
+
+    def add(self, source: str, snapshot: ReadOnlySnapshot) -> None:
+        """Add the states of one snapshot, which must fit those before."""
+        for key, value in snapshot.scan(OPERATOR_KEY):
+            if key == OPERATOR_KEY:
+                self._join_operator(source, msgspec.json.decode(value))
+        for key, value in snapshot.scan(STATE_PREFIX):
+            name = key[len(STATE_PREFIX) :].decode()
+            described = msgspec.json.decode(value)
+            mine = self._states.get(name)
+            if mine is None:
+                mine = self._states[name] = described | {"id": len(self._states) + 1}
+            if mine["kind"] != described["kind"]:
+                what = f"the kind of state {name!r}"
+                raise _disagreement(what, source, described["kind"], mine["kind"])
+            # A subtask without input has not seen a type that others have taken up already.
+            history = SchemaHistory.of_entry(mine).joined(SchemaHistory.of_entry(described))
+            mine.pop("now", None)
+            mine |= history.as_entry()
+            self._places.setdefault(mine["id"], []).append((snapshot, described))
+
+    def metadata(self) -> list[tuple[bytes, bytes]]:
+        """Entries about the operator and its states."""
+        entries = [
+            (STATE_PREFIX + name.encode(), msgspec.json.encode(described))
+            for name, described in self._states.items()
+        ]
+        if self._operator is not None:
+            entries.append((OPERATOR_KEY, msgspec.json.encode(self._operator)))
+        return entries
+
+    def ids(self) -> list[int]:
+        """Ids of all states, in order."""
+        return sorted(self._places)
+
+    def entries(self, state_id: int, key_groups: range) -> Entries:
+        """Entries of one state in the key groups, in order, under its new id."""
+        if not key_groups:
+            return iter(())
+        (joined,) = (mine for mine in self._states.values() if mine["id"] == state_id)
+        streams = [
+            _marked(_renumbered(snapshot, int(own["id"]), state_id, key_groups), own, joined)
+            for snapshot, own in self._places[state_id]
+        ]
+        return streams[0] if len(streams) == 1 else _distinct(merge(*streams))
+
+    def _join_operator(self, source: str, other: dict[str, Any]) -> None:
+        if other["format"] != FORMAT:
+            raise StateError(
+                f"{source}: the snapshot has layout version {other['format']}, this Holdfast "
+                f"reads version {FORMAT}; run the job with the Holdfast that wrote it"
+            )
+        mine = self._operator
+        if mine is None:
+            self._operator = other
+            return
+        if mine["max_parallelism"] != other["max_parallelism"]:
+            raise _disagreement(
+                "the max parallelism", source, other["max_parallelism"], mine["max_parallelism"]
+            )
+        mine["key"] = _joined_key(source, mine["key"], other["key"])
+
+
+def _renumbered(
+    snapshot: ReadOnlySnapshot, old: int, new: int, key_groups: range
+) -> Iterator[tuple[bytes, bytes]]:
+    prefix, fresh = old.to_bytes(2, "big"), new.to_bytes(2, "big")
+    start = prefix + key_groups.start.to_bytes(2, "big")
+    stop = prefix + key_groups.stop.to_bytes(2, "big")
+    entries = snapshot.scan(prefix, start, stop)
+    return entries if old == new else ((fresh + key[2:], value) for key, value in entries)
+
+
+def _marked(entries: Entries, own: dict[str, Any], joined: dict[str, Any]) -> Entries:
+    """The entries of one snapshot, whose values tell their schemas as in the new store."""
+    change = conversion(SchemaHistory.of_entry(own), SchemaHistory.of_entry(joined))
+    if change is None:
+        return entries
+    changed = in_entries(joined["kind"], timed=bool(joined.get("ttl")), change=change)
+    return ((key, changed(value)) for key, value in entries)
+
+
+def _distinct(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    last = b""
+    for entry in entries:
+        if entry[0] == last:
+            raise StateError(
+                f"two snapshots hold the same entry ({last[:40]!r}): they are not of one "
+                "checkpoint, or one was given twice; restore from the snapshots of one checkpoint"
+            )
+        last = entry[0]
+        yield entry
+
+
+def _joined_key(source: str, mine: str | None, other: str | None) -> str | None:
+    if mine is None or other is None:
+        return mine or other
+    joined = KeyShape(mine).joined(KeyShape(other))
+    if joined is None:
+        raise KeyTypeError(f"{source}: {other_types(f'{other} in this snapshot', mine)}")
+    return joined.name
+
+
+def _disagreement(what: str, source: str, here: object, before: object) -> StateError:
+    return StateError(
+        f"{source}: {what} is {here} in this snapshot and {before} in one before it; snapshots "
+        "of one checkpoint must agree. Restore from another checkpoint"
+    )

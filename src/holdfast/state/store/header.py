@@ -1,0 +1,96 @@
+"""The record that every local store keeps about itself, and what opening checks in it.
+
+    offset  bytes
+    0       8       magic, b"holdfast"
+    8       4       number of the format of the whole store, big-endian
+    12      2       length b of the boot id, big-endian
+    14      b       boot id of the machine when the store was written, UTF-8
+    14+b    rest    version, UTF-8
+
+The record is written in the same atomic step as the entries. A store without it has
+never been committed: it is new.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+from holdfast.errors import StateError, StoreVersionError
+from holdfast.state.store.process import boot_id
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FORMAT: Final = 1
+"""Number of the store format written; the newest of those that can be read."""
+
+_HEAD: Final = struct.Struct(">8sIH")
+_MAGIC: Final = b"holdfast"
+_RESTORE: Final = "the state has to be restored from the last checkpoint into a new directory"
+
+
+def encode_record(version: str) -> bytes:
+    """Record of a store that stands at `version`."""
+    boot = boot_id().encode()
+    return _HEAD.pack(_MAGIC, FORMAT, len(boot)) + boot + version.encode()
+
+
+def checked_version(record: bytes | None, expected: str | None, directory: Path) -> str | None:
+    """Version in `record`, once it is certain that the store may be continued.
+
+    Raises:
+        StateError: The record is not one of Holdfast's, or of a later format.
+        StoreVersionError: The store stands at another version than `expected`, or was
+            written before the machine restarted.
+    """
+    if record is None:
+        if expected is not None:
+            raise missing_store(expected, directory)
+        return None
+    version, boot = decode_record(record, directory)
+    if version != expected:
+        raise StoreVersionError(_mismatch(version, expected, directory))
+    if boot != boot_id():
+        raise StoreVersionError(
+            f"{directory}: the store stands at {version!r} as expected, but was written before "
+            f"this machine restarted and may be torn; {_RESTORE}"
+        )
+    return version
+
+
+def missing_store(expected: str, directory: Path) -> StoreVersionError:
+    """The error for a directory in which a store was expected and none is."""
+    return StoreVersionError(
+        f"{directory}: the store should stand at {expected!r}, but there is none here; the "
+        f"subtask moved to this executor, or its directory was removed; {_RESTORE}"
+    )
+
+
+def _mismatch(version: str, expected: str | None, directory: Path) -> str:
+    if expected is None:
+        return (
+            f"{directory}: a new store was to start here, but one at {version!r} exists, left by "
+            "an earlier attempt or another job; it is kept as it is: start in a new directory"
+        )
+    return (
+        f"{directory}: the store stands at {version!r}, but the epoch continues from "
+        f"{expected!r}: another attempt wrote it last, or it missed epochs; {_RESTORE}"
+    )
+
+
+def decode_record(record: bytes, directory: Path) -> tuple[str, str]:
+    """Version and boot id in `record`; raises StateError if it is no record of Holdfast."""
+    if len(record) < _HEAD.size or not record.startswith(_MAGIC):
+        raise StateError(
+            f"{directory}: this is not a store of Holdfast, or it is damaged "
+            f"(its record starts with {record[:12]!r}); {_RESTORE}"
+        )
+    _, number, boot_length = _HEAD.unpack_from(record)
+    if number != FORMAT:
+        raise StateError(
+            f"{directory}: the store has format {number}, and this release reads format {FORMAT} "
+            "only; run the release that wrote it, or restore from a checkpoint or savepoint"
+        )
+    end = _HEAD.size + boot_length
+    return record[end:].decode(), record[_HEAD.size : end].decode()

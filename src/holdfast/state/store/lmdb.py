@@ -1,0 +1,391 @@
+"""State at memory speed: a store in a memory-mapped LMDB file.
+
+Three tables in one file: the unnamed one holds the store's record, `entries` holds
+the entries by key, `long` those whose keys LMDB cannot take (see `lmdb_long_keys`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import merge
+from typing import TYPE_CHECKING, Final
+
+import lmdb
+
+from holdfast.errors import StateError
+from holdfast.state.store.header import checked_version, encode_record, missing_store
+from holdfast.state.store.lmdb_file import (
+    LONGEST_KEY,
+    PAGE,
+    SMALLEST,
+    LongKeys,
+    belongs_to_lmdb,
+    compact,
+    copy_compacted,
+    first_file,
+    grow,
+    newest_file,
+    open_environment,
+    open_read_only,
+    take_over,
+    translated_errors,
+)
+from holdfast.state.store.lock import PATIENCE, StoreLock, enter_directory
+from holdfast.state.store.protocol import StoreStatistics
+from holdfast.state.store.snapshot import missing_snapshot, new_snapshot, recorded_origin
+from holdfast.state.store.write_buffer import StagedEntries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Self
+
+COMPACT_FROM: Final = 64 * 1024 * 1024
+"""Bytes below which a file is not worth compacting by itself."""
+RECLAIM_FROM: Final = 2 * SMALLEST
+"""Bytes below which a file is not worth compacting where most of a state is gone."""
+
+_DOUBLE_BELOW: Final = 64 * 1024 * 1024
+_RECORD: Final = b"holdfast"
+
+
+class LmdbStore:
+    """A store in a memory-mapped file, open between two of its versions."""
+
+    def __init__(
+        self, directory: Path, expected: str | None, lock: StoreLock, *, adopted: bool = False
+    ) -> None:
+        """Open the store in a directory that is locked; use `open` or `adopt`."""
+        path = newest_file(directory)
+        if path is None and expected is not None:
+            raise missing_store(expected, directory)
+        self._path = path or first_file(directory)
+        self._lock = lock
+        self._closed = False
+        self._staged = StagedEntries()
+        self._compact_from = COMPACT_FROM
+        self._environment = open_environment(self._path)
+        try:
+            with translated_errors(self._path):
+                self._read_tables(directory, expected, adopted)
+        except BaseException:
+            self._environment.close()
+            raise
+
+    @classmethod
+    def open(
+        cls, directory: Path, *, expected: str | None, patience: float = PATIENCE
+    ) -> LmdbStore:
+        """Open the store in `directory`, which must stand at `expected`.
+
+        Args:
+            directory: The store's own directory; created for a new store.
+            expected: Version the store must stand at; None to start a new store.
+            patience: Seconds to wait for another attempt that still uses the store.
+
+        Raises:
+            StoreVersionError: The store stands at another version, or is missing, or a
+                new one was to start and there is one.
+            StoreFullError: The disk or the address space has no room for it.
+            StateError: Another attempt uses the store, or it is not a store of Holdfast.
+        """
+        lock = enter_directory(directory, expected, belongs_to_lmdb, patience)
+        try:
+            return cls(directory, expected, lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def adopt(cls, snapshot: Path, directory: Path) -> LmdbStore:
+        """Open a new store that begins as a copy of a snapshot, at the snapshot's version.
+
+        Args:
+            snapshot: Directory of the snapshot, which stays as it is.
+            directory: The store's own directory, to be made.
+
+        Raises:
+            StoreFullError: The disk or the address space has no room for it.
+            StateError: There is no such snapshot, or it cannot be used.
+        """
+        lock = enter_directory(directory, None, belongs_to_lmdb, PATIENCE)
+        try:
+            take_over(_file_of(snapshot), directory)
+            return cls(directory, None, lock, adopted=True)
+        except BaseException:
+            lock.release()
+            raise
+
+    def _read_tables(self, directory: Path, expected: str | None, adopted: bool) -> None:
+        environment = self._environment
+        with environment.begin() as transaction:
+            record = transaction.get(_RECORD)
+        self._version = (
+            recorded_origin(record, directory)[0]
+            if adopted
+            else checked_version(record, expected, directory)
+        )
+        self._size = environment.info()["map_size"]
+        # A process that was killed leaves its place in the table of readers, which would
+        # keep pages from being used again for as long as another process reads the file.
+        environment.reader_check()
+        if self._version is None:
+            # Until the first commit it is not known how much of the file is on disk.
+            self._size = grow(environment, self._path, 0, max(SMALLEST, self._size))
+        self._record_table = environment.open_db()
+        self._entry_table = environment.open_db(b"entries")
+        long_table = environment.open_db(b"long")
+        self._long = LongKeys(long_table)
+        self._snapshot = environment.begin(db=self._entry_table)
+        self._get = self._snapshot.get
+        self._entries = self._snapshot.stat(self._entry_table)["entries"]
+        self._long_entries = self._snapshot.stat(long_table)["entries"]
+        self._tables = (self._record_table, self._entry_table, long_table)
+
+    @property
+    def version(self) -> str | None:
+        """Version the store stood at when it was opened; None if it is new."""
+        return self._version
+
+    def get(self, key: bytes) -> bytes | None:
+        """Value staged or committed under `key`, or None."""
+        self._require_open()
+        staged = self._staged.entries
+        return staged[key] if key in staged else self._committed(key)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Values of `keys`, in their order; the batched form of `get`."""
+        self._require_open()
+        if self._long_entries and max(map(len, keys), default=0) > LONGEST_KEY:
+            return self._staged.overlay(keys, list(map(self._committed, keys)))
+        try:
+            committed = list(map(self._get, keys))
+        except lmdb.BadValsizeError:
+            committed = list(map(self._committed, keys))
+        return self._staged.overlay(keys, committed)
+
+    def scan(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Entries whose key starts with `prefix`, in key order, from `start` on."""
+        self._require_open()
+        committed = self._scan_entries(prefix, max(prefix, start))
+        if self._long_entries:
+            committed = merge(committed, self._long.scan(self._snapshot, prefix, start))
+        return self._staged.merge(prefix, committed, start)
+
+    def write(self, items: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Stage entries; a value of None deletes. Later items win over earlier ones."""
+        self._require_open()
+        self._staged.stage(items)
+
+    def reclaim(self, prefix: bytes) -> None:
+        """Compact the file with the commit if it is mostly free then, though it is small."""
+        self._compact_from = RECLAIM_FROM
+
+    def commit(self, version: str, snapshot: Path | None = None) -> StoreStatistics:
+        """Make everything staged, and `version`, durable in one atomic step; then close."""
+        self._require_open()
+        try:
+            with translated_errors(self._path):
+                entries, used = self._write(version)
+            path = self._path
+            if self._is_mostly_free(used):
+                path = compact(self._environment, path)
+            if snapshot is not None:
+                self._copy_to(snapshot, version)
+            return StoreStatistics(entries, path.stat().st_size)
+        finally:
+            self.abort()
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether anything is staged."""
+        return bool(self._staged.entries)
+
+    def leave(self) -> StoreStatistics:
+        """Close a store of which nothing is staged; it stays at its version."""
+        self._require_open()
+        try:
+            entries = self._entries + self._long_entries
+            return StoreStatistics(entries, self._path.stat().st_size)
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        """Drop everything staged and close; the store stays as it was. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._staged.clear()
+            self._snapshot.abort()
+            self._environment.close()
+            self._lock.release()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise StateError(f"{self._path}: the store was used after its commit or abort")
+
+    def _committed(self, key: bytes) -> bytes | None:
+        if 0 < len(key) <= LONGEST_KEY:
+            return self._get(key)
+        return self._long.get(self._snapshot, key) if key else None
+
+    def _scan_entries(self, prefix: bytes, begin: bytes) -> Iterator[tuple[bytes, bytes]]:
+        if len(prefix) > LONGEST_KEY:
+            return
+        cursor = self._snapshot.cursor()
+        if not (cursor.set_range(begin[:LONGEST_KEY]) if begin else cursor.first()):
+            return
+        # Of the keys here, only the one that was cut from `begin` can lie before it.
+        if len(begin) > LONGEST_KEY and cursor.key() < begin and not cursor.next():
+            return
+        for item in cursor.iternext():
+            if not item[0].startswith(prefix):
+                return
+            yield item
+
+    def _copy_to(self, snapshot: Path, version: str) -> None:
+        with new_snapshot(snapshot, version) as aside:
+            aside.mkdir()
+            copy_compacted(self._environment, first_file(aside))
+
+    def _write(self, version: str) -> tuple[int, int]:
+        """Write everything staged; return the entries and pages then in use."""
+        self._snapshot.abort()
+        keys = self._staged.in_order()
+        if len(keys) > self._entries:
+            self._reserve(keys)
+        while True:
+            try:
+                with self._environment.begin(write=True, db=self._entry_table) as transaction:
+                    self._apply(transaction, keys)
+                    transaction.put(_RECORD, encode_record(version), db=self._record_table)
+                    tables = [transaction.stat(table) for table in self._tables]
+            except lmdb.MapFullError:
+                self._grow(0)
+            else:
+                used = sum(
+                    t["branch_pages"] + t["leaf_pages"] + t["overflow_pages"] for t in tables
+                )
+                return tables[1]["entries"] + tables[2]["entries"], used
+
+    def _apply(self, transaction: lmdb.Transaction[bytes], keys: list[bytes]) -> None:
+        staged = self._staged.entries
+        if max(map(len, keys), default=0) > LONGEST_KEY:
+            for key in keys:
+                if len(key) > LONGEST_KEY:
+                    self._long.put(transaction, key, staged[key])
+            keys = [key for key in keys if len(key) <= LONGEST_KEY]
+        if None in staged.values():
+            deque(map(transaction.delete, (k for k in keys if staged[k] is None)), maxlen=0)
+            keys = [key for key in keys if staged[key] is not None]
+        if keys:
+            cursor = transaction.cursor()
+            # Appended entries fill their pages; inserted ones leave them half empty.
+            append = not cursor.last() or keys[0] > cursor.key()
+            values: Iterator[bytes] = map(staged.__getitem__, keys)  # type: ignore[arg-type]
+            cursor.putmulti(zip(keys, values, strict=True), append=append)
+
+    def _reserve(self, keys: list[bytes]) -> None:
+        # A store that is being filled would run into its limits again and again.
+        values = filter(None, self._staged.entries.values())
+        staged = sum(map(len, keys)) + sum(map(len, values)) + 24 * len(keys)
+        used = (self._environment.info()["last_pgno"] + 1) * PAGE
+        if used + staged > self._size:
+            self._grow(used + staged + staged // 4)
+
+    def _grow(self, at_least: int) -> None:
+        # By half or more, so that growing costs little in all; on a disk that is nearly full,
+        # by what may still do.
+        generous = int(self._size * (2 if self._size < _DOUBLE_BELOW else 1.5))
+        modest = self._size + self._size // 8
+        self._size = grow(
+            self._environment,
+            self._path,
+            self._size,
+            max(at_least, generous),
+            max(at_least, modest),
+        )
+
+    def _is_mostly_free(self, used: int) -> bool:
+        pages = self._environment.info()["last_pgno"] + 1
+        # LMDB copies a page before it changes it, and can use a freed page again two commits
+        # later: that many free pages are no waste, but what the next epochs work with.
+        in_turnover = 2 * min(used, len(self._staged.entries))
+        return pages * PAGE > self._compact_from and 2 * (pages - used - in_turnover) > pages
+
+
+class LmdbSnapshot:
+    """A snapshot of an LMDB store, open for reading."""
+
+    def __init__(self, directory: Path) -> None:
+        """Open the snapshot in `directory`.
+
+        Raises:
+            StateError: There is no such snapshot, or it cannot be used.
+        """
+        path = _file_of(directory)
+        self._environment = open_read_only(path)
+        try:
+            with translated_errors(path):
+                self._entry_table = self._environment.open_db(b"entries", create=False)
+                long_table = self._environment.open_db(b"long", create=False)
+                self._long = LongKeys(long_table)
+                self._transaction = self._environment.begin()
+                self._has_long_keys = self._transaction.stat(long_table)["entries"] > 0
+                record = self._transaction.get(_RECORD)
+            self._version, self._boot = recorded_origin(record, directory)
+        except BaseException:
+            self._environment.close()
+            raise
+
+    @property
+    def version(self) -> str:
+        """Version that the store stood at when the snapshot was made."""
+        return self._version
+
+    @property
+    def boot(self) -> str:
+        """Boot of the machine that it was written in."""
+        return self._boot
+
+    def scan(
+        self, prefix: bytes, start: bytes = b"", stop: bytes | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Entries whose key starts with `prefix`, in key order, from `start` to `stop`."""
+        cursor = self._transaction.cursor(self._entry_table)
+        begin = max(prefix, start)[:LONGEST_KEY]
+        found = cursor.set_range(begin) if begin else cursor.first()
+        entries = cursor.iternext() if found else iter(())
+        if self._has_long_keys:
+            entries = merge(entries, self._long.scan(self._transaction, prefix, start))
+        for item in entries:
+            key = item[0]
+            if key >= start and key >= prefix:
+                if not key.startswith(prefix) or (stop is not None and key >= stop):
+                    return
+                yield item
+
+    def close(self) -> None:
+        """Let go of the file. Idempotent."""
+        self._transaction.abort()
+        self._environment.close()
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+
+def _file_of(snapshot: Path) -> Path:
+    path = first_file(snapshot)
+    if not path.is_file():
+        raise missing_snapshot(snapshot)
+    return path

@@ -1,0 +1,137 @@
+"""One writer per store: the lock on a store's directory.
+
+The lock is the kernel's and dies with its process, however that ends. Such locks
+belong to a process as a whole and ignore the process's own second try, so locks held
+here are also kept in a table of this process.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import time
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+
+from holdfast.errors import StateError, StoreVersionError
+from holdfast.state.store.directories import make_private
+from holdfast.state.store.header import missing_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+LOCK_FILE: Final = "holdfast.lock"
+"""Name of the lock file inside a store's directory."""
+
+PATIENCE: Final = 3.0
+"""Seconds to wait for the end of an attempt that is already cancelled, by default."""
+
+_PAUSE: Final = 0.01
+
+_guard = Lock()
+_held: set[tuple[int, int]] = set()
+# A forked child holds none of its parent's locks.
+os.register_at_fork(after_in_child=_held.clear)
+
+
+class StoreLock:
+    """The right to use one store, until it is released."""
+
+    __slots__ = ("_descriptor", "_identity")
+
+    def __init__(self, descriptor: int, identity: tuple[int, int]) -> None:
+        """Wrap a lock just taken; use `acquire`."""
+        self._descriptor: int | None = descriptor
+        self._identity = identity
+
+    @classmethod
+    def acquire(cls, directory: Path, patience: float = PATIENCE) -> StoreLock:
+        """Lock the store in `directory`, waiting `patience` seconds at the most.
+
+        Raises:
+            StateError: Another attempt still uses the store.
+        """
+        path = directory / LOCK_FILE
+        lock = cls._try(path)
+        for _ in range(int(patience / _PAUSE)):
+            if lock is not None:
+                break
+            time.sleep(_PAUSE)
+            lock = cls._try(path)
+        if lock is None:
+            raise StateError(
+                f"{directory}: another attempt of this subtask still uses the store after "
+                f"{patience:g} s; only one may. Let the cancelled attempt end, or end its "
+                "worker process, and try again"
+            )
+        return lock
+
+    @classmethod
+    def _try(cls, path: Path) -> StoreLock | None:
+        with _guard:
+            # Looked up before the file is opened: closing a second descriptor of it would
+            # release the lock that this process already holds.
+            if _identity(path) in _held:
+                return None
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                os.close(descriptor)
+                if error.errno in (errno.EACCES, errno.EAGAIN):
+                    return None
+                raise
+            found = os.fstat(descriptor)
+            lock = cls(descriptor, (found.st_dev, found.st_ino))
+            _held.add(lock._identity)
+            return lock
+
+    def release(self) -> None:
+        """Let others use the store. Idempotent."""
+        with _guard:
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+                self._descriptor = None
+                _held.discard(self._identity)
+
+
+def enter_directory(
+    directory: Path, expected: str | None, is_own: Callable[[str], bool], patience: float
+) -> StoreLock:
+    """Lock the directory of a store, which is created if a new store is to start there.
+
+    Args:
+        directory: The store's directory.
+        expected: Version that the store should stand at; None to start a new one.
+        is_own: Whether a file of that name can belong to a store of the caller's kind.
+        patience: Seconds to wait for another attempt that still uses the store.
+
+    Raises:
+        StoreVersionError: There is no such directory to continue from, or there is one
+            to start in that holds something else.
+        StateError: Another attempt still uses the store.
+    """
+    if expected is None:
+        make_private(directory)
+    elif not directory.is_dir():
+        raise missing_store(expected, directory)
+    lock = StoreLock.acquire(directory, patience)
+    if expected is None:
+        strange = sorted(n for n in os.listdir(directory) if n != LOCK_FILE and not is_own(n))
+        if strange:
+            lock.release()
+            raise StoreVersionError(
+                f"{directory}: a new store was to start here, but the directory already holds "
+                f"{strange[0]!r}, which this state backend did not write; start in a new directory"
+            )
+    return lock
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return (found.st_dev, found.st_ino)

@@ -1,0 +1,447 @@
+"""State larger than memory: a store in RocksDB.
+
+    rocksdb/          the database: one column family, the store's record under the
+                      empty key, every entry under its own
+    rocksdb.commit    the file of a commit while it is written
+
+An epoch's changes are written as one sorted file, record included, which RocksDB then
+takes in whole, as one step of its own journal: there is no write-ahead log to replay
+when the store is opened, and nothing in memory that closing it could still write.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections import deque
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final, cast
+from weakref import WeakSet
+
+import rocksdict
+
+from holdfast.config.backends import EmbeddedRocksDBStateBackend
+from holdfast.errors import HoldfastError, StateError, StoreFullError
+from holdfast.state.store.header import checked_version, encode_record, missing_store
+from holdfast.state.store.lock import PATIENCE, StoreLock, enter_directory
+from holdfast.state.store.protocol import StoreStatistics
+from holdfast.state.store.rocksdb_files import open_read_only
+from holdfast.state.store.rocksdb_options import database_options
+from holdfast.state.store.snapshot import (
+    is_shareable,
+    missing_snapshot,
+    new_snapshot,
+    recorded_origin,
+    snapshot_files,
+)
+from holdfast.state.store.write_buffer import StagedEntries, after_prefix
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Iterator, Sequence
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Self
+
+_RECORD: Final = b""
+_DATABASE: Final = "rocksdb"
+_COMMIT: Final = "rocksdb.commit"
+_NO_ROOM: Final = ("No space left on device", "Disk quota exceeded", "File too large")
+
+_PAUSE: Final = 0.0005
+# Half a second of waiting per commit, beyond which only what is running may finish.
+_PATIENT_PAUSES: Final = 1000
+_IDLE_PAUSES: Final = 20
+
+
+class RocksDBStore:
+    """A store in RocksDB, open between two of its versions."""
+
+    def __init__(
+        self,
+        directory: Path,
+        expected: str | None,
+        backend: EmbeddedRocksDBStateBackend,
+        lock: StoreLock,
+        *,
+        adopted: bool = False,
+    ) -> None:
+        """Open the store in a directory that is locked; use `open` or `adopt`."""
+        if expected is not None and not (directory / _DATABASE / "CURRENT").exists():
+            raise missing_store(expected, directory)
+        self._directory = directory
+        self._lock = lock
+        self._closed = False
+        self._staged = StagedEntries()
+        self._scans: WeakSet[Generator[tuple[bytes, bytes]]] = WeakSet()
+        self._reclaimed: list[bytes] = []
+        self._commit_file = directory / _COMMIT
+        self._commit_file.unlink(missing_ok=True)
+        self._options = database_options(backend)
+        with self._translated_errors():
+            # The options are named for the column family too: RocksDict would otherwise open
+            # an existing one as it was last, without filters and with a cache of its own.
+            self._database = rocksdict.Rdict(
+                str(directory / _DATABASE), self._options, {"default": self._options}
+            )
+        try:
+            record = self._committed(_RECORD)
+            self._version = (
+                recorded_origin(record, directory)[0]
+                if adopted
+                else checked_version(record, expected, directory)
+            )
+        except BaseException:
+            self._database.close()
+            raise
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        *,
+        expected: str | None,
+        backend: EmbeddedRocksDBStateBackend | None = None,
+        patience: float = PATIENCE,
+    ) -> RocksDBStore:
+        """Open the store in `directory`, which must stand at `expected`.
+
+        Args:
+            directory: The store's own directory; created for a new store.
+            expected: Version the store must stand at; None to start a new store.
+            backend: How the database is tuned; the defaults if None.
+            patience: Seconds to wait for another attempt that still uses the store.
+
+        Raises:
+            StoreVersionError: The store stands at another version, or is missing, or a
+                new one was to start and there is one.
+            StoreFullError: The disk has no room for it.
+            StateError: Another attempt uses the store, or it is not a store of Holdfast.
+        """
+        lock = enter_directory(directory, expected, (_DATABASE, _COMMIT).__contains__, patience)
+        try:
+            return cls(directory, expected, backend or EmbeddedRocksDBStateBackend(), lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def adopt(
+        cls, snapshot: Path, directory: Path, backend: EmbeddedRocksDBStateBackend | None = None
+    ) -> RocksDBStore:
+        """Open a new store that begins as a copy of a snapshot, at the snapshot's version.
+
+        Args:
+            snapshot: Directory of the snapshot, which stays as it is.
+            directory: The store's own directory, to be made.
+            backend: How the database is tuned; the defaults if None.
+
+        Raises:
+            StoreFullError: The disk has no room for it.
+            StateError: There is no such snapshot, or it cannot be used.
+        """
+        files = snapshot_files(snapshot)
+        lock = enter_directory(directory, None, (_DATABASE, _COMMIT).__contains__, PATIENCE)
+        try:
+            database = directory / _DATABASE
+            database.mkdir()
+            for file in files:
+                take_over = _link if is_shareable(file) else shutil.copyfile
+                take_over(snapshot / file, database / file)
+            backend = backend or EmbeddedRocksDBStateBackend()
+            return cls(directory, None, backend, lock, adopted=True)
+        except BaseException:
+            lock.release()
+            raise
+
+    @property
+    def version(self) -> str | None:
+        """Version the store stood at when it was opened; None if it is new."""
+        return self._version
+
+    def get(self, key: bytes) -> bytes | None:
+        """Value staged or committed under `key`, or None."""
+        self._require_open()
+        staged = self._staged.entries
+        if key in staged:
+            return staged[key]
+        return self._committed(key) if key else None
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Values of `keys`, in their order; the batched form of `get`."""
+        self._require_open()
+        if b"" in keys:
+            return list(map(self.get, keys))
+        with self._translated_errors():
+            found = self._database.get(keys if type(keys) is list else list(keys))
+        return self._staged.overlay(keys, cast("list[bytes | None]", found))
+
+    def scan(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Entries whose key starts with `prefix`, in key order, from `start` on."""
+        self._require_open()
+        committed = self._scan_entries(prefix, max(prefix, start))
+        self._scans.add(committed)
+        return self._staged.merge(prefix, committed, start)
+
+    def write(self, items: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Stage entries; a value of None deletes. Later items win over earlier ones."""
+        self._require_open()
+        self._staged.stage(items)
+
+    def reclaim(self, prefix: bytes) -> None:
+        """Merge the files that hold `prefix` with the commit, and leave deleted entries out."""
+        self._reclaimed.append(prefix)
+
+    def commit(self, version: str, snapshot: Path | None = None) -> StoreStatistics:
+        """Make everything staged, and `version`, durable in one atomic step; then close."""
+        self._require_open()
+        try:
+            with self._translated_errors():
+                self._write_commit_file(version)
+                options = rocksdict.IngestExternalFileOptions()
+                options.set_move_files(True)
+                self._database.ingest_external_file([str(self._commit_file)], options)
+                self._compact_reclaimed()
+                self._let_compaction_catch_up()
+                if snapshot is not None:
+                    self._link_to(snapshot, version)
+                return self._statistics()
+        finally:
+            self.abort()
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether anything is staged."""
+        return bool(self._staged.entries)
+
+    def leave(self) -> StoreStatistics:
+        """Close a store of which nothing is staged; it stays at its version."""
+        self._require_open()
+        try:
+            with self._translated_errors():
+                return self._statistics()
+        finally:
+            self.abort()
+
+    def _statistics(self) -> StoreStatistics:
+        return StoreStatistics(
+            entries=max(self._property("estimate-num-keys") - 1, 0),
+            bytes_on_disk=self._property("total-sst-files-size"),
+        )
+
+    def abort(self) -> None:
+        """Drop everything staged and close; the store stays as it was. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._staged.clear()
+        # A scan that was left half-way would keep the database open, and locked.
+        for scan in list(self._scans):
+            scan.close()
+        try:
+            with self._translated_errors():
+                self._database.close()
+        finally:
+            self._commit_file.unlink(missing_ok=True)
+            self._lock.release()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise StateError(f"{self._directory}: the store was used after its commit or abort")
+
+    def _committed(self, key: bytes) -> bytes | None:
+        # Not the context manager: this is the path of a single read.
+        try:
+            return cast("bytes | None", self._database.get(key))
+        except Exception as error:
+            raise self._translated(error) from error
+
+    def _scan_entries(self, prefix: bytes, begin: bytes) -> Generator[tuple[bytes, bytes]]:
+        options = rocksdict.ReadOptions()
+        end = after_prefix(prefix)
+        if end is not None:
+            options.set_iterate_upper_bound(end)
+        entries = self._database.iter(options)
+        # Past the record, which has the empty key.
+        entries.seek(begin or b"\x00")
+        valid, key, value, step = entries.valid, entries.key, entries.value, entries.next
+        while valid():
+            yield key(), value()
+            step()
+        # An iterator that meets an error looks as if it had come to its end.
+        with self._translated_errors():
+            entries.status()
+
+    def _write_commit_file(self, version: str) -> None:
+        staged = self._staged.entries
+        keys = self._staged.in_order()
+        file = rocksdict.SstFileWriter(self._options)
+        file.open(str(self._commit_file))
+        file[_RECORD] = encode_record(version)
+        if None in staged.values():
+            for key in keys:
+                value = staged[key]
+                if value is None:
+                    del file[key]
+                else:
+                    file[key] = value
+        else:
+            deque(map(file.__setitem__, keys, map(staged.__getitem__, keys)), maxlen=0)
+        file.finish()
+
+    def _link_to(self, snapshot: Path, version: str) -> None:
+        with new_snapshot(snapshot, version) as aside:
+            rocksdict.Checkpoint(self._database).create_checkpoint(str(aside))
+            # Nothing is ever written to the write-ahead log, and options come with the job.
+            for path in (*aside.glob("*.log"), *aside.glob("*.json")):
+                path.unlink()
+
+    def _compact_reclaimed(self) -> None:
+        # The epoch is committed already. A store that stays large is no reason to fail it.
+        with suppress(Exception):
+            for prefix in self._reclaimed:
+                self._database.compact_range(prefix, after_prefix(prefix))
+
+    def _let_compaction_catch_up(self) -> None:
+        """Wait for the merges that are due, but start none after a while.
+
+        Nothing runs between two epochs: merges that were always cut short by the end of
+        an epoch would let the number of files grow without bound, and waste their work.
+        """
+        idle = 0
+        for pause in range(1_000_000):
+            if self._property("num-running-compactions"):
+                idle = 0
+                if pause == _PATIENT_PAUSES:
+                    self._database.set_options({"disable_auto_compactions": "true"})
+            elif idle == _IDLE_PAUSES or not self._property("compaction-pending"):
+                return
+            else:
+                idle += 1
+            time.sleep(_PAUSE)
+
+    def _property(self, name: str) -> int:
+        return self._database.property_int_value(f"rocksdb.{name}") or 0
+
+    @contextmanager
+    def _translated_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except HoldfastError:
+            raise
+        except Exception as error:
+            raise self._translated(error) from error
+
+    def _translated(self, error: Exception) -> StateError:
+        # RocksDict raises plain exceptions; what happened is in their text alone.
+        if any(reason in str(error) for reason in _NO_ROOM):
+            return StoreFullError(
+                f"{self._directory}: no room on the disk ({error}); the store stays at its last "
+                "version. Free space there, or set `state.local-dir` to a larger disk"
+            )
+        return StateError(
+            f"{self._directory}: the store cannot be used ({error}); if it is damaged, remove the "
+            "directory: the state is restored from the last checkpoint"
+        )
+
+
+class RocksDBSnapshot:
+    """A snapshot of a RocksDB store, open for reading."""
+
+    def __init__(
+        self, directory: Path, backend: EmbeddedRocksDBStateBackend, *, partial: bool = False
+    ) -> None:
+        """Open the snapshot in `directory`.
+
+        Args:
+            directory: Where it is.
+            backend: How it is tuned.
+            partial: Whether only the files of some key groups are there, see `files_with`.
+
+        Raises:
+            StateError: There is no such snapshot, or it cannot be used.
+        """
+        if not (directory / "CURRENT").is_file():
+            raise missing_snapshot(directory)
+        self._directory = directory
+        self._scans: WeakSet[Generator[tuple[bytes, bytes]]] = WeakSet()
+        with self._translated_errors():
+            self._database = open_read_only(directory, backend, partial=partial)
+        try:
+            with self._translated_errors():
+                record = cast("bytes | None", self._database.get(_RECORD))
+            self._version, self._boot = recorded_origin(record, directory)
+        except BaseException:
+            self._database.close()
+            raise
+
+    @property
+    def version(self) -> str:
+        """Version that the store stood at when the snapshot was made."""
+        return self._version
+
+    @property
+    def boot(self) -> str:
+        """Boot of the machine that it was written in."""
+        return self._boot
+
+    def scan(
+        self, prefix: bytes, start: bytes = b"", stop: bytes | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Entries whose key starts with `prefix`, in key order, from `start` to `stop`."""
+        ends = [end for end in (after_prefix(prefix), stop) if end is not None]
+        entries = self._scan(max(prefix, start), min(ends, default=None))
+        self._scans.add(entries)
+        return entries
+
+    def close(self) -> None:
+        """Let go of the files. Idempotent."""
+        for scan in list(self._scans):
+            scan.close()
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def _scan(self, start: bytes, stop: bytes | None) -> Generator[tuple[bytes, bytes]]:
+        options = rocksdict.ReadOptions()
+        if stop is not None:
+            options.set_iterate_upper_bound(stop)
+        entries = self._database.iter(options)
+        entries.seek(start or b"\x00")
+        valid, key, value, step = entries.valid, entries.key, entries.value, entries.next
+        while valid():
+            yield key(), value()
+            step()
+        with self._translated_errors():
+            entries.status()
+
+    @contextmanager
+    def _translated_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except HoldfastError:
+            raise
+        except Exception as error:
+            raise StateError(
+                f"{self._directory}: the snapshot cannot be read ({error}); restore from another "
+                "checkpoint if it is damaged"
+            ) from error
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        # On another disk, or on one without links.
+        shutil.copyfile(source, target)

@@ -1,0 +1,243 @@
+"""Keys and namespaces as columns, and back."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.errors import StateError
+from holdfast.serde.key_reader import length_prefixed
+from holdfast.serde.keys import varint
+from holdfast.state.tables.times import TIMESTAMP, is_near, time_array, times_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+WINDOWS: Final = ("window_start", "window_end")
+
+
+"""Columns of time windows."""
+
+NAMESPACE: Final = "namespace"
+
+
+"""Column of other namespaces."""
+
+
+_SIGN: Final = 1 << 63
+
+_bounds: Final = Struct(">QQ")
+
+_NO_WINDOW: Final = (None, None)
+
+
+def needed_columns(namespaces: Iterable[bytes]) -> set[str]:
+    """Columns that the namespaces need."""
+    needed: set[str] = set()
+    for namespace in set(namespaces) - {b""}:
+        needed.update([NAMESPACE] if _window(namespace) is None else WINDOWS)
+    return needed
+
+
+def namespace_arrays(namespaces: Sequence[bytes], wanted: Iterable[str]) -> dict[str, pa.Array]:
+    """The wanted columns of namespaces, which need no others."""
+    known = {namespace: _window(namespace) for namespace in set(namespaces)}
+    arrays: dict[str, pa.Array] = {}
+    for place, name in enumerate(WINDOWS):
+        if name in wanted:
+            bounds = [(known[namespace] or _NO_WINDOW)[place] for namespace in namespaces]
+            arrays[name] = time_array(bounds)
+    if NAMESPACE in wanted:
+        others = [None if known[n] is not None or not n else n for n in namespaces]
+        arrays[NAMESPACE] = pa.array(others, pa.binary())
+    return arrays
+
+
+def namespace_type(name: str) -> pa.DataType:
+    """Type of one of the columns."""
+    return pa.binary() if name == NAMESPACE else TIMESTAMP
+
+
+def namespaces_of(columns: dict[str, pa.Array], count: int) -> list[bytes]:
+    """The namespaces of as many rows, of those columns that there are."""
+    found: list[bytes] = [b""] * count
+    if NAMESPACE in columns:
+        found = [namespace or b"" for namespace in columns[NAMESPACE].to_pylist()]
+    if WINDOWS[0] in columns:
+        bounds = zip(*(times_of(columns[name]) for name in WINDOWS), strict=True)
+        found = [
+            other if start is None or end is None else _bounds.pack(start + _SIGN, end + _SIGN)
+            for other, (start, end) in zip(found, bounds, strict=True)
+        ]
+    return found
+
+
+def _window(namespace: bytes) -> tuple[int, int] | None:
+    """Bounds of a time window that every reader takes; None of any other namespace."""
+    if len(namespace) != _bounds.size:
+        return None
+    start, end = (bound - _SIGN for bound in _bounds.unpack(namespace))
+    return (start, end) if is_near(start) and is_near(end) else None
+
+
+_ZEROS: Final = bytes(8)
+
+_LENGTHS: Final = [varint(length) for length in range(256)]
+
+
+class KeyColumn(ABC):
+    """Keys of one type."""
+
+    arrow: pa.DataType
+    """Type of the column."""
+
+    @abstractmethod
+    def array(self, keys: Sequence[bytes | None]) -> pa.Array:
+        """Column of canonical bytes, with a null for None.
+
+        Raises:
+            ValueError, pa.ArrowException: They are of no key of the type.
+        """
+
+    @abstractmethod
+    def keys(self, array: pa.Array) -> list[bytes | None]:
+        """Canonical bytes of a column, with None for a null."""
+
+
+class _Binary(KeyColumn):
+    """Keys whose bytes say it all: `bytes`, text; and those of which no type is known."""
+
+    def __init__(self, arrow: pa.DataType) -> None:
+        self.arrow = arrow
+
+    def array(self, keys: Sequence[bytes | None]) -> pa.Array:
+        return pa.array(keys, pa.binary()).cast(self.arrow)
+
+    def keys(self, array: pa.Array) -> list[bytes | None]:
+        found: list[bytes | None] = array.cast(pa.binary()).to_pylist()
+        return found
+
+
+class _Fixed(KeyColumn):
+    """Keys of 8 bytes: numbers, days and times."""
+
+    def __init__(self, arrow: pa.DataType) -> None:
+        self.arrow = arrow
+        self._numbers = np.dtype("<f8" if pa.types.is_floating(arrow) else "<i8")
+        self._between = pa.int32() if pa.types.is_date32(arrow) else pa.int64()
+        if pa.types.is_floating(arrow):
+            self._between = arrow
+
+    def array(self, keys: Sequence[bytes | None]) -> pa.Array:
+        absent = np.array([key is None for key in keys], np.bool_)
+        data = b"".join([_ZEROS if key is None else key for key in keys])
+        if len(data) != 8 * len(keys):
+            raise ValueError("a number has 8 bytes")
+        numbers = np.frombuffer(data, self._numbers)
+        mask = absent if absent.any() else None
+        return pa.array(numbers, mask=mask).cast(self._between).cast(self.arrow)
+
+    def keys(self, array: pa.Array) -> list[bytes | None]:
+        column = array.cast(self._between).cast(pa.from_numpy_dtype(self._numbers))
+        numbers = column.fill_null(0).to_numpy(zero_copy_only=False)
+        if self._numbers.kind == "f":
+            # One zero and one NaN, whoever wrote the column.
+            numbers = np.where(np.isnan(numbers), np.nan, numbers + 0.0)
+        numbers = np.ascontiguousarray(numbers, self._numbers)
+        found: list[bytes | None] = numbers.view("V8").tolist()
+        if array.null_count == 0:
+            return found
+        valid = array.is_valid().to_pylist()
+        return [key if is_there else None for key, is_there in zip(found, valid, strict=True)]
+
+
+class _Tuples(KeyColumn):
+    """Tuples: a struct of their components."""
+
+    def __init__(self, components: list[KeyColumn]) -> None:
+        self._components = components
+        fields = [(f"_{number}", one.arrow) for number, one in enumerate(components, 1)]
+        self.arrow = pa.struct(fields)
+
+    def array(self, keys: Sequence[bytes | None]) -> pa.Array:
+        rows = [_split(key or b"", len(self._components)) for key in keys]
+        columns = list(zip(*rows, strict=True)) or [()] * len(self._components)
+        arrays = [one.array(column) for one, column in zip(self._components, columns, strict=True)]
+        return pa.StructArray.from_arrays(arrays, fields=list(self.arrow))
+
+    def keys(self, array: pa.Array) -> list[bytes | None]:
+        columns = [one.keys(array.field(place)) for place, one in enumerate(self._components)]
+        return [
+            b"".join([b"\x00" if part is None else b"\x01" + framed(part) for part in row])
+            for row in zip(*columns, strict=True)
+        ]
+
+
+def framed(data: bytes) -> bytes:
+    """Bytes after their length."""
+    return (_LENGTHS[len(data)] if len(data) < 256 else varint(len(data))) + data
+
+
+def key_column(shape: str | None) -> KeyColumn:
+    """Column of the keys of a `KeyShape`; None if there was no key yet."""
+    if shape is None or shape == "tuple[]":
+        return _Binary(pa.binary())
+    if shape.startswith("tuple["):
+        names = shape.removeprefix("tuple[").removesuffix("]").split(", ")
+        return _Tuples([key_column(name) for name in names])
+    arrow = _ARROW[shape]
+    binary = pa.types.is_binary(arrow) or pa.types.is_string(arrow)
+    return _Binary(arrow) if binary else _Fixed(arrow)
+
+
+_ARROW: Final = {
+    "bool": pa.bool_(),
+    "int": pa.int64(),
+    "float": pa.float64(),
+    "str": pa.string(),
+    "bytes": pa.binary(),
+    "date": pa.date32(),
+    "datetime": pa.timestamp("us", tz="UTC"),
+    "datetime_ntz": pa.timestamp("us"),
+    "Decimal": pa.string(),
+    # A component of which only nulls were seen.
+    "?": pa.binary(),
+}
+
+
+def key_array(column: KeyColumn, keys: list[bytes], where: str) -> pa.Array:
+    """Column of keys, from which they are known to come back.
+
+    Raises:
+        StateError: Bytes of a key are of no key of the type.
+    """
+    problem: Any = "they are not canonical"
+    try:
+        array = column.array(keys)
+        if column.keys(array) == keys:
+            return array
+    except (ValueError, IndexError, pa.ArrowException) as error:
+        problem = error
+    raise StateError(
+        f"{where}: bytes of keys are of no key of the type {column.arrow} ({problem}); the "
+        "snapshot is damaged. Make another savepoint, or restore from a checkpoint"
+    )
+
+
+def _split(key: bytes, count: int) -> list[bytes | None]:
+    parts: list[bytes | None] = []
+    at = 0
+    for _ in range(count if key else 0):
+        mark, at = key[at], at + 1
+        part: bytes | None = None
+        if mark:
+            part, at = length_prefixed(key, at)
+        parts.append(part)
+    if at != len(key):
+        raise ValueError(f"{len(key) - at} bytes are left over")
+    return parts or [None] * count

@@ -1,0 +1,194 @@
+"""The state of a subtask that belongs to no key, as tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from holdfast.errors import StateError
+from holdfast.state.operator.layout import NONE, SOME
+from holdfast.state.operator.redistribution import NamedState, OperatorStateSnapshot
+from holdfast.state.store.directories import file_name
+from holdfast.state.store.snapshot import built_aside
+from holdfast.state.tables.columns import given, held
+from holdfast.state.tables.files import TableFile, listed_file, write_table
+from holdfast.state.tables.rows import bounded
+from holdfast.state.tables.values import form_of
+from holdfast.state.tables.writer import write_index
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.state.tables.values import Form
+
+    Columns = dict[str, pa.Array]
+
+INDEX: Final = Path("operator_states.parquet")
+"""The table that lists the others, in the order in which states were registered."""
+PARTITIONS: Final = Path("raw", "partitions.parquet")
+"""Raw operator state."""
+KEY_GROUPS: Final = Path("raw", "key_groups.parquet")
+"""Raw keyed state."""
+
+_RAW: Final = {"partitions": PARTITIONS, "key groups": KEY_GROUPS}
+
+
+def write_operator_tables(state: OperatorStateSnapshot, directory: Path) -> list[Path]:
+    """Write the operator state and the raw state of a subtask as tables.
+
+    Args:
+        state: What the subtask has.
+        directory: Where the tables go, to be made; it appears whole, or not at all.
+
+    Returns:
+        The files, relative to the directory.
+
+    Raises:
+        StoreFullError: The disk is full.
+        StateError: The directory exists, or cannot be written.
+    """
+    index: list[dict[str, Any]] = []
+    with built_aside(directory) as aside:
+        for named in state.states:
+            path = Path("operator", f"{file_name(named.name)}.parquet")
+            rows = _write_state(aside / path, named)
+            index.append(_listed(path, named.name, named.mode, rows))
+        if state.raw_partitions:
+            rows = _write_raw(
+                *(aside / PARTITIONS, "position", pa.int64(), enumerate(state.raw_partitions))
+            )
+            index.append(_listed(PARTITIONS, "", "partitions", rows))
+        if state.raw_key_groups:
+            rows = _write_raw(
+                *(aside / KEY_GROUPS, "key_group", pa.int32(), state.raw_key_groups.items())
+            )
+            index.append(_listed(KEY_GROUPS, "", "key groups", rows))
+        write_index(aside / INDEX, {}, index)
+    return [*(Path(f"{row['table']}.parquet") for row in index), INDEX]
+
+
+def read_operator_tables(directory: Path) -> OperatorStateSnapshot:
+    """The state that `write_operator_tables` wrote.
+
+    Raises:
+        StateError: A table is missing, damaged, foreign, or of a later format.
+    """
+    states: list[NamedState] = []
+    raw: dict[str, list[tuple[Any, bytes]]] = {"partitions": [], "key groups": []}
+    with TableFile(directory / INDEX) as index:
+        listed = index.rows()
+    for row in listed:
+        kind = row["kind"]
+        with TableFile(listed_file(directory, row["table"])) as file:
+            if len(file) != row["rows"]:
+                raise StateError(
+                    f"{file.path}: the table has {len(file)} rows, and {INDEX} lists "
+                    f"{row['rows']}; they are not of one savepoint. Restore from another "
+                    "savepoint or checkpoint"
+                )
+            if kind in _RAW:
+                raw[kind] = [pair for part in file.parts() for pair in _raw_rows(part)]
+            else:
+                states.append(_read_state(file))
+    return OperatorStateSnapshot(
+        states, [data for _, data in raw["partitions"]], dict(raw["key groups"])
+    )
+
+
+def _listed(path: Path, name: str, kind: str, rows: int) -> dict[str, Any]:
+    return {"table": str(path.with_suffix("")), "name": name, "kind": kind, "rows": rows}
+
+
+def _write_state(path: Path, named: NamedState) -> int:
+    about = {"state": msgspec.to_builtins(msgspec.structs.replace(named, elements=[], entries=[]))}
+    value = form_of(named.schema[0])
+    if named.mode == "broadcast":
+        key = form_of(named.schema[1])
+        parts = [_map_columns(key, value, some) for some in bounded(named.entries, _value_size)]
+        types = {"map_key": key.arrow, "map_key_encoded": pa.binary()}
+    else:
+        numbered = enumerate(named.elements)
+        parts = [_list_columns(value, some) for some in bounded(numbered, _value_size)]
+        types = {"position": pa.int64()}
+    types |= {"value": value.arrow, "encoded": pa.binary()}
+    return write_table(path, pa.schema(list(types.items())), about, parts)
+
+
+def _value_size(pair: tuple[Any, bytes]) -> int:
+    return len(pair[1])
+
+
+def _map_columns(key: Form, value: Form, entries: list[tuple[bytes, bytes]]) -> Columns:
+    keys, values = ([_bare(pair[side]) for pair in entries] for side in (0, 1))
+    columns = dict(zip(("map_key", "map_key_encoded"), held(key, keys), strict=True))
+    return columns | dict(zip(("value", "encoded"), held(value, values), strict=True))
+
+
+def _list_columns(value: Form, elements: list[tuple[int, bytes]]) -> Columns:
+    typed, encoded = held(value, [element for _, element in elements])
+    positions = pa.array([position for position, _ in elements], pa.int64())
+    return {"position": positions, "value": typed, "encoded": encoded}
+
+
+def _write_raw(
+    path: Path, name: str, numbers: pa.DataType, numbered: Iterable[tuple[int, bytes]]
+) -> int:
+    schema = pa.schema([(name, numbers), ("data", pa.binary())])
+    parts = (
+        {
+            name: pa.array([number for number, _ in some], numbers),
+            "data": pa.array([data for _, data in some], pa.binary()),
+        }
+        for some in bounded(numbered, _value_size)
+    )
+    return write_table(path, schema, {}, parts)
+
+
+def _raw_rows(part: Columns) -> list[tuple[Any, bytes]]:
+    return list(zip(*(column.to_pylist() for column in part.values()), strict=True))
+
+
+def _read_state(file: TableFile) -> NamedState:
+    try:
+        named = msgspec.convert(file.about["state"], NamedState)
+        value, map_key = form_of(named.schema[0]), None
+        if named.mode == "broadcast":
+            map_key = form_of(named.schema[1])
+        for part in file.parts():
+            values = given(value, part, "value", "encoded")
+            if map_key is None:
+                named.elements.extend(_present(values))
+            else:
+                keys = given(map_key, part, "map_key", "map_key_encoded")
+                named.entries.extend(zip(map(_marked, keys), map(_marked, values), strict=True))
+    except (
+        KeyError,
+        IndexError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        pa.ArrowException,
+    ) as error:
+        raise StateError(
+            f"{file.path}: the table does not have what belongs to it ({error}); it has been "
+            "changed since it was written. Restore from another savepoint or checkpoint"
+        ) from error
+    return named
+
+
+def _present(values: list[bytes | None]) -> list[bytes]:
+    present = [value for value in values if value is not None]
+    if len(present) < len(values):
+        raise ValueError("an element has neither a value nor encoded bytes")
+    return present
+
+
+def _bare(data: bytes) -> bytes | None:
+    return None if data == NONE else data[1:]
+
+
+def _marked(data: bytes | None) -> bytes:
+    return NONE if data is None else SOME + data

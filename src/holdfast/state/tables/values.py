@@ -1,0 +1,254 @@
+"""Stored bytes of one type as a column, and back.
+
+`typed` gives a column that has a null wherever the bytes could not be brought back from it:
+each value is turned back and compared. Such bytes go into a column of their own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from holdfast.serde.extended import MARK
+from holdfast.state.tables.described_shapes import shape_of, shape_of_column
+from holdfast.state.tables.packed import encode_one, unpacked
+from holdfast.state.tables.shapes import Encoded
+from holdfast.state.tables.times import TIMESTAMP, far_times, time_array, times_of
+from holdfast.types.arrow_text import arrow_type
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from holdfast.state.tables.shapes import Shape
+
+# What decoding, and making a column of, values that do not fit may raise.
+_UNFIT: Final = (
+    msgspec.MsgspecError, pa.ArrowException, ValueError, TypeError, ArithmeticError, LookupError,
+)  # fmt: skip
+
+
+class Form(ABC):
+    """How stored values lie in a column."""
+
+    @property
+    @abstractmethod
+    def arrow(self) -> pa.DataType:
+        """Type of the column."""
+
+    @abstractmethod
+    def column(self, blobs: list[bytes]) -> pa.Array:
+        """Column of stored bytes; a null where it cannot hold them."""
+
+    @abstractmethod
+    def stored(self, array: pa.Array) -> list[bytes | None]:
+        """Stored bytes of a column; None for a null."""
+
+    def typed(self, blobs: list[bytes]) -> pa.Array:
+        """Column of stored bytes; a null where they would not come back from it."""
+        array = self.column(blobs)
+        back = self.stored(array)
+        if back == blobs:
+            return array
+        kept = [
+            row if self._is_same(data, other) else None
+            for row, (data, other) in enumerate(zip(blobs, back, strict=True))
+        ]
+        return array.take(pa.array(kept, pa.int64()))
+
+    def _is_same(self, data: bytes, back: bytes | None) -> bool:
+        return data == back
+
+
+class Bytes(Form):
+    """Stored bytes as they are, of types that only their owner can read."""
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """See `Form.arrow`."""
+        return pa.binary()
+
+    def column(self, blobs: list[bytes]) -> pa.Array:
+        """See `Form.column`."""
+        return pa.array(blobs, pa.binary())
+
+    def stored(self, array: pa.Array) -> list[bytes | None]:
+        """See `Form.stored`."""
+        found: list[bytes | None] = array.to_pylist()
+        return found
+
+
+class Packed(Form):
+    """MessagePack; a wide value (`serde/extended.py`) is none, and has no column."""
+
+    def __init__(self, shape: Shape) -> None:
+        """Values of a shape."""
+        self._shape = shape
+        self._unpack = unpacked(shape.decoded)
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """See `Form.arrow`."""
+        return self._shape.arrow
+
+    def column(self, blobs: list[bytes]) -> pa.Array:
+        """See `Form.column`."""
+        return gathered(len(blobs), self._fitting(blobs, range(len(blobs))), self)
+
+    def _fitting(
+        self, blobs: list[bytes], rows: Sequence[int]
+    ) -> Iterator[tuple[Sequence[int], pa.Array]]:
+        """Columns of those rows that a column can hold, and which they are."""
+        some = blobs if len(rows) == len(blobs) else [blobs[row] for row in rows]
+        try:
+            array = self._shape.array(self._unpack(some))
+        except _UNFIT:
+            narrow = [row for row in rows if blobs[row][:1] != MARK]
+            if len(narrow) < len(rows):
+                yield from self._fitting(blobs, narrow)
+            elif len(rows) > 1:
+                middle = len(rows) // 2
+                yield from self._fitting(blobs, rows[:middle])
+                yield from self._fitting(blobs, rows[middle:])
+        else:
+            yield rows, array
+
+    def stored(self, array: pa.Array) -> list[bytes | None]:
+        """See `Form.stored`."""
+        return [None if value is None else encode_one(value) for value in self._shape.plain(array)]
+
+    def _is_same(self, data: bytes, back: bytes | None) -> bool:
+        if data == back or back is None or not self._shape.reorders:
+            return data == back
+        try:
+            return _in_order(data) == _in_order(back)
+        except _UNFIT:
+            return False
+
+
+class Timestamped(Form):
+    """Values with an event time, or none (`serde/tagged.py`): a struct."""
+
+    def __init__(self, value: Form) -> None:
+        """Times with values of a form."""
+        self._value = value
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """See `Form.arrow`."""
+        return pa.struct([("timestamp", TIMESTAMP), ("value", self._value.arrow)])
+
+    def column(self, blobs: list[bytes]) -> pa.Array:
+        """See `Form.column`."""
+        times = [int.from_bytes(d[1:9], "big", signed=True) if d[0] else None for d in blobs]
+        values = self._value.column([data[9 if data[0] else 1 :] for data in blobs])
+        near = [None if time is None or far_times([time]) else time for time in times]
+        return pa.StructArray.from_arrays(
+            [time_array(near), values],
+            fields=[pa.field("timestamp", TIMESTAMP), pa.field("value", values.type)],
+        )
+
+    def stored(self, array: pa.Array) -> list[bytes | None]:
+        """See `Form.stored`."""
+        times, values = times_of(array.field(0)), self._value.stored(array.field(1))
+        valid = array.is_valid().to_pylist()
+        return [
+            None
+            if not is_there or value is None
+            else b"\x00" + value
+            if time is None
+            else b"\x01" + time.to_bytes(8, "big", signed=True) + value
+            for is_there, time, value in zip(valid, times, values, strict=True)
+        ]
+
+
+class Either(Form):
+    """Values of the one side or the other (`serde/tagged.py`): a struct."""
+
+    def __init__(self, left: Form, right: Form) -> None:
+        """Values of two forms."""
+        self._sides = (left, right)
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """See `Form.arrow`."""
+        left, right = self._sides
+        return pa.struct([("left", left.arrow), ("right", right.arrow)])
+
+    def column(self, blobs: list[bytes]) -> pa.Array:
+        """See `Form.column`."""
+        sides = np.array([data[0] for data in blobs], np.int64)
+        arrays = []
+        for side, form in enumerate(self._sides):
+            own = sides == side
+            found = form.column([data[1:] for data in blobs if data[0] == side])
+            arrays.append(found.take(pa.array(np.cumsum(own) - 1, pa.int64(), mask=~own)))
+        names = ("left", "right")
+        fields = [pa.field(n, array.type) for n, array in zip(names, arrays, strict=True)]
+        return pa.StructArray.from_arrays(arrays, fields=fields)
+
+    def stored(self, array: pa.Array) -> list[bytes | None]:
+        """See `Form.stored`."""
+        found: list[bytes | None] = [None] * len(array)
+        for side, form in enumerate(self._sides):
+            for row, data in enumerate(form.stored(array.field(side))):
+                if data is not None:
+                    found[row] = bytes((side,)) + data
+        return found
+
+
+def form_of(schema: dict[str, Any]) -> Form:
+    """Form of the values that a schema describes."""
+    match schema.get("kind"):
+        case "msgpack":
+            return _packed(shape_of(schema["type"]))
+        case "columns":
+            column = arrow_type(schema["type"])
+            return Bytes() if column is None else _packed(shape_of_column(column))
+        case "timestamped":
+            return Timestamped(form_of(schema["of"][0]))
+        case "either":
+            return Either(*map(form_of, schema["of"]))
+    return Bytes()
+
+
+def _packed(shape: Shape) -> Form:
+    return Bytes() if isinstance(shape, Encoded) else Packed(shape)
+
+
+def gathered(count: int, parts: Iterable[tuple[Sequence[int], pa.Array]], form: Form) -> pa.Array:
+    """One column of as many rows, of columns for some of them; nulls in all others."""
+    arrays, places = list[pa.Array](), list[int | None]([None] * count)
+    held = 0
+    for rows, array in parts:
+        for place, row in enumerate(rows, held):
+            places[row] = place
+        arrays.append(array)
+        held += len(array)
+    if not arrays:
+        return pa.nulls(count, form.arrow)
+    if len(arrays) == 1 and held == count:
+        return arrays[0]
+    return pa.concat_arrays(arrays).take(pa.array(places, pa.int64()))
+
+
+def encoded_column(blobs: Sequence[bytes | None], typed: pa.Array) -> pa.Array:
+    """What a typed column does not hold of the stored bytes."""
+    if typed.null_count == 0:
+        return pa.nulls(len(blobs), pa.binary())
+    valid = typed.is_valid().to_pylist()
+    return pa.array(
+        [None if is_there else data for data, is_there in zip(blobs, valid, strict=True)],
+        pa.binary(),
+    )
+
+
+_decode_any: Final[Callable[[bytes], Any]] = msgspec.msgpack.Decoder().decode
+_in_order_of_names: Final = msgspec.msgpack.Encoder(order="deterministic").encode
+
+
+def _in_order(data: bytes) -> bytes:
+    return _in_order_of_names(_decode_any(data))

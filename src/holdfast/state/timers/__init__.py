@@ -1,0 +1,1 @@
+"""Timers of one operator on one subtask: their table, those that are due, their bytes."""

@@ -1,0 +1,1 @@
+"""Savepoints worked on offline, without a job."""

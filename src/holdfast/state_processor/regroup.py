@@ -1,0 +1,124 @@
+"""Keyed state under another number of key groups.
+
+The group of a key follows from its hash, so every entry of a state may move: the two bytes of
+its key group change, and with them its place. The moved entries come in no order. A store on
+the local disk, which may be larger than memory, takes them and sorts them.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from holdfast.config.backends import EmbeddedRocksDBStateBackend
+from holdfast.serde.key_reader import KEY_AT, KeyDecoder, length_prefixed
+from holdfast.serde.key_shapes import KeyShape, KeyTypes
+from holdfast.serde.keys import KeyEncoder
+from holdfast.state.backend import OPERATOR_KEY
+from holdfast.state.catalog import STATE_PREFIX
+from holdfast.state.restore import chunks
+from holdfast.state.store.opening import open_store
+from holdfast.state.timers.table import KIND as TIMERS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from holdfast.state.store.protocol import StateStore
+
+    Entry = tuple[bytes, bytes]
+
+logger = logging.getLogger("holdfast")
+
+SCRATCH: Final = EmbeddedRocksDBStateBackend()
+"""Kind of the stores that entries lie in on their way."""
+
+_TIME: Final = 8
+"""Bytes of a timer's time, which lies before its key."""
+_ANY_STATE: Final = b"\x00\x00"
+
+
+def regroup(source: Path, version: str, directory: Path, max_parallelism: int, who: str) -> None:
+    """Make a snapshot of a store's keyed state and timers, with other key groups.
+
+    Args:
+        source: Directory of a store of the kind of `SCRATCH`; it stays as it is.
+        version: Version that it stands at, and the snapshot too.
+        directory: Directory of the snapshot, to be made; scratch files lie beside it.
+        max_parallelism: New number of key groups.
+        who: Whose state it is, for the log.
+
+    Raises:
+        StoreFullError: The disk is full.
+        StateError: The store cannot be read.
+    """
+    old = open_store(SCRATCH, source, version)
+    new = _SortingStore(directory.with_name(f"{directory.name}.sorting"))
+    count = 0
+    try:
+        for chunk in _moved(old, max_parallelism):
+            new.write(chunk)
+            count += len(chunk)
+            logger.info("%s: %d entries have their new key groups", who, count)
+    finally:
+        old.abort()
+    new.finish(version, directory)
+
+
+class _SortingStore:
+    """A store that is written a bounded number of entries at a time, in any order."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._version: str | None = None
+
+    def write(self, entries: list[Entry]) -> None:
+        store = open_store(SCRATCH, self._directory, self._version)
+        version = str(int(self._version or 0) + 1)
+        try:
+            store.write(entries)
+            store.commit(version)
+        finally:
+            store.abort()
+        self._version = version
+
+    def finish(self, version: str, snapshot: Path) -> None:
+        open_store(SCRATCH, self._directory, self._version).commit(version, snapshot)
+
+
+def _moved(store: StateStore, max_parallelism: int) -> Iterator[list[Entry]]:
+    """What the new store holds, a bounded number of entries at a time."""
+    operator: dict[str, Any] = msgspec.json.decode(store.get(OPERATOR_KEY) or b"{}")
+    if not operator:
+        return
+    described = list(store.scan(STATE_PREFIX))
+    about = msgspec.json.encode(operator | {"max_parallelism": max_parallelism})
+    yield [(OPERATOR_KEY, about), *described]
+    if operator["key"] is None:
+        # There never was a key, so no state has an entry.
+        return
+    groups = _KeyGroups(KeyShape(operator["key"]), max_parallelism)
+    for _, value in described:
+        state = msgspec.json.decode(value)
+        key_at = KEY_AT + (_TIME if state["kind"] == TIMERS else 0)
+        for chunk in chunks(store.scan(int(state["id"]).to_bytes(2, "big"))):
+            yield groups.moved(chunk, key_at)
+
+
+class _KeyGroups:
+    """Gives entries the key groups of their keys."""
+
+    def __init__(self, shape: KeyShape, max_parallelism: int) -> None:
+        self._decoder = KeyDecoder(shape)
+        self._encoder = KeyEncoder(max_parallelism, KeyTypes(shape))
+
+    def moved(self, entries: list[Entry], key_at: int) -> list[Entry]:
+        """The entries in their new key groups; `key_at` is where the lengths of keys lie."""
+        keys = self._decoder.decode_all([length_prefixed(key, key_at)[0] for key, _ in entries])
+        beginnings = self._encoder.encode_all(_ANY_STATE, keys)
+        return [
+            (key[:2] + beginning[2:4] + key[4:], value)
+            for (key, value), beginning in zip(entries, beginnings, strict=True)
+        ]

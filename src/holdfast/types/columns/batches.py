@@ -1,0 +1,182 @@
+"""Batches of a stream's elements: reading, writing and copying them.
+
+What is written is what is read: a value either comes back equal and of the declared
+class, or is refused when it is written. The exceptions are those of the declared type
+itself: a `float` column rounds to single precision, a `decimal` has its scale, and an
+instant comes back in the column's zone.
+"""
+
+from __future__ import annotations
+
+import pickle
+from operator import countOf
+from reprlib import Repr
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pyarrow as pa
+
+from holdfast.errors import OutputTypeError, TypeDeclarationError
+from holdfast.types.columns.pickling import pickled
+from holdfast.types.columns.readers import column_reader
+from holdfast.types.columns.rows import Misfit, RowSplitter, column_hints, row_builder, row_class
+from holdfast.types.columns.writers import column_writer
+from holdfast.types.event import Event
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.types.columns.rows import Columns
+    from holdfast.types.stream_type import StreamType
+
+
+def copier(stream: StreamType) -> Callable[[list[Any]], list[Any]]:
+    """What copies the elements of a stream; `shared` where nothing could change them."""
+    if stream.kind == "object":
+        return lambda elements: list(map(pickle.loads, pickled(elements)))
+    element = stream.element
+    immutable = element is None or (isinstance(element, type) and issubclass(element, tuple))
+    if immutable and not any(pa.types.is_nested(field.type) for field in stream.schema):
+        return shared
+    writer, reader = Writer(stream), Reader(stream)
+    return lambda elements: reader.elements(writer.batch(elements))
+
+
+def shared(elements: list[Any]) -> list[Any]:
+    """The elements themselves."""
+    return elements
+
+
+class Reader:
+    """Reads a stream's elements from record batches.
+
+    The stream's columns come first in a batch; further ones are left alone. A reader
+    remembers how the last batch was best read, so keep one per stream and task.
+    """
+
+    def __init__(self, stream_type: StreamType) -> None:
+        self._kind = stream_type.kind
+        self._names = list(stream_type.columns)
+        hints = column_hints(stream_type)
+        self._columns = [
+            column_reader(field.type, hint)
+            for field, hint in zip(stream_type.schema, hints, strict=True)
+        ]
+        self._rows = row_builder(stream_type.element, stream_type.columns)
+
+    def elements(self, batch: pa.RecordBatch) -> list[Any]:
+        """Elements of the batch, in its order."""
+        if batch.schema.names[: len(self._names)] != self._names:
+            self._refuse(batch)
+        columns = [read(batch.column(i)) for i, read in enumerate(self._columns)]
+        if self._kind == "row":
+            return self._rows(columns)
+        if self._kind == "object":
+            return list(map(pickle.loads, columns[0]))
+        return columns[0]
+
+    def column(self, batch: pa.RecordBatch, place: int) -> list[Any]:
+        """Values of one column of the batch; of an object stream, the objects."""
+        values = self._columns[place](batch.column(place))
+        return list(map(pickle.loads, values)) if self._kind == "object" else values
+
+    def _refuse(self, batch: pa.RecordBatch) -> NoReturn:
+        raise TypeDeclarationError(
+            f"a stream declared with the columns {', '.join(self._names)} receives a batch with "
+            f"{', '.join(batch.schema.names)}; declare the columns it has, or select them before"
+        )
+
+
+_short = Repr()
+
+_short.maxstring = _short.maxother = 60
+
+
+class Writer:
+    """Writes a stream's elements to record batches.
+
+    A row may be a tuple, a named tuple or Row (by name where the names are those of
+    the columns, else by position), a dict, a dataclass or a `msgspec.Struct`; rows of
+    different classes may be mixed.
+    """
+
+    def __init__(self, stream_type: StreamType) -> None:
+        self._kind = stream_type.kind
+        self._schema = stream_type.schema
+        hints = column_hints(stream_type)
+        self._columns = [
+            column_writer(field.type, hint) for field, hint in zip(self._schema, hints, strict=True)
+        ]
+        self._splitter = RowSplitter(stream_type.columns, stream_type.element)
+        self._rows = row_builder(stream_type.element, stream_type.columns)
+        self._row_class = row_class(stream_type.element, stream_type.columns)
+
+    def batch(self, elements: list[Any]) -> pa.RecordBatch:
+        """Record batch of the elements, in their order.
+
+        Raises:
+            OutputTypeError: An element does not fit the declared type; nothing is written.
+        """
+        arrays = []
+        for place, values in enumerate(self._split(elements)):
+            field = self._schema.field(place)
+            try:
+                arrays.append(self._columns[place].array(values, nullable=field.nullable))
+            except Misfit as misfit:
+                raise self._error(misfit, field.name) from None
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def normalise(self, elements: list[Any]) -> list[Any]:
+        """Elements as a reader would give them, without the way through Arrow.
+
+        Width and classes are checked, and values converted, as in writing; what only
+        the bytes would show, such as text that is not Unicode, may pass. Elements that
+        are already so are returned as they are, not copied.
+
+        Raises:
+            OutputTypeError: An element does not fit the declared type.
+        """
+        if self._kind == "object" or not elements:
+            return elements
+        columns = self._split(elements)
+        settled = [self._settled(place, values) for place, values in enumerate(columns)]
+        if self._kind == "value":
+            return settled[0]
+        same = all(new is old for new, old in zip(settled, columns, strict=True))
+        if not same:
+            return self._rows(settled)
+        if countOf(map(type, elements), self._row_class) == len(elements):
+            return elements
+        if issubclass(self._row_class, Event) and set(map(type, elements)) == {tuple}:
+            return list(map(self._row_class, elements))
+        return self._rows(columns)
+
+    def _settled(self, place: int, values: list[Any]) -> list[Any]:
+        field = self._schema.field(place)
+        try:
+            return self._columns[place].settled(values, nullable=field.nullable)
+        except Misfit as misfit:
+            raise self._error(misfit, field.name) from None
+
+    def _split(self, elements: list[Any]) -> Columns:
+        if self._kind == "object":
+            return [pickled(elements)]
+        if self._kind == "value":
+            return [elements]
+        try:
+            return self._splitter.columns(elements)
+        except Misfit as misfit:
+            raise self._error(misfit, "") from None
+
+    def _error(self, misfit: Misfit, column: str) -> OutputTypeError:
+        if self._kind == "value":
+            where = f"the value {misfit.path}" if misfit.path else "the value"
+        else:
+            field = f"{column}{misfit.path}".removeprefix(".")
+            where = f"the field {field}" if field else "the row"
+        declared = f" is declared {misfit.declared} and" if misfit.declared else ""
+        kind = type(misfit.value).__name__
+        return OutputTypeError(
+            f"output {misfit.index} of the batch does not fit the declared type: {where}{declared} "
+            f"got {_short.repr(misfit.value)} ({kind}); {misfit.reason}",
+            misfit.index,
+        )

@@ -1,0 +1,145 @@
+"""Whether state that was stored under one schema is read under another.
+
+A schema is the description of a type that is stored with a state (`types/schema.py`).
+All is decided on the descriptions alone, except for a user's own serializer, which is asked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.types.avro import avro_problems, canonical_avro
+from holdfast.types.resolution import TypeResolver
+from holdfast.types.schema import stored_tree
+from holdfast.types.trees import canonical_tree
+
+if TYPE_CHECKING:
+    from holdfast.types.serializers import Verdict
+
+
+"""Whether stored values are read as they are, are converted when read, or not at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """Whether stored values are read as declared ones."""
+
+    verdict: Verdict
+    problems: list[str] = field(default_factory=list)
+    """What makes them incompatible, each with its path."""
+
+
+AS_IS = Resolution("as is")
+
+AFTER_MIGRATION = Resolution("after migration")
+
+
+def incompatible(*problems: str) -> Resolution:
+    """The resolution of schemas with these problems."""
+    return Resolution("incompatible", list(problems))
+
+
+def resolve(stored: dict[str, Any], declared: dict[str, Any]) -> Resolution:
+    """Whether values that were stored under one schema are read under another.
+
+    Of a user's own serializer only that is compared which is stored; `reading_of` asks it.
+    """
+    if canonical(stored) == canonical(declared):
+        return AS_IS
+    kind = stored["kind"]
+    if kind != declared["kind"]:
+        return incompatible(_other_kind(stored, declared))
+    match kind:
+        case "timestamped" | "either":
+            return joined(kind, map(resolve, stored["of"], declared["of"]))
+        case "serializer":
+            return incompatible(_other_serializer(stored, declared))
+        case "avro":
+            problems = avro_problems(stored["schema"], declared["schema"])
+            return incompatible(*problems) if problems else AFTER_MIGRATION
+        case "columns" if stored["type"] == declared["type"] and "tree" not in stored:
+            # What the text of format 1 leaves out was never stored.
+            return AS_IS
+    resolver = type_resolver(stored, declared)
+    if resolver is None:
+        return incompatible(
+            f"value: was {stored['type']}, is {declared['type']}; the stored description has "
+            "names in it that cannot be told apart"
+        )
+    problems = list(resolver.outcome().problems)
+    return incompatible(*problems) if problems else AFTER_MIGRATION
+
+
+def joined(kind: str, resolutions: Any) -> Resolution:
+    """Resolution of a type, by those of its parts."""
+    found: list[Resolution] = list(resolutions)
+    names = ("first stream, ", "second stream, ") if kind == "either" else ("",)
+    problems = [
+        name + problem
+        for name, resolution in zip(names, found, strict=True)
+        for problem in resolution.problems
+    ]
+    if problems:
+        return incompatible(*problems)
+    return AS_IS if all(one.verdict == "as is" for one in found) else AFTER_MIGRATION
+
+
+def type_resolver(stored: dict[str, Any], declared: dict[str, Any]) -> TypeResolver | None:
+    """Compares two schemas that describe types; None if the stored one cannot be read."""
+    if stored["kind"] == "msgpack":
+        return TypeResolver(stored["type"], declared["type"])
+    tree = stored_tree(stored)
+    return None if tree is None else TypeResolver(tree, stored_tree(declared))
+
+
+def canonical(schema: Any) -> Any:
+    """The same for all schemas under which values have the same bytes."""
+    match schema:
+        case {"kind": "msgpack", "type": tree}:
+            return {"kind": "msgpack", "type": canonical_tree(tree)}
+        case {"kind": "columns", "type": text}:
+            tree = stored_tree(schema)
+            return {"kind": "columns", "type": text if tree is None else canonical_tree(tree)}
+        case {"kind": "avro", "schema": avro}:
+            return {"kind": "avro", "schema": canonical_avro(avro)}
+        case {"kind": kind, "of": parts}:
+            return {"kind": kind, "of": list(map(canonical, parts))}
+        case dict():
+            return {name: part for name, part in schema.items() if name != "format"}
+    return schema
+
+
+def schema_id(schemas: list[Any]) -> str:
+    """Short name of a state's schemas: 8 digits, the same for the same bytes of values."""
+    text = msgspec.json.encode(list(map(canonical, schemas)), order="sorted")
+    return hashlib.sha256(text).hexdigest()[:8]
+
+
+_KINDS = {
+    "msgpack": "by a Python type",
+    "columns": "by a type of columns",
+    "avro": "by an Avro schema",
+    "serializer": "by a serializer",
+    "pickle": "without a type",
+    "timestamped": "with the times of elements, for an evictor",
+    "either": "for elements of two streams",
+}
+
+
+def _other_kind(stored: dict[str, Any], declared: dict[str, Any]) -> str:
+    kinds = stored["kind"], declared["kind"]
+    was, now = (_KINDS.get(kind, kind) for kind in kinds)
+    problem = f"value: was stored {was}, is declared {now}"
+    return f"{problem}; pickled state cannot evolve" if "pickle" in kinds else problem
+
+
+def _other_serializer(stored: dict[str, Any], declared: dict[str, Any]) -> str:
+    if stored["class"] == declared["class"]:
+        problem = f"value: the serializer {stored['class']} has another snapshot"
+    else:
+        problem = f"value: was written by {stored['class']}, is declared with {declared['class']}"
+    return f"{problem}; its method compatibility(stored) may say how to read the old bytes"

@@ -1,0 +1,418 @@
+"""The stored description of a type, from msgspec's tree of it or from its Arrow type.
+
+The description goes into every snapshot, so that a later program can tell whether and
+how it reads the state. Its format, version 1, for values stored by their Python type:
+
+    {"format": 1, "kind": "msgpack", "type": T}
+
+    T := "int" | "str" | ...                              a scalar
+       | {"list": T} | {"set": T} | {"tuple": [T, ...]}   and other containers
+       | {"dict": [T, T]} | {"union": [T, ...]} | {"literal": [...]}
+       | {"enum": name, "values": [...]}
+       | {"class": name, "kind": k, "wire": w, "fields": [{"name", "type", "required"}, ...]}
+       | {"ref": name}                                    a class already described above
+
+A class that has a tag also has "tag", and "tag_field" if that is not "type". "omits" is
+true if fields that equal their defaults are not stored, "closed" if the class reads no
+other fields. A field without a default is required. What the bytes hold is said in full
+by the trees; names of classes are for messages, and for references.
+
+How one description is compared with another is in `types/compatibility.py`.
+
+Arrow types are described in the same language:
+
+    struct      {"class": "struct", "kind": "row", "wire": "array", "fields": [...]}
+    list, map   {"list": T}, {"dict": [T, T]}
+    decimal     {"decimal": [precision, scale]}
+    nullable    {"union": [T, "none"]}
+
+A field is required if it is not nullable. Structs are numbered from the outside in, since
+a class has a name. Types of which a value has the same bytes have one name: `string` is
+also `large_string`, and a timestamp in any zone is `timestamp`.
+
+Descriptions of format 1 hold only the text that Arrow gives for the type.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import fields as dataclass_fields
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, get_origin
+from uuid import UUID
+
+import msgspec
+import msgspec.inspect as mi
+import pyarrow as pa
+
+from holdfast.types.arrow_text import arrow_type
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from holdfast.types.trees import Tree
+
+
+_NAMES: list[tuple[Callable[[pa.DataType], bool], str]] = [
+    (pa.types.is_date, "date32"),
+    (pa.types.is_time, "time64"),
+    (pa.types.is_large_string, "string"),
+    (pa.types.is_large_binary, "binary"),
+    (pa.types.is_float32, "float32"),
+    (pa.types.is_float64, "float64"),
+]
+
+
+def tree_of(column: pa.DataType) -> Tree:
+    """Description of a canonical Arrow type."""
+    return _Describer().of(column)
+
+
+def stored_tree(schema: dict[str, Any]) -> Tree | None:
+    """Tree of a state's description, of either format; None if its text cannot be read."""
+    if "tree" in schema:
+        return schema["tree"]
+    column = arrow_type(schema["type"])
+    return None if column is None else tree_of(column)
+
+
+class _Describer:
+    def __init__(self) -> None:
+        self._structs = 0
+
+    def of(self, column: pa.DataType) -> Tree:
+        of = pa.types
+        if of.is_struct(column):
+            return self._struct(column)
+        if of.is_map(column):
+            return {"dict": [self.of(column.key_type), self._field(column.item_field)]}
+        if of.is_nested(column):
+            return {"list": self._field(column.value_field)}
+        if of.is_decimal(column):
+            return {"decimal": [column.precision, column.scale]}
+        if of.is_timestamp(column):
+            return "timestamp_ntz" if column.tz is None else "timestamp"
+        return next((name for belongs, name in _NAMES if belongs(column)), str(column))
+
+    def _field(self, field: pa.Field) -> Tree:
+        described = self.of(field.type)
+        return {"union": [described, "none"]} if field.nullable else described
+
+    def _struct(self, column: pa.DataType) -> Tree:
+        self._structs += 1
+        name = "struct" if self._structs == 1 else f"struct {self._structs}"
+        fields = [
+            {"name": field.name, "type": self._field(field), "required": not field.nullable}
+            for field in column
+        ]
+        return {"class": name, "kind": "row", "wire": "array", "fields": fields}
+
+
+SCALARS: dict[type[mi.Type], type] = {
+    mi.NoneType: type(None),
+    mi.BoolType: bool,
+    mi.IntType: int,
+    mi.FloatType: float,
+    mi.StrType: str,
+    mi.BytesType: bytes,
+    mi.ByteArrayType: bytearray,
+    mi.DateType: date,
+    mi.TimeDeltaType: timedelta,
+    mi.UUIDType: UUID,
+    mi.DecimalType: Decimal,
+}
+
+
+COLLECTIONS: dict[type[mi.Type], type] = {
+    mi.ListType: list,
+    mi.VarTupleType: tuple,
+    mi.SetType: set,
+    mi.FrozenSetType: frozenset,
+}
+
+
+ClassNode = mi.DataclassType | mi.StructType | mi.NamedTupleType
+
+
+def children(node: mi.Type) -> list[mi.Type]:
+    """Nodes directly below one."""
+    match node:
+        case mi.Metadata():
+            return [node.type]
+        case mi.ListType() | mi.VarTupleType() | mi.SetType() | mi.FrozenSetType():
+            return [node.item_type]
+        case mi.TupleType():
+            return list(node.item_types)
+        case mi.DictType():
+            return [node.key_type, node.value_type]
+        case mi.UnionType():
+            return list(node.types)
+        case mi.DataclassType() | mi.StructType() | mi.NamedTupleType() | mi.TypedDictType():
+            return [field.type for field in node.fields]
+    return []
+
+
+def class_of(node: Any) -> type:
+    """Class of a node that has one; of `Box[int]`, Box."""
+    found: type = get_origin(node.cls) or node.cls
+    return found
+
+
+def walk(root: mi.Type) -> Iterator[mi.Type]:
+    """All nodes of a tree, each class once."""
+    seen: set[int] = set()
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            yield node
+            waiting += children(node)
+
+
+def own_classes(node: mi.Type) -> frozenset[type]:
+    """Classes a value of the type can itself have."""
+    match node:
+        case mi.Metadata() | mi.UnionType():
+            return frozenset().union(*map(own_classes, children(node)))
+        case mi.AnyType():
+            return PLAIN | {list, dict}
+        case mi.LiteralType():
+            return frozenset(map(type, node.values))
+        case mi.DateTimeType():
+            return frozenset({datetime})
+        case mi.TimeType():
+            return frozenset({time})
+        case mi.TupleType():
+            return frozenset({tuple})
+        case mi.DictType() | mi.TypedDictType():
+            return frozenset({dict})
+    cls = SCALARS.get(type(node)) or COLLECTIONS.get(type(node))
+    return frozenset({cls or class_of(node)})
+
+
+PLAIN = frozenset({type(None), bool, int, float, str, bytes})
+
+
+if TYPE_CHECKING:
+    Names = dict[Any, str]
+
+
+if TYPE_CHECKING:
+    """Names in the description, by the classes."""
+
+
+FORMAT = 1
+
+
+"""Version of the description."""
+
+
+_SCALAR_NAMES: dict[type[mi.Type], str] = {
+    mi.AnyType: "any",
+    mi.NoneType: "none",
+    mi.BoolType: "bool",
+    mi.IntType: "int",
+    mi.FloatType: "float",
+    mi.StrType: "str",
+    mi.BytesType: "bytes",
+    mi.ByteArrayType: "bytearray",
+    mi.DateTimeType: "datetime",
+    mi.TimeType: "time",
+    mi.DateType: "date",
+    mi.TimeDeltaType: "timedelta",
+    mi.UUIDType: "uuid",
+    mi.DecimalType: "decimal",
+}
+
+
+_COLLECTION_NAMES: dict[type[mi.Type], str] = {
+    mi.ListType: "list",
+    mi.VarTupleType: "tuple_of",
+    mi.SetType: "set",
+    mi.FrozenSetType: "frozenset",
+}
+
+
+_CLASS_KINDS: dict[type[mi.Type], str] = {
+    mi.DataclassType: "dataclass",
+    mi.StructType: "struct",
+    mi.NamedTupleType: "named_tuple",
+    mi.TypedDictType: "typed_dict",
+}
+
+
+_MUTABLE = (
+    mi.AnyType, mi.ByteArrayType, mi.ListType, mi.SetType, mi.DictType, mi.TypedDictType,
+)  # fmt: skip
+
+
+# Equal values of these can differ in their digits, their sign of zero, or their zone.
+_AMBIGUOUS = (mi.FloatType, mi.DecimalType, mi.DateTimeType, mi.TimeType)
+
+
+def schema_of(root: mi.Type) -> dict[str, Any]:
+    """Description of a tree, fit for JSON."""
+    return {"format": FORMAT, "kind": "msgpack", "type": _described(root, {})}
+
+
+def is_immutable(root: mi.Type) -> bool:
+    """Whether no value of the type can be changed in place."""
+    return not any(_is_mutable(node) for node in walk(root))
+
+
+def is_canonical(root: mi.Type) -> bool:
+    """Whether equal values of the type always have equal bytes, and others have others."""
+    return is_immutable(root) and not any(_is_ambiguous(node) for node in walk(root))
+
+
+def _is_ambiguous(node: mi.Type) -> bool:
+    match node:
+        case mi.UnionType():
+            # True equals 1, and members of some enums equal their values.
+            classes = own_classes(node)
+            return any(sum(issubclass(c, base) for c in classes) > 1 for base in (int, str))
+        case mi.DataclassType():
+            cls: Any = class_of(node)
+            return _by_identity(cls) or not all(field.compare for field in dataclass_fields(cls))
+        case mi.StructType():
+            return _by_identity(class_of(node))
+    return isinstance(node, _AMBIGUOUS)
+
+
+def _by_identity(cls: Any) -> bool:
+    """Whether instances equal nothing but themselves."""
+    settings = getattr(cls, "__struct_config__", None)
+    return not settings.eq if settings is not None else cls.__eq__ is object.__eq__
+
+
+def name_of(node: mi.Type) -> str:
+    """The type as its author would write it, for messages."""
+    inner = [name_of(child) for child in children(node)] if not hasattr(node, "cls") else []
+    match node:
+        case mi.Metadata():
+            return inner[0]
+        case mi.UnionType():
+            return " | ".join(inner)
+        case mi.LiteralType():
+            return f"Literal[{', '.join(map(repr, node.values))}]"
+        case mi.TupleType():
+            return f"tuple[{', '.join(inner)}]"
+        case mi.VarTupleType():
+            return f"tuple[{inner[0]}, ...]"
+        case mi.DictType():
+            return f"dict[{', '.join(inner)}]"
+    if type(node) in _COLLECTION_NAMES:
+        return f"{_COLLECTION_NAMES[type(node)]}[{inner[0]}]"
+    if hasattr(node, "cls"):
+        return class_of(node).__qualname__
+    return _SCALAR_NAMES[type(node)].replace("none", "None")
+
+
+def _is_mutable(node: mi.Type) -> bool:
+    cls: Any = class_of(node) if hasattr(node, "cls") else None
+    if isinstance(node, mi.StructType):
+        return not cls.__struct_config__.frozen
+    if isinstance(node, mi.DataclassType):
+        parameters = getattr(cls, "__dataclass_params__", None)
+        return parameters is None or not parameters.frozen
+    return isinstance(node, _MUTABLE)
+
+
+def _described(node: mi.Type, above: Names) -> Any:
+    match node:
+        case mi.Metadata():
+            return _described(node.type, above)
+        case mi.EnumType():
+            return {"enum": _full_name(node.cls), "values": [m.value for m in node.cls]}
+        case mi.LiteralType():
+            return {"literal": list(node.values)}
+        case mi.UnionType():
+            return {"union": [_described(member, above) for member in node.types]}
+        case mi.TupleType():
+            return {"tuple": [_described(item, above) for item in node.item_types]}
+        case mi.DictType():
+            return {"dict": [_described(node.key_type, above), _described(node.value_type, above)]}
+        case mi.DataclassType() | mi.StructType() | mi.NamedTupleType() | mi.TypedDictType():
+            return _class_described(node, above)
+    if type(node) in _COLLECTION_NAMES:
+        return {_COLLECTION_NAMES[type(node)]: _described(children(node)[0], above)}
+    return _SCALAR_NAMES[type(node)]
+
+
+def _class_described(node: Any, above: Names) -> dict[str, Any]:
+    if node.cls in above:
+        return {"ref": above[node.cls]}
+    name = above[node.cls] = _name_among(above.values(), _full_name(node.cls))
+    described: dict[str, Any] = {
+        "class": name,
+        "kind": _CLASS_KINDS[type(node)],
+        "wire": _wire(node),
+        "fields": [
+            {
+                "name": field.encode_name,
+                "type": _described(field.type, above),
+                "required": field.required,
+            }
+            for field in node.fields
+        ],
+    }
+    if isinstance(node, mi.StructType):
+        described |= _struct_described(node)
+    return described
+
+
+def _struct_described(node: mi.StructType) -> dict[str, Any]:
+    described: dict[str, Any] = {}
+    if node.tag is not None:
+        described["tag"] = node.tag
+        if node.tag_field != "type":
+            described["tag_field"] = node.tag_field
+    cls: Any = class_of(node)
+    if cls.__struct_config__.omit_defaults and not node.array_like:
+        described["omits"] = True
+    if node.forbid_unknown_fields:
+        described["closed"] = True
+    return described
+
+
+def _wire(node: Any) -> str:
+    if isinstance(node, mi.StructType):
+        return "array" if node.array_like else "map"
+    return "array" if isinstance(node, mi.NamedTupleType) else "map"
+
+
+def _full_name(cls: Any) -> str:
+    # A parametrised class is described by its parameters too: `module.Box[int]`.
+    return f"{cls.__module__}.{cls.__qualname__}" if isinstance(cls, type) else str(cls)
+
+
+def _name_among(taken: Iterable[str], name: str) -> str:
+    """The name, with a number if another class has it: two functions may define a `Row` each."""
+    names, number = frozenset(taken), 1
+    found = name
+    while found in names:
+        number += 1
+        found = f"{name} ({number})"
+    return found
+
+
+def defaults(root: mi.Type) -> Callable[[str, str], Any]:
+    """Function that gives the default of a class's field, by their names in the description."""
+    names: Names = {}
+    _described(root, names)
+    fields = {
+        (names[node.cls], field.encode_name): field
+        for node in walk(root)
+        if isinstance(node, mi.StructType | mi.NamedTupleType)
+        for field in node.fields
+    }
+
+    def default(cls: str, name: str) -> Any:
+        field = fields[cls, name]
+        if field.default_factory is not msgspec.NODEFAULT:
+            return field.default_factory()
+        return deepcopy(field.default)
+
+    return default
