@@ -20,7 +20,10 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 VARIABLE: Final = "HOLDFAST_FAULTS"
 
@@ -60,8 +63,14 @@ class InjectedFault(RuntimeError):
     """Raised at a point, because a test wants it."""
 
 
+watcher: Callable[..., None] | None = None
+"""Called at every point that this process passes; for tests that run in it."""
+
+
 def fault_point(point: str, **where: Any) -> None:
     """Pass `point`; fail there if the environment says so."""
+    if watcher is not None:
+        watcher(point, **where)
     if VARIABLE in os.environ:
         for fault in _faults(os.environ[VARIABLE]):
             if fault["point"] == point and _meant(fault, where) and _first_time(fault):

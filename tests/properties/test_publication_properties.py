@@ -378,7 +378,7 @@ class Publishing(RuleBasedStateMachine):
                 before.append(False)
                 self.replace()
 
-        with patched(faults, "reach", reach), suppress(FencedError):
+        with patched(faults, "watcher", reach), suppress(FencedError):
             old.checkpoint()
 
     def teardown(self) -> None:
@@ -413,7 +413,7 @@ def failing(point: str, skipped: int, error: BaseException) -> ExitStack:
             if left[0] == -1:
                 raise error
 
-    return patched(faults, "reach", reach)
+    return patched(faults, "watcher", reach)
 
 
 def keeping_notes(every: int) -> ExitStack:

@@ -931,7 +931,7 @@ def test_a_checkpoint_that_was_given_up_stays_in_doubt_until_storage_has_deleted
         if (point, where) == ("after-metadata", {"checkpoint": 2}):
             raise CheckpointError("the driver is confused")
 
-    monkeypatch.setattr("holdfast.checkpoint.completion.fault_point", reach)
+    monkeypatch.setattr("holdfast._faults.watcher", reach)
     bench.epoch()
     assert bench.complete == [1, 2]
     assert bench.checkpointer.is_in_doubt
