@@ -4,7 +4,7 @@ The driver's own code runs in this process, without Spark: the order of an epoch
 its tasks are told, their acknowledgements, statistics and time, the checkpoint from its
 draft to its metadata, publishing, and removing the checkpoint before it. Where executors
 would stand, reports and uploads are made up. The job has five keyed operators, each with a
-level of its own, and a sink, so that there are six tasks to a subtask; every epoch ends in
+stage of its own, and a sink, so that there are six tasks to a subtask; every epoch ends in
 a checkpoint; every store has four files, of which one is new and one travels inline.
 
 CPU time is the median over the epochs, garbage collection included. The ratio is that of
@@ -35,10 +35,10 @@ from benchmarks.workloads import W3, ddl
 from holdfast import Configuration, HashMapStateBackend
 from holdfast.api.sinks import Committer, Sink
 from holdfast.api.streams.data_stream import DataStream
-from holdfast.api.streams.graph import Edge, JobGraph, Kind
+from holdfast.api.streams.graph import Edge, JobGraph, OperatorKind
 from holdfast.checkpoint.checkpointer import Checkpointer
-from holdfast.checkpoint.commit.publication import Publication
 from holdfast.checkpoint.commit.publisher import Publisher
+from holdfast.checkpoint.commit.service import CommitService
 from holdfast.checkpoint.files.fence import take_fence
 from holdfast.checkpoint.savepoint.requests import Savepoints
 from holdfast.checkpoint.subtask_upload import Upload, Uploaded
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
     from holdfast.api.sinks import CommitRequest
     from holdfast.job.model import JobPlan
-    from holdfast.runtime.plan import LevelPlan
+    from holdfast.runtime.plan import StagePlan
 
 ROWS = ddl(W3.columns)
 SUBTASKS = (10, 100, 1_000, 5_000)
@@ -104,7 +104,7 @@ def job(subtasks: int) -> JobPlan:
     """A job of keyed operators in a row, each on so many subtasks."""
     graph = JobGraph()
     kind = StreamType.of(ROWS)
-    node = graph.add(Kind.SOURCE, (), kind, name="Source")
+    node = graph.add(OperatorKind.SOURCE, (), kind, name="Source")
     program: Any = SimpleNamespace(graph=graph)
     stream = DataStream(program, (Edge(node, None, kind),))
     stream = stream.uid("source")
@@ -206,12 +206,12 @@ class Cluster:
     def prepare(self, epoch: int, checkpoint: int) -> None:
         """Make up what the tasks of an epoch will report."""
         self._next = [
-            self._report(level, subtask, epoch, checkpoint)
-            for level, tasks in zip(self._plan.levels, self._plan.level_parallelism, strict=True)
+            self._report(stage, subtask, epoch, checkpoint)
+            for stage, tasks in zip(self._plan.stages, self._plan.stage_parallelism, strict=True)
             for subtask in range(tasks)
         ]
 
-    def _report(self, level: LevelPlan, subtask: int, epoch: int, checkpoint: int) -> TaskReport:
+    def _report(self, stage: StagePlan, subtask: int, epoch: int, checkpoint: int) -> TaskReport:
         attempt = next(self._attempts)
         state = ({"name": "sums", "kind": "value", "schema": []},)
         snapshot = SnapshotReport(
@@ -222,11 +222,15 @@ class Cluster:
             files={"state-1.mdb": 1 << 20},
             has_operator_state=False,
         )
-        uids = [operator.uid for operator in level.operators if operator.kind is not Kind.WRITER]
-        sinks = [operator.uid for operator in level.operators if operator.kind is Kind.WRITER]
+        uids = [
+            operator.uid for operator in stage.operators if operator.kind is not OperatorKind.WRITER
+        ]
+        sinks = [
+            operator.uid for operator in stage.operators if operator.kind is OperatorKind.WRITER
+        ]
         return TaskReport(
             epoch=epoch,
-            level=level.index,
+            stage=stage.index,
             subtask=subtask,
             attempt_id=attempt,
             host="host",
@@ -266,7 +270,7 @@ class Driver:
         self._runner = EpochRunner(cluster, plan, identity, self._statistics, cluster)
         files = FileSystemFiles(str(directory / "checkpoints"))
         self._clock = ManualClock(10_000)
-        self._publication = Publication(Publisher(plan, cluster), files, exactly_once=True)
+        self._commits = CommitService(Publisher(plan, cluster), files, exactly_once=True)
         configuration = Configuration()
         configuration.set("execution.checkpointing.interval", f"{INTERVAL_MS} ms")
         configuration.set("execution.checkpointing.incremental", True)
@@ -282,14 +286,14 @@ class Driver:
             [],
             1,
             self.failures.append,
-            self._publication,
+            self._commits,
             savepoints=Savepoints(HashMapStateBackend(), alone=False),
             clock=self._clock,
         )
         self._query = directory / "query"
         (self._query / "offsets").mkdir(parents=True)
-        self._publication.begin(identity)
-        self.checkpointer.begin_incarnation(
+        self._commits.begin(identity)
+        self.checkpointer.begin_attempt(
             identity, None, frozenset(), partial(capture, self._query, {"source": (0,)})
         )
         self._epoch = 0
@@ -311,7 +315,7 @@ class Driver:
         assert order.checkpoint is not None
         frame: Any = Frame(self._cluster.act)
         result = self._runner.run(frame, order)
-        self._publication.taken(result)
+        self._commits.taken(result)
         self.checkpointer.taken(order, result, self._epoch - 1)
         self._statistics.snapshot("job", "Job", None)  # type: ignore[arg-type]
         self.checkpointer.statistics.snapshot()
@@ -350,7 +354,7 @@ def measure(subtasks: int) -> dict[str, Any]:
 
 
 def _told(sent: bytes, subtask: int) -> float:
-    """Microseconds that a task takes to read what it is sent, up to the level itself."""
+    """Microseconds that a task takes to read what it is sent, up to the stage itself."""
     times = []
     for _ in range(50):
         begun = time.process_time_ns()

@@ -35,19 +35,19 @@ from rich.table import Table
 from benchmarks.holdfast_run import BACKENDS, SumAccount
 from benchmarks.workloads import W3, ddl
 from holdfast.api.outputs import ErrorPolicy
-from holdfast.api.streams.graph import FORWARD, Exchange, Kind, Partitioning
+from holdfast.api.streams.graph import FORWARD, OperatorKind, Partitioner, Partitioning
 from holdfast.clock import SystemClock
 from holdfast.runtime.operator_task import TaskIdentity
 from holdfast.runtime.plan import (
     Channel,
     EpochPlan,
+    Exchange,
     KeyPlan,
-    LevelPlan,
     OperatorPlan,
     Outlet,
-    Wire,
+    StagePlan,
 )
-from holdfast.runtime.task import LevelTask
+from holdfast.runtime.task import StageTask
 from holdfast.state.store.process import ProcessIdentity
 from holdfast.types.stream_type import StreamType
 
@@ -80,13 +80,13 @@ class Subtask:
         """Of the last epoch, if it ended in a checkpoint."""
         arriving, leaving = StreamType.of(ddl(W3.columns)), StreamType.of(ddl(W3.output))
         key = KeyPlan((W3.key_index,))
-        by_key = Partitioning(Exchange.KEY, columns=(W3.key,))
+        by_key = Partitioning(Partitioner.KEY, columns=(W3.key,))
         reads = Channel(0, arriving, 1, by_key, key, 1, 128)
         writes = Channel(1, leaving, 2, FORWARD, None, 1, 1)
         operator = OperatorPlan(
             uid="scale",
             name="scale",
-            kind=Kind.KEYED_PROCESS,
+            kind=OperatorKind.KEYED_PROCESS,
             function=SumAccount(),
             input=arriving,
             output=leaving,
@@ -97,12 +97,12 @@ class Subtask:
             outlets=(Outlet(None, leaving, (), (writes,)),),
         )
         self._schema = arriving.schema
-        self._level = LevelPlan(
+        self._stage = StagePlan(
             index=1,
             operators=(operator,),
             entries={0: (0,)},
-            reads=Wire((reads,), (arriving.schema,), {0: 0}, routed=True),
-            writes=Wire((writes,), (leaving.schema,), {1: 0}, routed=False),
+            reads=Exchange((reads,), (arriving.schema,), {0: 0}, routed=True),
+            writes=Exchange((writes,), (leaving.schema,), {1: 0}, routed=False),
             backend=BACKENDS[backend],
         )
 
@@ -113,7 +113,7 @@ class Subtask:
         self._epoch += 1
         epoch = EpochPlan(
             job_id="scale",
-            incarnation="1",
+            job_attempt="1",
             epoch=self._epoch,
             local_dir=self._directory,
             owner=ProcessIdentity.current(),
@@ -121,7 +121,7 @@ class Subtask:
             checkpoint=checkpoint,
         )
         batches = list(self._batches(keys))
-        task = LevelTask(self._level, epoch, TaskIdentity(0, 0, self._epoch), SystemClock())
+        task = StageTask(self._stage, epoch, TaskIdentity(0, 0, self._epoch), SystemClock())
         start = time.process_time()
         for _ in task.run(iter(batches)):
             pass

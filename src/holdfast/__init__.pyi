@@ -120,7 +120,7 @@ from holdfast.config.restart import RestartStrategies as RestartStrategies
 from holdfast.config.storage import FileSystemCheckpointStorage as FileSystemCheckpointStorage
 from holdfast.config.storage import JobManagerCheckpointStorage as JobManagerCheckpointStorage
 from holdfast.connectors.files.sink import FileSink as FileSink
-from holdfast.connectors.postgres.sink import JdbcSink as JdbcSink
+from holdfast.connectors.postgres.sink import PostgresSink as PostgresSink
 from holdfast.errors import HoldfastError as HoldfastError
 from holdfast.errors import StateMigrationError as StateMigrationError
 from holdfast.job.model import JobExecutionResult as JobExecutionResult

@@ -21,7 +21,7 @@ from tests.chaos.strikes import (
 )
 
 if TYPE_CHECKING:
-    from tests.chaos.ground import Ground
+    from tests.chaos.ground import RestoreTarget
     from tests.chaos.processes import Process
     from tests.chaos.stage import Stage
     from tests.chaos.strikes import Strike
@@ -35,7 +35,7 @@ UNNOTICED = 40.0
 class Breakdowns:
     """What gives way below a job, one thing after the other."""
 
-    def __init__(self, stage: Stage, ground: Ground) -> None:
+    def __init__(self, stage: Stage, ground: RestoreTarget) -> None:
         self._stage = stage
         self._ground = ground
 

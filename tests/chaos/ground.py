@@ -36,7 +36,7 @@ BYTES: Final = 100
 _HOUR_MS: Final = 3_600_000
 
 
-class Ground:
+class RestoreTarget:
     """The clock, the disks and the storage of one run."""
 
     def __init__(self, directory: Path, *, small: bool) -> None:

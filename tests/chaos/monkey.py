@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tests.chaos.breakdowns import Breakdowns
 from tests.chaos.driver import PATIENCE, ChaosError, wait_for
 from tests.chaos.ending import Ending
-from tests.chaos.ground import Ground
+from tests.chaos.ground import RestoreTarget
 from tests.chaos.handover import Handovers
 from tests.chaos.places import checkpoints_of, lists_output, state_of
 from tests.chaos.sampler import Sampler, watched
@@ -55,7 +55,7 @@ class Monkey:
         self._plan = plan
         self._directory = directory
         self._server = server
-        self._ground = Ground(directory, small=plan.gives_way)
+        self._ground = RestoreTarget(directory, small=plan.gives_way)
         options = self._ground.under(with_tables(plan.options, server, SCHEMA))
         self._stage = Stage(plan, directory, options, say)
         self._breakdowns = Breakdowns(self._stage, self._ground)

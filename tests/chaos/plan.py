@@ -158,7 +158,7 @@ class Kill:
     """Seconds since the start."""
     kind: str
     victim: str
-    left_over: bool
+    channel_state: bool
     """Whether the job's newest checkpoint held input that was not processed."""
 
 

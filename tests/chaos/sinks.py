@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow.dataset as ds
 
-from holdfast import FileSink, JdbcSink
+from holdfast import FileSink, PostgresSink
 from tests.chaos.compare import expected_tallies
 from tests.chaos.events import KEYS, event
 from tests.chaos.functions import Line, Newest, line_of, newest_of
@@ -54,8 +54,8 @@ def attach(keys: DataStream, teams: DataStream, directory: Path, url: str, schem
     """Let the job write to files and tables, from two of its operators."""
     lines = teams.map(line_of, Line).uid("lines")
     lines.sink_to(FileSink(directory / FILES, "parquet", partition_by=["half"])).uid(FILES)
-    lines.sink_to(JdbcSink(url, f"{schema}.log")).uid(LOG)
-    newest = JdbcSink(url, f"{schema}.newest", mode="upsert", key="key")
+    lines.sink_to(PostgresSink(url, f"{schema}.log")).uid(LOG)
+    newest = PostgresSink(url, f"{schema}.newest", mode="upsert", key="key")
     keys.map(newest_of, Newest).uid("newest-of").sink_to(newest).uid(NEWEST)
 
 

@@ -137,12 +137,12 @@ class Stage:
 
     def note(self, kind: str, victim: str) -> None:
         """Write down what was struck."""
-        left_over = holds_input(self.storage)
-        kill = Kill(self.seconds, kind, victim, left_over)
+        channel_state = holds_input(self.storage)
+        kill = Kill(self.seconds, kind, victim, channel_state)
         self.outcome.kills.append(kill)
         completed = self.log.complete[-1:] or ["none"]
         number = len(self.outcome.kills)
-        held = " with input left over" if left_over else ""
+        held = " with input left over" if channel_state else ""
         self.say(f"{kill.at:7.1f} s  {number}: {kind} {victim}, checkpoint {completed[0]}{held}")
 
     def expect(self, what: str, found: object, wanted: object) -> None:

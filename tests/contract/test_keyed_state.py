@@ -694,7 +694,7 @@ def test_a_batch_is_read_in_one_go_and_caches_are_kept_within_bounds(
                 own_map.put(str(epoch), key)
                 own_list.add(epoch)
             subtask.current.end_batch()
-            subtask.state.relieve()
+            subtask.state.evict_if_full()
             assert sum(table.cached() for table in subtask.state.tables) == 0
         subtask.next_epoch()
     for key in range(100):

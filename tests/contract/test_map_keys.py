@@ -43,7 +43,7 @@ class Frozen:
 
 
 @dataclass(frozen=True, slots=True)
-class Slotted:
+class WithPayloads:
     """A key whose field holds others."""
 
     inner: tuple[Frozen, ...]
@@ -102,7 +102,10 @@ SAME: dict[str, tuple[Any, list[Any]]] = {
     "frozenset": (frozenset[float], [frozenset([QUIET, 1.0]), frozenset([NEGATIVE, 1.0])]),
     "named tuple": (Named, [Named(QUIET, NAN), Named(PAYLOAD, MINUS_NAN)]),
     "dataclass": (Frozen, [Frozen("a", QUIET), Frozen("a", PAYLOAD)]),
-    "nested": (Slotted, [Slotted((Frozen("a", QUIET),)), Slotted((Frozen("a", NEGATIVE),))]),
+    "nested": (
+        WithPayloads,
+        [WithPayloads((Frozen("a", QUIET),)), WithPayloads((Frozen("a", NEGATIVE),))],
+    ),
     "Struct": (Record, [Record(QUIET), Record(NEGATIVE)]),
     "Avro": (AvroSchema('"double"'), [QUIET, NEGATIVE]),
     "untyped float": (None, [QUIET, NEGATIVE, np.float64("nan")]),

@@ -451,7 +451,7 @@ class TestChangesWhileTimersFire:
             subtask.current.key = timer.key
             value.update((value.value() or 0) + 1)
             subtask.set("b", timer.time + 1)
-            subtask.state.relieve()
+            subtask.state.evict_if_full()
 
         fired = subtask.fire(9, then)
         assert len(fired) == len(set(fired))
@@ -615,11 +615,11 @@ def test_what_a_failed_element_did_to_timers_is_undone(subtask: Subtask) -> None
     table = subtask.timers
     subtask.set("a", 10, 11)
     subtask.delete("a", 1)
-    remembered = table.remember("a")
+    saved = table.save_point("a")
     subtask.set("a", 1, 5, -7, 10)
     subtask.delete("a", 2, 11, 5)
     subtask.set("a", 5)
-    table.put_back("a", remembered)
+    table.roll_back("a", saved)
     assert table.next_time == 1
     assert subtask.fire(100) == [(2, "a"), (3, "a"), (10, "a"), (11, "a")]
 
@@ -627,7 +627,7 @@ def test_what_a_failed_element_did_to_timers_is_undone(subtask: Subtask) -> None
 def test_a_table_that_a_failed_element_made_ends_up_empty(subtask: Subtask) -> None:
     subtask.set("a", 1, 2)
     table = subtask.timers
-    table.put_back("a", table.remember(NO_KEY))
+    table.roll_back("a", table.save_point(NO_KEY))
     assert table.cached() == 0
     assert subtask.fire(9) == []
 
@@ -637,11 +637,11 @@ def test_a_failed_callback_is_undone_and_its_timer_stays_fired(subtask: Subtask)
     table = subtask.timers
 
     def then(timer: Timer) -> None:
-        remembered = table.remember(timer.key)
+        saved = table.save_point(timer.key)
         subtask.set("a", timer.time + 10)
         subtask.delete("a", 3)
         if timer.time in (1, 12):
-            table.put_back(timer.key, remembered)
+            table.roll_back(timer.key, saved)
 
     assert subtask.fire(12, then) == [(1, "a"), (2, "a"), (12, "a")]
     assert table.next_time is None
@@ -655,9 +655,9 @@ def test_remembering_costs_by_the_changes_of_the_element(subtask: Subtask) -> No
     subtask.current.key = "a"
     tracemalloc.start()
     for time in range(1000):
-        remembered = table.remember("a")
+        saved = table.save_point("a")
         table.register(-1 - time)
-        table.put_back("a", remembered)
+        table.roll_back("a", saved)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 100_000

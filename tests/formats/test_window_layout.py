@@ -160,7 +160,7 @@ def entries(name: str, backend: StateBackend) -> list[list[str]]:
         run(job)
         job.end_epoch()
         job.kept()
-        return [[key.hex(), value.hex()] for key, value in job._seat._store.scan(b"")]
+        return [[key.hex(), value.hex()] for key, value in job._operator_task._store.scan(b"")]
 
 
 @BACKENDS

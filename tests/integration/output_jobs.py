@@ -25,8 +25,8 @@ from holdfast import (
     Committer,
     Configuration,
     FileSink,
-    JdbcSink,
     KeyedProcessFunction,
+    PostgresSink,
     RestartStrategies,
     Sink,
     SinkWriter,
@@ -73,7 +73,7 @@ def expected(count: int) -> list[Row]:
     return sorted((f"k{i % KEYS}", i, i // KEYS + 1) for i in range(count))
 
 
-class Pace(NamedTuple):
+class JobTrigger(NamedTuple):
     """How long a function takes for an element, until a certain file is there."""
 
     seconds: float
@@ -87,7 +87,7 @@ class Pace(NamedTuple):
 class Count(KeyedProcessFunction):
     """Counts the elements of every key; refuses those that come out of their order."""
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: JobTrigger) -> None:
         self.pace = pace
 
     def open(self, ctx: Any) -> None:
@@ -107,7 +107,7 @@ class Count(KeyedProcessFunction):
 class Recount(KeyedProcessFunction):
     """A second keyed operator, which finds every count one higher than the one before."""
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: JobTrigger) -> None:
         self.pace = pace
 
     def open(self, ctx: Any) -> None:
@@ -246,7 +246,7 @@ class OutputJob:
 
     def counted_from(self, source: DataStream) -> DataStream:
         """The rows of another source of such elements."""
-        pace = Pace(self._seconds, str(self.hurry))
+        pace = JobTrigger(self._seconds, str(self.hurry))
         counted = source.key_by("k").process(Count(pace), COUNTED).uid("count")
         if not self._seconds:
             return counted
@@ -258,8 +258,8 @@ class OutputJob:
         counted.sink_to(files).uid("files")
         counted.foreach_batch(self.calls).uid("calls")
         if self.url is not None:
-            counted.sink_to(JdbcSink(self.url, "log")).uid("log")
-            upsert = JdbcSink(self.url, "counts", mode="upsert", key="k")
+            counted.sink_to(PostgresSink(self.url, "log")).uid("log")
+            upsert = PostgresSink(self.url, "counts", mode="upsert", key="k")
             counted.sink_to(upsert).uid("counts")
 
     def start(self, spark: SparkSession, from_savepoint: str | None = None) -> JobClient:

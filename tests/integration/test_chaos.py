@@ -111,7 +111,7 @@ def test_kills_while_checkpoints_hold_input_change_nothing(tmp_path: Path) -> No
     plan = Plan(seed=10, kills=10, unaligned=True)
     outcome = chaos(plan, tmp_path, print)
     assert not outcome.faults, said(outcome, plan, tmp_path)
-    assert any(kill.left_over for kill in outcome.kills)
+    assert any(kill.channel_state for kill in outcome.kills)
 
 
 @pytest.mark.slow

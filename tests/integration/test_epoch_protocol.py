@@ -22,7 +22,7 @@ from holdfast import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
-from holdfast.api.streams.graph import Kind
+from holdfast.api.streams.graph import OperatorKind
 from holdfast.checkpoint.service import RecoveryOrder
 from holdfast.errors import JobExecutionError, NotSerializableError, StoreVersionError
 from holdfast.job.model import JobIdentity
@@ -54,7 +54,7 @@ def runner(
     _, plan, _ = env._compiled(env._checkpointing("protocol", RecoveryOrder()))
     job = JobIdentity("protocol", "protocol", str(tmp_path))
     pinning = Pinning(spark)
-    pinning.anchor(plan.level_parallelism)
+    pinning.anchor(plan.stage_parallelism)
     yield EpochRunner(spark, plan, job, StatisticsKeeper(plan), pinning)
     pinning.close()
 
@@ -317,4 +317,4 @@ def test_a_job_that_cannot_start_leaves_no_sink_that_nobody_reads(
     broken = env.from_collection([1]).map(lambda n: lock.locked())
     with pytest.raises(NotSerializableError):
         broken.execute_and_collect()
-    assert not [node for node in env.graph.nodes if node.kind is Kind.OUTPUT]
+    assert not [node for node in env.graph.nodes if node.kind is OperatorKind.OUTPUT]

@@ -156,7 +156,7 @@ def test_several_files_a_batch_are_cut_the_same_way_again(
     assert again.batches == {i: rows for i, rows in undisturbed.batches.items() if i > 10}
 
 
-def test_logs_of_several_incarnations_join_to_the_whole_log(
+def test_logs_of_several_job_attempts_join_to_the_whole_log(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     write_files(tmp_path / "a", 0, 40)

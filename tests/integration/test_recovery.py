@@ -13,7 +13,7 @@ from holdfast import JobStatus, RestartStrategies
 from holdfast.checkpoint.files.completed import load
 from holdfast.checkpoint.files.metadata import paths_of
 from holdfast.errors import FencedError, JobExecutionError, RestoreError, UserFunctionError
-from holdfast.spark import job_attempt as incarnation
+from holdfast.spark import job_attempt as job_attempt
 from holdfast.storage.object_store import FileSystemFiles
 from tests.integration.recovery_jobs import TIMEOUT, Mishap, RecoveryJob, expected
 from tests.integration.recovery_tools import Feed, figures, referenced, stored, wait_for
@@ -97,7 +97,7 @@ def test_what_a_failed_epoch_would_have_held_is_in_no_checkpoint(
     spark: SparkSession, tmp_path: Path, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It is looked often whether a checkpoint is due: also right after the failure.
-    monkeypatch.setattr(incarnation, "LOOK_AROUND", 0.001)
+    monkeypatch.setattr(job_attempt, "LOOK_AROUND", 0.001)
     # One subtask, which fails before it has changed anything: its store still is as the epoch
     # before has left it, and would pass for one that contains the failed epoch's input.
     job = RecoveryJob(spark, tmp_path / "chk", parallelism=1).settled()

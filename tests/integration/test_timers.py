@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import FileSink, KeyedProcessFunction, ValueStateDescriptor, WatermarkStrategy
 from holdfast.errors import JobExecutionError, UserFunctionError
-from holdfast.spark import job_attempt as incarnation
+from holdfast.spark import job_attempt as job_attempt
 from tests.integration.recovery_jobs import HASHMAP, ROCKSDB, TIMEOUT, Ledger
 from tests.integration.recovery_tools import Faults, figures, wait_for
 from tests.integration.time_jobs import (
@@ -189,7 +189,7 @@ def test_overdue_timers_fire_after_a_restore_though_no_data_comes(
     first = Reminding(environment(spark, tmp_path / "chk", backend=backend, settings=settings))
     with monkeypatch.context() as patch:
         # The first job does not look at the clock while there is no data.
-        patch.setattr(incarnation, "LOOK_AROUND", 3600.0)
+        patch.setattr(job_attempt, "LOOK_AROUND", 3600.0)
         client = first.start(drop, Reminders(3000))
         keys = [f"k{i}" for i in range(6)]
         first.wait("set", keys)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import OutputTypeError
 from holdfast.types.arrow import array_of, map_of
-from holdfast.types.columns.batches import Reader, Writer
+from holdfast.types.columns.batches import BatchReader, BatchWriter
 from holdfast.types.event import event_class
 from holdfast.types.stream_type import StreamType
 
@@ -158,10 +158,10 @@ def same(left, right):
 @given(streams())
 def test_what_is_written_is_read(drawn):
     stream, elements = drawn
-    batch = Writer(stream).batch(elements)
+    batch = BatchWriter(stream).batch(elements)
     batch.validate(full=True)
     assert batch.schema == stream.schema
-    assert same(Reader(stream).elements(batch), elements)
+    assert same(BatchReader(stream).elements(batch), elements)
 
 
 @given(streams(), st.data())
@@ -169,17 +169,17 @@ def test_a_slice_is_read_as_the_slice_of_what_was_written(drawn, data):
     stream, elements = drawn
     start = data.draw(st.integers(0, len(elements)))
     length = data.draw(st.integers(0, len(elements) - start))
-    batch = Writer(stream).batch(elements).slice(start, length)
-    assert same(Reader(stream).elements(batch), elements[start : start + length])
+    batch = BatchWriter(stream).batch(elements).slice(start, length)
+    assert same(BatchReader(stream).elements(batch), elements[start : start + length])
 
 
 @given(streams())
 def test_normalised_elements_are_what_would_be_read(drawn):
     stream, elements = drawn
     plain = [plainly(element) for element in elements]
-    read = Reader(stream).elements(Writer(stream).batch(plain))
-    assert same(Writer(stream).normalise(plain), read)
-    assert same(Writer(stream).normalise(elements), read)
+    read = BatchReader(stream).elements(BatchWriter(stream).batch(plain))
+    assert same(BatchWriter(stream).normalise(plain), read)
+    assert same(BatchWriter(stream).normalise(elements), read)
 
 
 def plainly(value):
@@ -195,8 +195,8 @@ def plainly(value):
 def test_repeated_strings_are_read_as_they_are(words, places):
     stream = StreamType.of("string")
     elements = [words[place] if place < len(words) else None for place in places]
-    batch = Writer(stream).batch(elements)
-    reader = Reader(stream)
+    batch = BatchWriter(stream).batch(elements)
+    reader = BatchReader(stream)
     assert reader.elements(batch) == reader.elements(batch) == elements
     encoded = pa.record_batch([batch.column(0).dictionary_encode()], names=["value"])
     assert reader.elements(encoded) == elements
@@ -224,12 +224,12 @@ scalars = st.one_of(
 def test_any_value_is_either_refused_or_read_as_an_equal_one(leaf, values):
     stream = StreamType.of(leaf[0])
     try:
-        batch = Writer(stream).batch(values)
+        batch = BatchWriter(stream).batch(values)
     except OutputTypeError as error:
         if error.row_index not in range(len(values)):
             raise
         return
-    for written, read in zip(values, Reader(stream).elements(batch), strict=True):
+    for written, read in zip(values, BatchReader(stream).elements(batch), strict=True):
         assert as_instant(read) == as_instant(written) or same(read, written)
         assert not isinstance(written, bool) or isinstance(read, bool)
         assert not isinstance(read, date) or type(read) is type(written)

@@ -1,4 +1,4 @@
-"""Any graph compiles to levels that carry every row to every operator it is meant for."""
+"""Any graph compiles to stages that carry every row to every operator it is meant for."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import OutputTag, ProcessFunction
-from holdfast.api.streams.graph import Exchange, Kind
+from holdfast.api.streams.graph import OperatorKind, Partitioner
 from tests.unit.programs import Program
 
 if TYPE_CHECKING:
     from holdfast.api.streams.data_stream import DataStream
     from holdfast.api.streams.graph import Edge, Node
     from holdfast.job.model import JobPlan
-    from holdfast.runtime.plan import Channel, LevelPlan, OperatorPlan, Wire
+    from holdfast.runtime.plan import Channel, Exchange, OperatorPlan, StagePlan
 
 ODD = OutputTag("odd", int)
 
@@ -108,13 +108,13 @@ class Sketch:
         for node in self.program.graph.nodes:
             rows = [n for edge in node.inputs for n in given[edge.node.id, tag_of(edge)]]
             match node.kind:
-                case Kind.SOURCE:
+                case OperatorKind.SOURCE:
                     given[node.id, None] = feeds[node.id]
-                case Kind.MAP:
+                case OperatorKind.MAP:
                     given[node.id, None] = list(map(doubled, rows))
-                case Kind.FILTER:
+                case OperatorKind.FILTER:
                     given[node.id, None] = list(filter(above_three, rows))
-                case Kind.PROCESS:
+                case OperatorKind.PROCESS:
                     given[node.id, None] = rows
                     given[node.id, "odd"] = [n for n in rows if n % 2]
                 case _:
@@ -134,44 +134,47 @@ class Layout:
 
     def __init__(self, plan: JobPlan) -> None:
         self.plan = plan
-        self.wires: list[Wire] = [plan.first_wire, *(level.writes for level in plan.levels)]
-        """Wire i leads into level i + 1."""
-        self.homes: dict[str, list[tuple[int, LevelPlan, int]]] = {}
-        for level in [*(source.level for source in plan.sources), *plan.levels]:
-            for place, operator in enumerate(level.operators):
-                self.homes.setdefault(operator.uid, []).append((level.index, level, place))
+        self.exchanges: list[Exchange] = [
+            plan.first_exchange,
+            *(stage.writes for stage in plan.stages),
+        ]
+        """Wire i leads into stage i + 1."""
+        self.homes: dict[str, list[tuple[int, StagePlan, int]]] = {}
+        for stage in [*(source.stage for source in plan.sources), *plan.stages]:
+            for place, operator in enumerate(stage.operators):
+                self.homes.setdefault(operator.uid, []).append((stage.index, stage, place))
 
-    def level_of(self, node: Node) -> int:
-        return 0 if node.kind is Kind.SOURCE else self.homes[f"n{node.id}"][0][0]
+    def stage_of(self, node: Node) -> int:
+        return 0 if node.kind is OperatorKind.SOURCE else self.homes[f"n{node.id}"][0][0]
 
     def channels_of(self, node: Node, tag: str | None) -> list[Channel]:
-        """Channels on which an output leaves its level; the same behind every source."""
-        if node.kind is Kind.SOURCE:
+        """Channels on which an output leaves its stage; the same behind every source."""
+        if node.kind is OperatorKind.SOURCE:
             [source] = [s for s in self.plan.sources if s.node is node]
             return list(source.channels)
-        _, level, place = self.homes[f"n{node.id}"][0]
-        outlets = [o for o in level.operators[place].outlets if o.tag == tag]
+        _, stage, place = self.homes[f"n{node.id}"][0]
+        outlets = [o for o in stage.operators[place].outlets if o.tag == tag]
         return [channel for outlet in outlets for channel in outlet.channels]
 
     def is_chained(self, edge: Edge, node: Node) -> bool:
-        index, level, place = self.homes[f"n{node.id}"][0]
-        if edge.node.kind is Kind.SOURCE:
+        index, stage, place = self.homes[f"n{node.id}"][0]
+        if edge.node.kind is OperatorKind.SOURCE:
             return index == 0
-        if self.level_of(edge.node) != index:
+        if self.stage_of(edge.node) != index:
             return False
-        feeder: OperatorPlan = next(o for o in level.operators if o.uid == f"n{edge.node.id}")
+        feeder: OperatorPlan = next(o for o in stage.operators if o.uid == f"n{edge.node.id}")
         fed = [o for o in feeder.outlets if o.tag == tag_of(edge)]
         return any(place in outlet.operators for outlet in fed)
 
     def crossed(self, channel: Channel) -> list[int]:
-        """The levels into which a channel leads, one after the other."""
-        return [i + 1 for i, wire in enumerate(self.wires) if channel in wire.channels]
+        """The stages into which a channel leads, one after the other."""
+        return [i + 1 for i, exchange in enumerate(self.exchanges) if channel in exchange.channels]
 
     def takes_off(self, channel: Channel) -> list[str]:
         return [
-            level.operators[place].uid
-            for level in self.plan.levels
-            for place in level.entries.get(channel.id, ())
+            stage.operators[place].uid
+            for stage in self.plan.stages
+            for place in stage.entries.get(channel.id, ())
         ]
 
 
@@ -179,24 +182,24 @@ class Layout:
 def test_every_operator_has_one_place_after_all_that_feeds_it(sketch: Sketch) -> None:
     layout = Layout(sketch.plan)
     for node in sketch.program.graph.nodes:
-        if node.kind in (Kind.SOURCE, Kind.OUTPUT):
+        if node.kind in (OperatorKind.SOURCE, OperatorKind.OUTPUT):
             continue
         homes = layout.homes[f"n{node.id}"]
-        assert {index for index, *_ in homes} == {layout.level_of(node)}
-        assert len(homes) == 1 or layout.level_of(node) == 0
+        assert {index for index, *_ in homes} == {layout.stage_of(node)}
+        assert len(homes) == 1 or layout.stage_of(node) == 0
         for edge in node.inputs:
-            exchanged = edge.partitioning.exchange is not Exchange.FORWARD
-            assert layout.level_of(node) >= layout.level_of(edge.node) + exchanged
-    for level in [*(source.level for source in sketch.plan.sources), *sketch.plan.levels]:
-        for place, operator in enumerate(level.operators):
+            exchanged = edge.partitioning.partitioner is not Partitioner.FORWARD
+            assert layout.stage_of(node) >= layout.stage_of(edge.node) + exchanged
+    for stage in [*(source.stage for source in sketch.plan.sources), *sketch.plan.stages]:
+        for place, operator in enumerate(stage.operators):
             assert all(fed > place for outlet in operator.outlets for fed in outlet.operators)
 
 
 @given(SKETCHES)
-def test_every_edge_is_chained_or_has_one_channel_on_all_wires_between(sketch: Sketch) -> None:
+def test_every_edge_is_chained_or_has_one_channel_on_all_exchanges_between(sketch: Sketch) -> None:
     layout = Layout(sketch.plan)
     for node in sketch.program.graph.nodes:
-        if node.kind in (Kind.SOURCE, Kind.OUTPUT):
+        if node.kind in (OperatorKind.SOURCE, OperatorKind.OUTPUT):
             continue
         uid, unchained = f"n{node.id}", 0
         for edge in node.inputs:
@@ -207,10 +210,15 @@ def test_every_edge_is_chained_or_has_one_channel_on_all_wires_between(sketch: S
             mine = [channel for channel in leaving if layout.takes_off(channel) == [uid]]
             same = [e for e in node.inputs if (e.node, e.tag) == (edge.node, edge.tag)]
             assert len(mine) == len(same)
-            first, last = layout.level_of(edge.node) + 1, layout.level_of(node)
+            first, last = layout.stage_of(edge.node) + 1, layout.stage_of(node)
             for channel in mine:
                 assert layout.crossed(channel) == list(range(first, last + 1))
-        taken = [c for wire in layout.wires for c in wire.channels if layout.takes_off(c) == [uid]]
+        taken = [
+            c
+            for exchange in layout.exchanges
+            for c in exchange.channels
+            if layout.takes_off(c) == [uid]
+        ]
         assert len({channel.id for channel in taken}) == unchained
 
 
@@ -222,17 +230,17 @@ def test_every_output_has_one_channel_to_the_end(sketch: Sketch) -> None:
     for output in sketch.plan.outputs:
         assert layout.takes_off(output.channel) == []
         for sink in output.sinks:
-            levels = [layout.level_of(edge.node) for edge in sink.inputs]
+            stages = [layout.stage_of(edge.node) for edge in sink.inputs]
             assert layout.crossed(output.channel) == list(
-                range(min(levels) + 1, len(layout.wires) + 1)
+                range(min(stages) + 1, len(layout.exchanges) + 1)
             )
 
 
 @given(SKETCHES)
-def test_no_row_is_sent_to_a_subtask_that_its_level_does_not_have(sketch: Sketch) -> None:
-    for level, tasks in zip(sketch.plan.levels, sketch.plan.level_parallelism, strict=True):
-        assert all(channel.parallelism <= tasks for channel in level.reads.channels)
-        assert all(operator.parallelism <= tasks for operator in level.operators)
+def test_no_row_is_sent_to_a_subtask_that_its_stage_does_not_have(sketch: Sketch) -> None:
+    for stage, tasks in zip(sketch.plan.stages, sketch.plan.stage_parallelism, strict=True):
+        assert all(channel.parallelism <= tasks for channel in stage.reads.channels)
+        assert all(operator.parallelism <= tasks for operator in stage.operators)
 
 
 @settings(max_examples=40)

@@ -44,7 +44,7 @@ class Job:
     """A job with one sink, and what its readers have to see."""
 
     sink: FileSink
-    incarnation: int = 1
+    job_attempt: int = 1
     epoch: int = 0
     attempts: int = 0
     rows: int = 0
@@ -91,7 +91,7 @@ class Job:
         self.attempts += 1
         told = context(
             SCHEMA,
-            incarnation=f"inc-{self.incarnation}",
+            job_attempt=f"inc-{self.job_attempt}",
             epoch=self.epoch,
             subtask=subtask,
             attempt_id=self.attempts,
@@ -122,9 +122,9 @@ class Job:
     def _recover(self, committables: list[Any]) -> None:
         """What no checkpoint holds is lost, what one holds is published, all else goes."""
         self.staged = []
-        self.incarnation += 1
+        self.job_attempt += 1
         commit(self.sink, committables, recovered=True)
-        clean_up(self.sink, f"inc-{self.incarnation}")
+        clean_up(self.sink, f"inc-{self.job_attempt}")
         assert all_files(self.sink) == visible_files(self.sink)
 
 

@@ -75,16 +75,16 @@ class Job:
         self.root, self.source = Path(root), source
         self.position = 0
         self.checkpoint: tuple[int, list[Any], tuple[Any, ...]] = (0, [], ())
-        self.incarnations = 0
+        self.job_attempts = 0
         self.restart(2)
 
     def restart(self, parallelism: int) -> None:
         """Go back to the checkpoint."""
-        self.incarnations += 1
+        self.job_attempts += 1
         self.parallelism = parallelism
         staging = FileStaging(FileSystemFiles(str(self.root)), 1_000_000)
         plan = program(parallelism).compile()
-        self.run = StagedRun(plan, self.root, staging, CLOCK, f"1-{self.incarnations}")
+        self.run = StagedRun(plan, self.root, staging, CLOCK, f"1-{self.job_attempts}")
         self.position, seen, self.run.channel_rows = self.checkpoint
         SEEN[:] = seen
 

@@ -223,13 +223,13 @@ class Twin:
         key = self.keys[place]
         self.current.key = key
         tables = self.state.tables
-        remembered = [table.remember(key) for table in tables] if fails else []
+        saved = [table.save_point(key) for table in tables] if fails else []
         before = copy.deepcopy(self.model) if fails else self.model
         for use in rows_uses:
             assert self.real(*use) == self.model.use(place, *use), use
         if fails:
-            for table, entry in zip(tables, remembered, strict=True):
-                table.put_back(key, entry)
+            for table, entry in zip(tables, saved, strict=True):
+                table.roll_back(key, entry)
             self.model = before
 
     def real(self, name: str, method: str, *arguments: Any) -> Any:
@@ -249,8 +249,8 @@ class Twin:
     def batch(self, places: list[int]) -> None:
         self.current.start_batch([self.keys[place] for place in places])
 
-    def relieve(self) -> None:
-        self.state.relieve()
+    def evict_if_full(self) -> None:
+        self.state.evict_if_full()
 
     def flush(self) -> None:
         self.state.flush()

@@ -24,7 +24,7 @@ from holdfast.checkpoint.files import job_files as job_storage
 from holdfast.checkpoint.files.completed import store_metadata
 from holdfast.checkpoint.files.fence import Fence
 from holdfast.checkpoint.files.job_files import JobStorage
-from holdfast.checkpoint.service import Checkpointing, RecoveryOrder
+from holdfast.checkpoint.service import CheckpointService, RecoveryOrder
 from holdfast.config.backends import HashMapStateBackend
 from holdfast.config.checkpointing import checkpoint_settings
 from holdfast.config.configuration import Configuration
@@ -184,7 +184,7 @@ class Driver:
         found = checkpoint_settings(configured, FileSystemCheckpointStorage(str(root), 0))
         assert found is not None
         self.backend = HashMapStateBackend()
-        self.checkpointing = Checkpointing(
+        self.checkpointing = CheckpointService(
             "job",
             self.backend,
             replace(found, asynchronous=False),
@@ -198,10 +198,10 @@ class Driver:
         self.begin()
 
     def begin(self) -> None:
-        """Begin an incarnation, from the newest checkpoint."""
+        """Begin a job attempt, from the newest checkpoint."""
         self.begun += 1
         self.failures.clear()
-        name = self.checkpointing.incarnation(self.begun)
+        name = self.checkpointing.job_attempt(self.begun)
         job = JobIdentity("job", "Job", str(self.root / "local"), name)
         restored = self.checkpointing.restore(job)
         job = restored.job or job
@@ -209,7 +209,7 @@ class Driver:
             self.plan,
             self.root / "local",
             pickle.loads(pickle.dumps(self.checkpointing.delivery.staging)),
-            incarnation=job.incarnation,
+            job_attempt=job.job_attempt,
         )
         self.run.epoch = restored.start.epoch
         self.batch = -1 if restored.metadata is None else restored.metadata.batch_id

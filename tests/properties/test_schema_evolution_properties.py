@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from holdfast.serde.factory import codec_for
 from holdfast.serde.reading import reader
-from holdfast.state.schemas import MARK, SchemaHistory, as_stored, conversion, declared_in, evolving
+from holdfast.state.schemas import MARK, SchemaHistory, as_stored, conversion, declare, evolving
 from holdfast.types.compatibility import resolve, schema_id
 from holdfast.types.serializers import StateCompatibility
 
@@ -293,7 +293,7 @@ def test_a_value_is_read_as_every_later_type(models: list[Any], data: st.DataObj
     stored: list[tuple[bytes, Any, Any]] = []
     for model in models:
         codec = codec_for(python(model))
-        declaration = declared_in("state", known, [codec])
+        declaration = declare("state", known, [codec])
         known = [declaration.history]
         if declaration.history.others:
             codec = evolving(codec, declaration.history, declaration.readers)
@@ -449,7 +449,7 @@ class Source:
     def declare(self, version: int) -> Any:
         codec = codec_for(Raw(version))
         known = [] if self.history is None else [self.history]
-        declaration = declared_in("raw", known, [codec])
+        declaration = declare("raw", known, [codec])
         if self.history is not None:
             self.move(self.history, declaration.history)
         self.history = declaration.history

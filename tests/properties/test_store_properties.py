@@ -15,7 +15,7 @@ from holdfast.state.store import write_buffer as staged_module
 from holdfast.state.store.header import checked_version, encode_record
 from holdfast.state.store.opening import open_store
 from holdfast.state.store.process import boot_id
-from holdfast.state.store.write_buffer import StagedEntries, after_prefix
+from holdfast.state.store.write_buffer import WriteBuffer, after_prefix
 
 if TYPE_CHECKING:
     from holdfast.state.store.protocol import StateStore
@@ -112,7 +112,7 @@ def test_a_store_behaves_like_a_dictionary(backend: str, operations: list[tuple[
     insert_up_to=st.sampled_from([0, 2, 256]),
 )
 def test_staged_entries_are_merged_in_order(committed, writes, prefix, start, insert_up_to) -> None:
-    staged, model = StagedEntries(), dict(committed)
+    staged, model = WriteBuffer(), dict(committed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(staged_module, "_INSERT_UP_TO", insert_up_to)
         for items in writes:

@@ -151,10 +151,10 @@ class Job:
         """Changes of one element, which may fail and be undone."""
         table = self.states[subtask].timers(EVENT_TIMERS)
         fails = self.chance.random() < 0.3
-        remembered = table.remember("any") if fails else None
+        saved = table.save_point("any") if fails else None
         self.apply(subtask, changes)
         if fails:
-            table.put_back("any", remembered)
+            table.roll_back("any", saved)
         else:
             self.model.apply(changes, latest)
             if self.chance.random() < 0.1:
@@ -163,7 +163,7 @@ class Job:
     def flush(self) -> None:
         for state in self.states:
             state.flush()
-            state.relieve()
+            state.evict_if_full()
 
     def fire(self) -> None:
         until = self.chance.choice(TIMES)

@@ -266,12 +266,12 @@ class Twin:
         before = copy.deepcopy(self.model)
         key = self.chance.choice(KEYS)
         tables = [table for state in self.states for table in state.tables]
-        remembered = [table.remember(key) for table in tables]
+        saved = [table.save_point(key) for table in tables]
         for _ in range(3):
             name = self.chance.choice(NAMES)
             self.check(key, name, *self.call(name))
-        for table, entry in zip(tables, remembered, strict=True):
-            table.put_back(key, entry)
+        for table, entry in zip(tables, saved, strict=True):
+            table.roll_back(key, entry)
         self.model = before
 
     def commit(self, snapshots: Path | None = None) -> None:

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from holdfast.runtime.exchange import Packer
+from holdfast.runtime.exchange import ExchangeWriter
 from holdfast.runtime.operator_task import TaskIdentity
 from holdfast.runtime.plan import CheckpointOrder, EpochPlan
-from holdfast.runtime.task import LevelTask
-from holdfast.spark.serialization import dump_level
+from holdfast.runtime.task import StageTask
+from holdfast.spark.serialization import dump_stage
 from holdfast.state.store.process import ProcessIdentity
 from holdfast.testing.clock import ManualClock
-from holdfast.types.columns.batches import Writer
+from holdfast.types.columns.batches import BatchWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from holdfast.runtime.plan import LevelPlan
+    from holdfast.runtime.plan import StagePlan
     from holdfast.runtime.report import TaskReport
     from tests.unit.programs import Program
 
@@ -28,10 +28,10 @@ ROWS = "k string, n bigint"
 
 
 class Tasks:
-    """Tasks of a program's first level; their stores lie in `directory`."""
+    """Tasks of a program's first stage; their stores lie in `directory`."""
 
     def __init__(self, program: Program, directory: Path) -> None:
-        self.level: LevelPlan = program.compile().levels[0]
+        self.stage: StagePlan = program.compile().stages[0]
         self.clock = ManualClock(1_000)
         self.directory = directory
         self.epoch = 0
@@ -52,12 +52,12 @@ class Tasks:
             self.expected[uid, subtask] = store.version
         return task.report
 
-    def task(self, subtask: int = 0, checkpoint: int | None = None, **plan: Any) -> LevelTask:
+    def task(self, subtask: int = 0, checkpoint: int | None = None, **plan: Any) -> StageTask:
         self.epoch += 1
         self.attempt += 1
         epoch = EpochPlan(
             job_id="job",
-            incarnation="1",
+            job_attempt="1",
             epoch=self.epoch,
             local_dir=str(self.directory),
             owner=ProcessIdentity.current(),
@@ -65,13 +65,13 @@ class Tasks:
             checkpoint=None if checkpoint is None else CheckpointOrder(checkpoint, 500),
             **plan,
         )
-        level = pickle.loads(dump_level(self.level))
-        return LevelTask(level, epoch, TaskIdentity(subtask, 0, self.attempt), self.clock)
+        stage = pickle.loads(dump_stage(self.stage))
+        return StageTask(stage, epoch, TaskIdentity(subtask, 0, self.attempt), self.clock)
 
     def batches(self, elements: tuple[Any, ...]) -> Iterator[pa.RecordBatch]:
         if elements:
-            wire = self.level.reads
+            exchange = self.stage.reads
             subtasks = pa.array([0] * len(elements), pa.int32())
-            rows = Writer(wire.channels[0].type).batch(list(elements))
-            batch = Packer(wire).pack(wire.channels[0], rows, subtasks)
+            rows = BatchWriter(exchange.channels[0].type).batch(list(elements))
+            batch = ExchangeWriter(exchange).pack(exchange.channels[0], rows, subtasks)
             yield batch.drop_columns(["_hf_subtask"])

@@ -51,7 +51,7 @@ def checkpoint(
         job_id="job",
         job_name="Job",
         fence=fence,
-        incarnation="i1",
+        job_attempt="i1",
         epoch=checkpoint_id * 10,
         batch_id=checkpoint_id * 10 - 1,
         triggered_ms=1_000,

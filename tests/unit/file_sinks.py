@@ -39,7 +39,7 @@ def context(schema: pa.Schema, **given: Any) -> WriterContext:
     told = {
         "job_id": "job",
         "uid": "files",
-        "incarnation": "inc-1",
+        "job_attempt": "inc-1",
         "epoch": 1,
         "subtask": 0,
         "parallelism": 2,
@@ -87,9 +87,9 @@ def publish(sink: FileSink, rows: Iterable[pa.RecordBatch], **given: Any) -> Non
     commit(sink, stage(sink, rows, **given))
 
 
-def clean_up(sink: FileSink, incarnation: str | None, job_id: str = "job") -> None:
+def clean_up(sink: FileSink, job_attempt: str | None, job_id: str = "job") -> None:
     """Let the sink remove what it may."""
-    sink.create_committer(NO_RUNTIME).clean_up(job_id, "files", incarnation)
+    sink.create_committer(NO_RUNTIME).clean_up(job_id, "files", job_attempt)
 
 
 def all_files(sink: FileSink) -> list[str]:

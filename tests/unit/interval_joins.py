@@ -11,11 +11,11 @@ import pyarrow as pa
 from holdfast import OutputTag, ProcessFunction, ProcessJoinFunction, WatermarkStrategy
 from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.runtime.event_times import appended
-from holdfast.runtime.exchange import SUBTASK, Packer
+from holdfast.runtime.exchange import SUBTASK, ExchangeWriter
 from holdfast.runtime.plan import TIME, EpochTime
 from holdfast.state.store.directories import store_directory
 from holdfast.state.store.opening import open_store
-from holdfast.types.columns.batches import Writer
+from holdfast.types.columns.batches import BatchWriter
 from tests.unit.programs import Program, Run
 
 if TYPE_CHECKING:
@@ -93,15 +93,17 @@ class JoinRun(Run):
         self.epoch += 1
         self.reports = []
         self._target = self.watermark
-        [level] = self.plan.levels
-        channels = {channel.side: channel for channel in level.reads.channels}
+        [stage] = self.plan.stages
+        channels = {channel.side: channel for channel in stage.reads.channels}
         batches = []
         for side, element in elements:
-            rows = Writer(channels[side].type).batch([element])
+            rows = BatchWriter(channels[side].type).batch([element])
             rows = appended(rows, TIME, pa.array([element.t], pa.int64()))
-            packed = Packer(level.reads).pack(channels[side], rows, pa.array([0], pa.int32()))
+            packed = ExchangeWriter(stage.reads).pack(
+                channels[side], rows, pa.array([0], pa.int32())
+            )
             batches.append(packed.drop_columns([SUBTASK]))
-        self._deliver(self._task(level, 0, batches))
+        self._deliver(self._task(stage, 0, batches))
 
     def finish(self) -> None:
         """Run the last epoch."""

@@ -10,25 +10,25 @@ import pyarrow as pa
 
 from holdfast.api.sinks import CollectSink
 from holdfast.api.streams.data_stream import DataStream
-from holdfast.api.streams.graph import Edge, JobGraph, Kind
+from holdfast.api.streams.graph import Edge, JobGraph, OperatorKind
 from holdfast.clock import SystemClock
 from holdfast.config.backends import HashMapStateBackend
 from holdfast.job.compiler import compile_job
 from holdfast.job.model import JobPlan, Settings
-from holdfast.runtime.exchange import SUBTASK, Unpacker
+from holdfast.runtime.exchange import SUBTASK, ExchangeReader
 from holdfast.runtime.operator_task import TaskIdentity
 from holdfast.runtime.plan import EpochPlan
-from holdfast.runtime.task import LevelTask
-from holdfast.spark.serialization import dump_level
+from holdfast.runtime.task import StageTask
+from holdfast.spark.serialization import dump_stage
 from holdfast.state.store.process import ProcessIdentity
-from holdfast.types.columns.batches import Reader, Writer
+from holdfast.types.columns.batches import BatchReader, BatchWriter
 from holdfast.types.stream_type import StreamType
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.config.backends import StateBackend
-    from holdfast.runtime.plan import LevelPlan
+    from holdfast.runtime.plan import StagePlan
     from holdfast.runtime.report import TaskReport
 
 SOURCE_TASKS = 2
@@ -57,14 +57,16 @@ class Program:
 
     def source(self, spec: Any = "k string, n bigint", name: str = "Source") -> DataStream:
         kind = StreamType.of(spec)
-        node = self.graph.add(Kind.SOURCE, (), kind, name=name)
+        node = self.graph.add(OperatorKind.SOURCE, (), kind, name=name)
         return DataStream(self, (Edge(node, None, kind),))
 
     def collect(self, stream: DataStream) -> list[Any]:
         """What `stream` carries, in a list that every epoch adds to."""
         elements: list[Any] = []
         sink = CollectSink(elements.extend)
-        self.graph.add(Kind.OUTPUT, stream._edges, stream.type, function=sink, name="Collect")
+        self.graph.add(
+            OperatorKind.OUTPUT, stream._edges, stream.type, function=sink, name="Collect"
+        )
         return elements
 
     def lookup(self, *args: Any) -> Any:
@@ -101,24 +103,24 @@ class Run:
         self.reports = []
         rows: list[pa.RecordBatch] = []
         for source, elements in zip(self.plan.sources, feeds, strict=True):
-            writer = Writer(source.node.output)
+            writer = BatchWriter(source.node.output)
             middle = len(elements) // SOURCE_TASKS
             for subtask, part in enumerate((elements[:middle], elements[middle:])):
-                rows += self._task(source.level, subtask, [writer.batch(part)])
-        for level, tasks in zip(self.plan.levels, self.plan.level_parallelism, strict=True):
+                rows += self._task(source.stage, subtask, [writer.batch(part)])
+        for stage, tasks in zip(self.plan.stages, self.plan.stage_parallelism, strict=True):
             spread = shuffled(rows, tasks)
-            rows = [row for i in range(tasks) for row in self._task(level, i, spread[i])]
+            rows = [row for i in range(tasks) for row in self._task(stage, i, spread[i])]
         self._deliver(rows)
 
     def state_versions(self) -> dict[tuple[str, int], str]:
         return dict(self.expected)
 
     def _task(
-        self, level: LevelPlan, subtask: int, batches: list[pa.RecordBatch]
+        self, stage: StagePlan, subtask: int, batches: list[pa.RecordBatch]
     ) -> list[pa.RecordBatch]:
         identity = TaskIdentity(subtask, 0, next(self._attempts))
-        epoch = None if level.index == 0 else self.epoch_plan()
-        task = LevelTask(pickle.loads(dump_level(level)), epoch, identity, SystemClock())
+        epoch = None if stage.index == 0 else self.epoch_plan()
+        task = StageTask(pickle.loads(dump_stage(stage)), epoch, identity, SystemClock())
         out = list(task.run(iter(batches)))
         self.reports.append(task.report)
         for uid, store in task.report.stores.items():
@@ -129,7 +131,7 @@ class Run:
     def epoch_plan(self) -> EpochPlan:
         return EpochPlan(
             job_id="program",
-            incarnation="1",
+            job_attempt="1",
             epoch=self.epoch,
             local_dir=str(self._directory),
             owner=ProcessIdentity.current(),
@@ -138,10 +140,10 @@ class Run:
         )
 
     def _deliver(self, rows: list[pa.RecordBatch]) -> None:
-        wire = self.plan.levels[-1].writes if self.plan.levels else self.plan.first_wire
-        parts = [part for batch in rows for part in Unpacker(wire).unpack(batch)]
+        exchange = self.plan.stages[-1].writes if self.plan.stages else self.plan.first_exchange
+        parts = [part for batch in rows for part in ExchangeReader(exchange).unpack(batch)]
         for output in self.plan.outputs:
-            reader = Reader(output.channel.type)
+            reader = BatchReader(output.channel.type)
             batches = [batch for channel, batch in parts if channel.id == output.channel.id]
             elements = [element for batch in batches for element in reader.elements(batch)]
             for sink in output.sinks:

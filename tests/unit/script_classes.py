@@ -40,7 +40,7 @@ class Plain:
 
 
 @dataclass(frozen=True, slots=True)
-class Slotted:
+class WithPayloads:
     """A dataclass that cannot be changed."""
 
     a: int
@@ -58,7 +58,7 @@ class Row(NamedTuple):
     """A named tuple."""
 
     a: int
-    level: Level = Level.LOW
+    stage: Level = Level.LOW
 
 
 class Entry(TypedDict):
@@ -78,7 +78,7 @@ class Node(Base, omit_defaults=True, frozen=True):
 
     made: ClassVar[list[int]] = []
 
-    value: Slotted
+    value: WithPayloads
     numbers: list[int] = msgspec.field(default_factory=list)
     following: Node | None = None
     other: str = msgspec.field(default="x", name="elsewhere")
@@ -121,7 +121,7 @@ class Everything:
 
 def sample() -> Everything:
     """A value that has all classes in it."""
-    node = Node(value=Slotted(1), following=Node(value=Slotted(2), some_name=3))
+    node = Node(value=WithPayloads(1), following=Node(value=WithPayloads(2), some_name=3))
     return Everything(Plain(1), Box(2), {"row": Row(3)}, node, Pair("a", "b"), Outer.Inner(4))
 
 

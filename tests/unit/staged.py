@@ -10,8 +10,8 @@ from holdfast.api.sinks import Committer, Sink, SinkWriter
 from holdfast.clock import SystemClock
 from holdfast.runtime.operator_task import TaskIdentity
 from holdfast.runtime.plan import CheckpointOrder, EpochPlan
-from holdfast.runtime.task import LevelTask
-from holdfast.spark.serialization import dump_function, dump_level
+from holdfast.runtime.task import StageTask
+from holdfast.spark.serialization import dump_function, dump_stage
 from holdfast.state.store.process import ProcessIdentity
 from tests.unit.programs import Run
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.api.sinks import CommitRequest, Staging, WriterContext
     from holdfast.clock import Clock
     from holdfast.job.model import JobPlan
-    from holdfast.runtime.plan import ChannelRows, LevelPlan
+    from holdfast.runtime.plan import ChannelRows, StagePlan
     from holdfast.runtime.report import Prepared
 
 CALLS: list[tuple[Any, ...]] = []
@@ -154,8 +154,8 @@ class NotebookCommitter(Committer):
         if self.sink.fails_in == "abort_opened":
             raise OSError("no connection")
 
-    def clean_up(self, job_id: str, uid: str, incarnation: str | None) -> None:
-        CALLS.append(("clean_up", self.sink.label, job_id, uid, incarnation))
+    def clean_up(self, job_id: str, uid: str, job_attempt: str | None) -> None:
+        CALLS.append(("clean_up", self.sink.label, job_id, uid, job_attempt))
         if self.sink.fails_in == "clean_up":
             raise OSError("no connection")
 
@@ -203,12 +203,12 @@ class StagedRun(Run):
         directory: Path,
         staging: Staging,
         clock: Clock | None = None,
-        incarnation: str = "1-1",
+        job_attempt: str = "1-1",
     ) -> None:
         super().__init__(plan, directory)
         self.staging = staging
         self.clock = clock or SystemClock()
-        self.incarnation = incarnation
+        self.job_attempt = job_attempt
         self.channel_rows: tuple[ChannelRows, ...] = ()
         self.told: dict[str, Any] = {}
 
@@ -216,7 +216,7 @@ class StagedRun(Run):
         """One epoch, whose tasks are told what is given here as well."""
         self.told = told
         self.push(*feeds)
-        self.channel_rows = tuple(left for report in self.reports for left in report.left_over)
+        self.channel_rows = tuple(left for report in self.reports for left in report.channel_state)
 
     @property
     def prepared(self) -> list[tuple[int, Prepared]]:
@@ -244,7 +244,7 @@ class StagedRun(Run):
             told["checkpoint"] = CheckpointOrder(told["checkpoint"], 500)
         return EpochPlan(
             job_id="job",
-            incarnation=self.incarnation,
+            job_attempt=self.job_attempt,
             epoch=self.epoch,
             local_dir=str(self._directory),
             owner=ProcessIdentity.current(),
@@ -253,11 +253,11 @@ class StagedRun(Run):
         )
 
     def _task(
-        self, level: LevelPlan, subtask: int, batches: list[pa.RecordBatch]
+        self, stage: StagePlan, subtask: int, batches: list[pa.RecordBatch]
     ) -> list[pa.RecordBatch]:
         identity = TaskIdentity(subtask, 0, next(self._attempts))
-        epoch = None if level.index == 0 else self.epoch_plan()
-        task = LevelTask(pickle.loads(dump_level(level)), epoch, identity, self.clock)
+        epoch = None if stage.index == 0 else self.epoch_plan()
+        task = StageTask(pickle.loads(dump_stage(stage)), epoch, identity, self.clock)
         out = list(task.run(iter(batches)))
         self.reports.append(task.report)
         for uid, store in task.report.stores.items():

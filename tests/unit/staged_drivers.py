@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from holdfast.checkpoint.commit.publication import Publication
 from holdfast.checkpoint.commit.publisher import Publisher
+from holdfast.checkpoint.commit.service import CommitService
 from holdfast.checkpoint.files.channel_state import FileStaging
 from holdfast.checkpoint.files.completed import load_all
 from holdfast.checkpoint.files.fence import take_fence
@@ -51,31 +51,31 @@ class Driver:
         self.files = files or FileSystemFiles(str(tmp_path / "checkpoints"))
         self.fence = take_fence(self.files)
         self.storage = JobStorage(self.files, self.fence)
-        self.incarnations = 0
+        self.job_attempts = 0
         publisher = Publisher(self.plan, LocalCalls())
-        self.publication = Publication(
+        self.commits = CommitService(
             publisher, self.files, exactly_once=exactly_once, patience=patience
         )
         with suppress(CorruptCheckpointError):
-            self.publication.inherit(list(load_all(self.files)))
+            self.commits.inherit(list(load_all(self.files)))
 
     def begin(self, epoch: int = 0) -> None:
-        """Begin another incarnation behind `epoch`."""
-        self.incarnations += 1
-        self.incarnation = f"{self.fence.number}-{self.incarnations}"
+        """Begin another job attempt behind `epoch`."""
+        self.job_attempts += 1
+        self.job_attempt = f"{self.fence.number}-{self.job_attempts}"
         self.run = StagedRun(
             self.plan,
             self.tmp_path / "local",
             FileStaging(self.files),
-            incarnation=self.incarnation,
+            job_attempt=self.job_attempt,
         )
         self.run.epoch = epoch
-        self.publication.begin(JobIdentity("job", "Job", None, self.incarnation))
+        self.commits.begin(JobIdentity("job", "Job", None, self.job_attempt))
 
     def epoch(self, *numbers: int) -> None:
-        self.run.run([("a", n) for n in numbers], exactly_once=self.publication.exactly_once)
+        self.run.run([("a", n) for n in numbers], exactly_once=self.commits.exactly_once)
         statistics = EpochStatistics(self.run.epoch, 1, 0)
-        self.publication.taken(EpochResult(statistics, self.run.reports))
+        self.commits.taken(EpochResult(statistics, self.run.reports))
 
     def stored(self, checkpoint_id: int) -> CheckpointMetadata:
         """Complete a checkpoint of all epochs so far, and publish nothing yet."""
@@ -84,18 +84,18 @@ class Driver:
             operators=[],
             sources=[],
             spark={"offset_metadata": "{}"},
-            lineage=self.publication.outbox.lineage,
-            incarnation=self.incarnation,
+            lineage=self.commits.pending_committables.lineage,
+            job_attempt=self.job_attempt,
             epoch=self.run.epoch,
-            committables=self.publication.outbox.listed(self.run.epoch, checkpoint_id),
-            stale_notes=self.publication.outbox.stale_notes or UNSET,
+            committables=self.commits.pending_committables.listed(self.run.epoch, checkpoint_id),
+            stale_notes=self.commits.pending_committables.stale_notes or UNSET,
         )
         self.storage.complete(metadata)
         self.storage.keep_staged(metadata)
         return metadata
 
     def publish(self, metadata: CheckpointMetadata) -> None:
-        self.publication.publish(metadata, self.publication.outbox, self.storage)
+        self.commits.publish(metadata, self.commits.pending_committables, self.storage)
 
     def complete(self, checkpoint_id: int) -> CheckpointMetadata:
         metadata = self.stored(checkpoint_id)
@@ -103,8 +103,8 @@ class Driver:
         return metadata
 
     def recover(self, metadata: CheckpointMetadata) -> None:
-        """Go back to a checkpoint in another incarnation."""
-        self.publication.recover(metadata, self.files)
+        """Go back to a checkpoint in another job attempt."""
+        self.commits.recover(metadata, self.files)
         self.begin(metadata.epoch)
 
     @property

@@ -20,19 +20,19 @@ from tests.unit.functions import Count
 from tests.unit.programs import Program
 
 if TYPE_CHECKING:
-    from holdfast.runtime.plan import LevelPlan
+    from holdfast.runtime.plan import StagePlan
 
 EPOCH = EpochPlan("job", "1", 7, None, ProcessIdentity.current(), time=EpochTime({"count": (1, 2)}))
 
 
-def level(parallelism: int = 4) -> LevelPlan:
+def stage(parallelism: int = 4) -> StagePlan:
     program = Program(parallelism=parallelism)
     counted = program.source(ROWS).key_by("k").process(Count(), "k string, n bigint").uid("count")
     program.collect(counted)
-    return program.compile().levels[0]
+    return program.compile().stages[0]
 
 
-LEVEL = level()
+STAGE = stage()
 
 
 def left(subtask: int, parallelism: int = 4, uid: str = "count", groups: int = 128) -> ChannelRows:
@@ -44,7 +44,7 @@ def test_a_task_is_told_of_its_own_stores_timers_and_input() -> None:
     held = {("count", 1): "6-11", ("count", 2): "5-12", ("other", 1): "6-13"}
     due = frozenset({("count", 2), ("other", 1)})
     rows = (left(2), left(1), left(2), left(1, uid="other"))
-    packed = pickle.loads(pickle.dumps(assign(LEVEL, 4, expected, held, due, rows)))
+    packed = pickle.loads(pickle.dumps(assign(STAGE, 4, expected, held, due, rows)))
     first, second = packed.told(EPOCH, 1), packed.told(EPOCH, 2)
     assert first == replace(
         EPOCH,
@@ -63,7 +63,7 @@ def test_a_task_is_told_of_its_own_stores_timers_and_input() -> None:
 
 def test_an_epoch_without_time_has_no_timers() -> None:
     idle = replace(EPOCH, time=None)
-    assert assign(LEVEL, 4, {}, {}, (), ()).told(idle, 3) == idle
+    assert assign(STAGE, 4, {}, {}, (), ()).told(idle, 3) == idle
 
 
 def test_what_a_task_carries_for_another_is_a_few_bytes() -> None:
@@ -71,7 +71,7 @@ def test_what_a_task_carries_for_another_is_a_few_bytes() -> None:
         len(
             pickle.dumps(
                 assign(
-                    LEVEL, tasks, {("count", i): f"104-{i:06d}" for i in range(tasks)}, {}, (), ()
+                    STAGE, tasks, {("count", i): f"104-{i:06d}" for i in range(tasks)}, {}, (), ()
                 )
             )
         )
@@ -84,7 +84,7 @@ def test_what_a_task_carries_for_another_is_a_few_bytes() -> None:
 def test_input_that_is_left_over_reaches_whoever_has_its_key_groups_now(
     data: st.DataObject, before: int, now: int, groups: int
 ) -> None:
-    plan = level(now)
+    plan = stage(now)
     [(channel, operator)] = entries_of(plan).values()
     operator = replace(operator, max_parallelism=groups)
     subtask = data.draw(st.integers(0, before - 1))
@@ -95,5 +95,5 @@ def test_input_that_is_left_over_reaches_whoever_has_its_key_groups_now(
 
 
 def test_with_other_key_groups_it_may_be_for_anyone() -> None:
-    [(channel, operator)] = entries_of(LEVEL).values()
+    [(channel, operator)] = entries_of(STAGE).values()
     assert takers(left(1, groups=64), channel, operator) == range(4)

@@ -15,12 +15,12 @@ import pytest
 from holdfast import Configuration, EmbeddedRocksDBStateBackend, HashMapStateBackend
 from holdfast.api.sinks import StagedRows
 from holdfast.checkpoint.checkpointer import MOST_HANGING, Checkpointer
-from holdfast.checkpoint.commit.publication import Publication
 from holdfast.checkpoint.commit.publisher import Publisher
+from holdfast.checkpoint.commit.service import CommitService
 from holdfast.checkpoint.files.completed import checkpoint_ids, completed_checkpoints, load
 from holdfast.checkpoint.files.fence import take_fence
 from holdfast.checkpoint.files.job_files import FENCE_EVERY_MS
-from holdfast.checkpoint.listeners import Notices
+from holdfast.checkpoint.listeners import CheckpointNotifier
 from holdfast.checkpoint.savepoint.requests import Savepoints
 from holdfast.config.checkpointing import checkpoint_settings
 from holdfast.config.storage import FileSystemCheckpointStorage
@@ -152,7 +152,7 @@ class Bench:
     def make(self, **options: Any) -> Checkpointer:
         plan = self.program.compile()
         publisher = Publisher(plan, self.calls)
-        self.publication = Publication(publisher, self.files, exactly_once=True)
+        self.commits = CommitService(publisher, self.files, exactly_once=True)
         return Checkpointer(
             plan,
             self.settings,  # type: ignore[arg-type]
@@ -162,7 +162,7 @@ class Bench:
             options.get("completed", []),
             options.get("next_id", 1),
             self.failures.append,
-            self.publication,
+            self.commits,
             [self.listener],
             savepoints=Savepoints(self.program.settings.backend, alone=False),
             clock=self.clock,
@@ -171,8 +171,8 @@ class Bench:
 
     def begin(self, base: Any = None, inherited: frozenset[Any] = frozenset()) -> None:
         job = JobIdentity("job", "Job", None, "1-1")
-        self.publication.begin(job)
-        self.checkpointer.begin_incarnation(job, base, inherited, self.capture)
+        self.commits.begin(job)
+        self.checkpointer.begin_attempt(job, base, inherited, self.capture)
 
     def order(self, *, due: bool = True) -> EpochOrder:
         if due:
@@ -253,7 +253,7 @@ def test_a_checkpoint_completes_and_holds_all_there_is_to_restore(bench: Bench) 
     assert order.checkpoint is not None
     assert (order.checkpoint.id, order.checkpoint.timestamp) == (1, 11_000)
     metadata = load(bench.files, 1)
-    assert (metadata.epoch, metadata.batch_id, metadata.incarnation) == (1, 0, "1-1")
+    assert (metadata.epoch, metadata.batch_id, metadata.job_attempt) == (1, 0, "1-1")
     assert (metadata.fence, metadata.job_id) == (bench.fence.number, "job")
     [operator] = metadata.operators
     assert (operator.uid, operator.parallelism, operator.key) == ("count", 2, "str")
@@ -493,7 +493,7 @@ def test_after_a_failure_no_epoch_begins_until_the_job_has_restarted(
     wait_for(lambda: bool(bench.failures))
     with pytest.raises(CheckpointError, match="bucket is full"):
         bench.order()
-    bench.checkpointer.end_incarnation()
+    bench.checkpointer.end_attempt()
     bench.begin()
     assert bench.order().checkpoint is not None
 
@@ -556,29 +556,29 @@ def test_an_epoch_counts_though_its_checkpoint_expires_while_it_runs(
     assert not Path(kept).exists()
 
 
-def test_an_epoch_without_a_checkpoint_that_ends_after_its_incarnation_changes_nothing(
+def test_an_epoch_without_a_checkpoint_that_ends_after_its_job_attempt_changes_nothing(
     make: Callable[..., Bench],
 ) -> None:
     bench = make()
     order = bench.order(due=False)
     assert order.checkpoint is None
     result = bench.run(order)
-    bench.checkpointer.end_incarnation()
+    bench.checkpointer.end_attempt()
     bench.checkpointer.taken(order, result, bench.batch)
-    assert bench.calls.homes == {}, "the next incarnation may run its tasks elsewhere"
+    assert bench.calls.homes == {}, "the next job attempt may run its tasks elsewhere"
 
 
-def test_an_epoch_that_ends_after_its_incarnation_leaves_nothing(
+def test_an_epoch_that_ends_after_its_job_attempt_leaves_nothing(
     make: Callable[..., Bench],
 ) -> None:
     bench = make()
     bench.epoch()
     order = bench.order()
     result = bench.run(order)
-    bench.checkpointer.end_incarnation()
+    bench.checkpointer.end_attempt()
     bench.checkpointer.taken(order, result, bench.batch)
     assert bench.complete == checkpoint_ids(bench.files) == [1]
-    # The incarnation that follows has not changed anything yet.
+    # The job attempt that follows has not changed anything yet.
     bench.begin()
     bench.clock.advance(INTERVAL)
     assert bench.checkpointer.order(idle=True) is None
@@ -628,14 +628,14 @@ def test_metadata_that_cannot_be_written_is_a_failure(bench: Bench) -> None:
     assert bench.listener.heard == [("aborted", 1)]
 
 
-# The end of an incarnation, of the job, and of the right to write
+# The end of a job attempt, of the job, and of the right to write
 
 
-def test_what_an_incarnation_has_begun_ends_with_it(make: Callable[..., Bench]) -> None:
+def test_what_a_job_attempt_has_begun_ends_with_it(make: Callable[..., Bench]) -> None:
     bench = make(asynchronous=True)
     gate = bench.calls.hold(1)
     bench.epoch()
-    assert bench.checkpointer.end_incarnation() == frozenset()
+    assert bench.checkpointer.end_attempt() == frozenset()
     assert bench.listener.heard == [("aborted", 1)]
     gate.set()
     bench.begin()
@@ -660,7 +660,7 @@ def test_one_whose_metadata_is_being_written_is_not_wanted_any_more(
     bench.epoch()
     assert writing.wait(WAIT)
     with ThreadPoolExecutor(1) as pool:
-        unwanted = pool.submit(bench.checkpointer.end_incarnation)
+        unwanted = pool.submit(bench.checkpointer.end_attempt)
         try:
             assert unwanted.result(WAIT) == {1}
         finally:
@@ -754,9 +754,9 @@ def watched(make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> Benc
     for name in ("read", "exists", "entries", "delete", "delete_tree", "create_exclusive"):
         watch(FileSystemFiles, name)
     watch(bench.checkpointer._standing.footing, "capture")
-    watch(Publication, "publish")
-    watch(Notices, "completed")
-    watch(Notices, "aborted")
+    watch(CommitService, "publish")
+    watch(CheckpointNotifier, "completed")
+    watch(CheckpointNotifier, "aborted")
     return bench
 
 
@@ -769,7 +769,7 @@ def test_nothing_is_called_with_the_lock_held(watched: Bench) -> None:
     watched.clock.advance(TIMEOUT)
     checkpointer.expire()
     watched.order()
-    checkpointer.end_incarnation()
+    checkpointer.end_attempt()
     watched.begin(load(watched.files, 2))
     watched.clock.advance(FENCE_EVERY_MS)
     watched.order()
@@ -788,7 +788,7 @@ def test_the_end_of_the_job_does_not_wait_for_an_upload_without_end(
     wait_for(lambda: bool(bench.calls.held_up))
     bench.checkpointer.close()
     assert "does not come to its end; the job's checkpoints stay" in caplog.text
-    assert bench.publication.owes, "nothing may be deleted"
+    assert bench.commits.owes, "nothing may be deleted"
     gate.set()
 
 
@@ -843,7 +843,7 @@ def test_whoever_waits_for_a_checkpoint_that_never_ends_is_told(
 ) -> None:
     """The clock of checkpoints stands still here, so this one does not expire."""
     bench = make(asynchronous=True, timeout_ms=200)
-    bench.publication._patience.answer = 0.0
+    bench.commits._patience.answer = 0.0
     bench.calls.hold(1)
     bench.epoch()
     with pytest.raises(CheckpointError, match="has not come to its end within 0 s"):
@@ -869,7 +869,7 @@ def test_a_claimed_savepoint_goes_when_output_is_out(
     if published:
         bench.epoch()
     else:
-        monkeypatch.setattr(bench.publication, "publish", fail_to_publish)
+        monkeypatch.setattr(bench.commits, "publish", fail_to_publish)
         with pytest.raises(CheckpointError, match="the database is away"):
             bench.epoch()
     assert claimed.released is published
@@ -935,6 +935,6 @@ def test_a_checkpoint_that_was_given_up_stays_in_doubt_until_storage_has_deleted
     bench.epoch()
     assert bench.complete == [1, 2]
     assert bench.checkpointer.is_in_doubt
-    assert bench.checkpointer.end_incarnation() == frozenset({2})
-    assert bench.checkpointer.end_incarnation() == frozenset()
+    assert bench.checkpointer.end_attempt() == frozenset({2})
+    assert bench.checkpointer.end_attempt() == frozenset()
     assert bench.complete == [1]

@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import Row
 
 from holdfast.errors import TypeDeclarationError
-from holdfast.types.columns.batches import Reader, Writer
+from holdfast.types.columns.batches import BatchReader, BatchWriter
 from holdfast.types.event import event_class
 from holdfast.types.stream_type import StreamType
 
@@ -112,10 +112,10 @@ def derived_click(url, n):
 
 def through(spec, elements):
     stream = StreamType.of(spec)
-    batch = Writer(stream).batch(elements)
+    batch = BatchWriter(stream).batch(elements)
     assert batch.schema == stream.schema
     batch.validate(full=True)
-    return Reader(stream).elements(batch)
+    return BatchReader(stream).elements(batch)
 
 
 POINT = Point(2, 0.5)
@@ -154,7 +154,7 @@ def test_values_come_through_as_they_are(spec, values):
     found = through(spec, values)
     assert found == values
     assert list(map(type, found)) == list(map(type, values))
-    assert Writer(StreamType.of(spec)).normalise(values) == values
+    assert BatchWriter(StreamType.of(spec)).normalise(values) == values
 
 
 def test_nan_is_kept_and_is_not_null():
@@ -178,7 +178,7 @@ def test_rows_are_events_and_so_are_structs():
 def test_an_empty_batch_keeps_its_columns():
     for spec in ("a int, b array<string>", "bigint", object, Shape, DictClick):
         assert through(spec, []) == []
-        assert Writer(StreamType.of(spec)).normalise([]) == []
+        assert BatchWriter(StreamType.of(spec)).normalise([]) == []
 
 
 def test_a_struct_with_not_null_fields_may_itself_be_null():
@@ -231,7 +231,7 @@ def test_rows_of_any_class_come_back_as_the_declared_one(cls, make):
         found = through(cls, elements)
         assert found == declared
         assert type(found[0]) is type(declared[0])
-        normal = Writer(StreamType.of(cls)).normalise(elements)
+        normal = BatchWriter(StreamType.of(cls)).normalise(elements)
         assert normal == declared
         assert type(normal[0]) is type(declared[0])
 
@@ -239,7 +239,7 @@ def test_rows_of_any_class_come_back_as_the_declared_one(cls, make):
 def test_a_key_that_was_left_out_is_left_out_again():
     rows = [{"url": "/a"}, {"url": "/b", "n": 1}]
     assert through(DictClick, rows) == rows
-    assert Writer(StreamType.of(DictClick)).normalise([("/a", None)]) == [{"url": "/a"}]
+    assert BatchWriter(StreamType.of(DictClick)).normalise([("/a", None)]) == [{"url": "/a"}]
 
 
 def test_enumerations_and_flags_come_back_as_members():
@@ -263,7 +263,7 @@ def test_subclasses_of_containers_are_taken():
 def test_objects_are_pickled():
     elements = [{1, 2}, (1, "x"), None, Point(1)]
     assert through(object, elements) == elements
-    assert Writer(StreamType.of(object)).normalise(elements) is elements
+    assert BatchWriter(StreamType.of(object)).normalise(elements) is elements
 
 
 # Rows by name and by position.
@@ -315,7 +315,7 @@ def test_rows_of_mixed_classes_keep_their_order():
 def test_values_that_convert_without_loss_are_taken(spec, given, found):
     (value,) = through(spec, [given])
     assert (value, type(value)) == (found, type(found))
-    (value,) = Writer(StreamType.of(spec)).normalise([given])
+    (value,) = BatchWriter(StreamType.of(spec)).normalise([given])
     assert (value, type(value)) == (found, type(found))
 
 
@@ -326,10 +326,10 @@ def test_an_instant_comes_back_in_the_zone_of_the_column():
     stream = StreamType.of(pa.timestamp("us", tz="Europe/Berlin"))
     instant = datetime(2024, 7, 1, 12, 0, 0, 123456, tzinfo=UTC)
     for given in (instant, instant.astimezone(timezone(timedelta(hours=5)))):
-        (found,) = Reader(stream).elements(Writer(stream).batch([given]))
+        (found,) = BatchReader(stream).elements(BatchWriter(stream).batch([given]))
         assert found == instant
         assert (found.tzinfo, found.hour) == (BERLIN, 14)
-        assert Writer(stream).normalise([given])[0].tzinfo is BERLIN
+        assert BatchWriter(stream).normalise([given])[0].tzinfo is BERLIN
 
 
 @pytest.mark.parametrize("apart", [timedelta(0), timedelta(days=400)])
@@ -337,7 +337,7 @@ def test_both_hours_of_a_clock_set_back_come_through(apart):
     stream = StreamType.of(pa.timestamp("us", tz="Europe/Berlin"))
     first = datetime(2024, 10, 27, 2, 30, tzinfo=BERLIN)
     given = [first, first.replace(fold=1), first + apart]
-    found = Reader(stream).elements(Writer(stream).batch(given))
+    found = BatchReader(stream).elements(BatchWriter(stream).batch(given))
     assert [(t.replace(tzinfo=None), t.fold) for t in found] == [
         (t.replace(tzinfo=None), t.fold) for t in given
     ]
@@ -349,23 +349,25 @@ def test_a_day_that_a_zone_lived_twice_comes_through():
     start = datetime(1867, 10, 18, tzinfo=UTC)
     instants = [start + timedelta(hours=h) for h in range(-24, 48, 5)]
     for instant in instants:
-        (found,) = Reader(stream).elements(Writer(stream).batch([instant]))
+        (found,) = BatchReader(stream).elements(BatchWriter(stream).batch([instant]))
         assert found.astimezone(UTC) == instant
         assert found == instant.astimezone(zone)
 
 
 def test_fixed_offsets_are_zones_too():
     stream = StreamType.of(pa.timestamp("us", tz="-03:30"))
-    (found,) = Reader(stream).elements(Writer(stream).batch([datetime(2024, 1, 1, tzinfo=UTC)]))
+    (found,) = BatchReader(stream).elements(
+        BatchWriter(stream).batch([datetime(2024, 1, 1, tzinfo=UTC)])
+    )
     assert found.utcoffset() == -timedelta(hours=3, minutes=30)
 
 
 def test_a_reader_reads_batch_after_batch_in_its_zone():
     stream = StreamType.of(pa.timestamp("us", tz="Europe/Berlin"))
-    reader = Reader(stream)
+    reader = BatchReader(stream)
     for day in (1, 1, 2, 30):
         given = [datetime(2024, 6, day, hour, tzinfo=UTC) for hour in range(24)]
-        found = reader.elements(Writer(stream).batch(given))
+        found = reader.elements(BatchWriter(stream).batch(given))
         assert found == given
         assert [t.hour for t in found] == [(hour + 2) % 24 for hour in range(24)]
 
@@ -373,7 +375,7 @@ def test_a_reader_reads_batch_after_batch_in_its_zone():
 def test_nulls_among_instants_stay_in_their_place():
     given = [None, datetime(2024, 1, 1, tzinfo=UTC), None]
     assert through("timestamp", given) == given
-    assert Writer(StreamType.of("timestamp")).normalise(given) == given
+    assert BatchWriter(StreamType.of("timestamp")).normalise(given) == given
 
 
 @pytest.mark.parametrize(
@@ -384,7 +386,7 @@ def test_times_beyond_the_years_of_python_are_refused(spec, integer):
     stream = StreamType.of(spec)
     top = pa.array([0, 2 ** (integer.bit_width - 2)], integer).view(stream.schema.field(0).type)
     with pytest.raises(TypeDeclarationError, match="outside the years 1 to 9999"):
-        Reader(stream).elements(pa.record_batch([top], names=["value"]))
+        BatchReader(stream).elements(pa.record_batch([top], names=["value"]))
 
 
 def test_large_types_are_written_as_declared():
@@ -405,16 +407,16 @@ def test_elements_that_are_already_normal_are_not_copied():
         ("timestamp_ntz", [datetime(2024, 1, 1)]),
         (Color, [Color.RED]),
     ):
-        assert Writer(StreamType.of(spec)).normalise(elements) is elements
+        assert BatchWriter(StreamType.of(spec)).normalise(elements) is elements
 
 
 def test_tuples_become_events():
-    (event,) = Writer(StreamType.of("a int, b string")).normalise([(1, "x")])
+    (event,) = BatchWriter(StreamType.of("a int, b string")).normalise([(1, "x")])
     assert type(event) is event_class(("a", "b"))
-    (event,) = Writer(StreamType.of("a struct<b:int>")).normalise([((1,),)])
+    (event,) = BatchWriter(StreamType.of("a struct<b:int>")).normalise([((1,),)])
     assert event.a.b == 1
 
 
 def test_a_column_that_rounds_is_normalised_to_what_is_read():
-    assert Writer(StreamType.of("float")).normalise([0.1]) == through("float", [0.1])
-    assert str(Writer(StreamType.of("decimal(5,2)")).normalise([Decimal("1.5")])[0]) == "1.50"
+    assert BatchWriter(StreamType.of("float")).normalise([0.1]) == through("float", [0.1])
+    assert str(BatchWriter(StreamType.of("decimal(5,2)")).normalise([Decimal("1.5")])[0]) == "1.50"

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import TypeDeclarationError
-from holdfast.types.columns.batches import Reader, Writer
+from holdfast.types.columns.batches import BatchReader, BatchWriter
 from holdfast.types.stream_type import StreamType
 
 
@@ -35,7 +35,7 @@ from holdfast.types.stream_type import StreamType
     ],
 )
 def test_any_physical_form_of_a_declared_type_is_read(spec, array):
-    reader = Reader(StreamType.of(spec))
+    reader = BatchReader(StreamType.of(spec))
     batch = pa.record_batch([array], names=["value"])
     expected = pa.array(array.to_pylist())
     assert reader.elements(batch) == expected.to_pylist()
@@ -44,7 +44,7 @@ def test_any_physical_form_of_a_declared_type_is_read(spec, array):
 
 def test_a_session_zone_does_not_change_the_declared_one():
     array = pa.array([datetime(2024, 1, 1, tzinfo=UTC)], pa.timestamp("us", tz="Asia/Tokyo"))
-    (found,) = Reader(StreamType.of("timestamp")).elements(pa.record_batch([array], ["value"]))
+    (found,) = BatchReader(StreamType.of("timestamp")).elements(pa.record_batch([array], ["value"]))
     assert found == datetime(2024, 1, 1, tzinfo=UTC)
     assert found.tzinfo is UTC
 
@@ -68,11 +68,11 @@ def test_a_session_zone_does_not_change_the_declared_one():
 def test_a_column_of_another_type_is_refused(spec, array):
     stream = StreamType.of(spec)
     with pytest.raises(TypeDeclarationError, match=r"a column declared .* arrives as .*"):
-        Reader(stream).elements(pa.record_batch([array], names=list(stream.columns)))
+        BatchReader(stream).elements(pa.record_batch([array], names=list(stream.columns)))
 
 
 def test_columns_of_other_names_are_refused_and_further_ones_left_alone():
-    reader = Reader(StreamType.of("a int, b int"))
+    reader = BatchReader(StreamType.of("a int, b int"))
     batch = pa.record_batch([pa.array([1], pa.int32())] * 3, names=["a", "b", "subtask"])
     assert reader.elements(batch) == [(1, 1)]
     with pytest.raises(TypeDeclarationError, match="the columns a, b receives a batch with b, a"):
@@ -81,11 +81,11 @@ def test_columns_of_other_names_are_refused_and_further_ones_left_alone():
 
 def test_one_column_is_read_by_itself():
     stream = StreamType.of("a int, b array<struct<c:int>>")
-    batch = Writer(stream).batch([(1, [(2,)]), (3, None)])
-    assert Reader(stream).column(batch, 0) == [1, 3]
-    assert Reader(stream).column(batch, 1) == [[(2,)], None]
+    batch = BatchWriter(stream).batch([(1, [(2,)]), (3, None)])
+    assert BatchReader(stream).column(batch, 0) == [1, 3]
+    assert BatchReader(stream).column(batch, 1) == [[(2,)], None]
     objects = StreamType.of(object)
-    assert Reader(objects).column(Writer(objects).batch([{1}]), 0) == [{1}]
+    assert BatchReader(objects).column(BatchWriter(objects).batch([{1}]), 0) == [{1}]
 
 
 def test_sliced_batches_are_read_from_where_they_start():
@@ -95,15 +95,15 @@ def test_sliced_batches_are_read_from_where_they_start():
     ]
     rows[4:5] = [(4, None, None, None)]
     stream = StreamType.of(spec)
-    batch = Writer(stream).batch(rows)
+    batch = BatchWriter(stream).batch(rows)
     for start in range(10):
-        assert Reader(stream).elements(batch.slice(start, 3)) == rows[start : start + 3]
+        assert BatchReader(stream).elements(batch.slice(start, 3)) == rows[start : start + 3]
 
 
 def test_strings_that_repeat_become_one_object():
     stream = StreamType.of("string")
-    reader = Reader(stream)
-    repeated = Writer(stream).batch(["".join(["some ", "text"]) for _ in range(8)] + [None])
+    reader = BatchReader(stream)
+    repeated = BatchWriter(stream).batch(["".join(["some ", "text"]) for _ in range(8)] + [None])
     found = reader.elements(repeated)
     assert found == ["some text"] * 8 + [None]
     assert len(set(map(id, found))) == 2
@@ -111,13 +111,13 @@ def test_strings_that_repeat_become_one_object():
 
 def test_distinct_strings_are_read_plainly_and_repetition_is_noticed_again():
     stream = StreamType.of("string")
-    reader = Reader(stream)
+    reader = BatchReader(stream)
     distinct = [str(i) for i in range(100)]
     repeated = ["some text"] * 100
-    assert reader.elements(Writer(stream).batch(distinct)) == distinct
+    assert reader.elements(BatchWriter(stream).batch(distinct)) == distinct
     kinds = []
     for _ in range(20):
-        found = reader.elements(Writer(stream).batch(repeated))
+        found = reader.elements(BatchWriter(stream).batch(repeated))
         assert found == repeated
         kinds.append(len(set(map(id, found))) == 1)
     assert not kinds[0]

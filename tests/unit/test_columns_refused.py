@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from holdfast.errors import OutputTypeError
-from holdfast.types.columns.batches import Writer
+from holdfast.types.columns.batches import BatchWriter
 from holdfast.types.stream_type import StreamType
 
 
@@ -36,9 +36,9 @@ class DictClick(TypedDict):
 
 def refused(spec, elements):
     with pytest.raises(OutputTypeError) as caught:
-        Writer(StreamType.of(spec)).batch(elements)
+        BatchWriter(StreamType.of(spec)).batch(elements)
     with pytest.raises(OutputTypeError) as normalised:
-        Writer(StreamType.of(spec)).normalise(elements)
+        BatchWriter(StreamType.of(spec)).normalise(elements)
     assert normalised.value.row_index == caught.value.row_index
     return caught.value
 
@@ -106,7 +106,7 @@ def test_a_value_that_would_be_changed_is_refused(spec, value, declared, advice)
 
 def test_text_that_is_not_unicode_is_refused():
     with pytest.raises(OutputTypeError, match="not valid Unicode text") as caught:
-        Writer(StreamType.of("string")).batch(["a", "\ud800"])
+        BatchWriter(StreamType.of("string")).batch(["a", "\ud800"])
     assert caught.value.row_index == 1
 
 

@@ -22,7 +22,7 @@ from holdfast import (
     ValueStateDescriptor,
 )
 from holdfast.api.streams.connected import BroadcastConnectedStream
-from holdfast.api.streams.graph import Exchange, Kind
+from holdfast.api.streams.graph import OperatorKind, Partitioner
 from holdfast.api.streams.keyed_stream import KeyedStream
 from holdfast.errors import JobGraphError
 from holdfast.types.stream_type import StreamType
@@ -130,8 +130,8 @@ def made(stream: DataStream) -> Any:
 @pytest.mark.parametrize(
     ("method", "function", "kind", "element"),
     [
-        ("map", Mapped(), Kind.CO_MAP, str),
-        ("flat_map", FlatMapped(), Kind.CO_FLAT_MAP, str),
+        ("map", Mapped(), OperatorKind.CO_MAP, str),
+        ("flat_map", FlatMapped(), OperatorKind.CO_FLAT_MAP, str),
     ],
 )
 def test_connected_streams_are_mapped_keyed_or_not(
@@ -140,7 +140,7 @@ def test_connected_streams_are_mapped_keyed_or_not(
     keyed: bool,
     method: str,
     function: Any,
-    kind: Kind,
+    kind: OperatorKind,
     element: type,
 ) -> None:
     connected = rows.connect(others)
@@ -161,8 +161,8 @@ def test_connected_streams_are_processed_with_keyed_state_if_both_are_keyed(
 ) -> None:
     plain = rows.connect(others).process(Processed())
     keyed = rows.key_by("k").connect(others.key_by("name")).process(KeyedProcessed())
-    assert (made(plain).kind, made(plain).may_have_state) == (Kind.CO_PROCESS, False)
-    assert (made(keyed).kind, made(keyed).may_have_state) == (Kind.KEYED_CO_PROCESS, True)
+    assert (made(plain).kind, made(plain).may_have_state) == (OperatorKind.CO_PROCESS, False)
+    assert (made(keyed).kind, made(keyed).may_have_state) == (OperatorKind.KEYED_CO_PROCESS, True)
 
 
 def test_the_two_methods_share_a_declared_type_and_either_may_leave_it_out(
@@ -264,23 +264,23 @@ def test_a_broadcast_stream_remembers_its_states_and_goes_to_all_subtasks(
     connected = rows.connect(control)
     assert isinstance(connected, BroadcastConnectedStream)
     node = made(connected.process(Ruled()))
-    assert (node.kind, node.details) == (Kind.BROADCAST_PROCESS, (RULES, more))
-    assert [edge.partitioning.exchange for edge in node.inputs] == [
-        Exchange.FORWARD,
-        Exchange.BROADCAST,
+    assert (node.kind, node.details) == (OperatorKind.BROADCAST_PROCESS, (RULES, more))
+    assert [edge.partitioning.partitioner for edge in node.inputs] == [
+        Partitioner.FORWARD,
+        Partitioner.BROADCAST,
     ]
     assert [edge.side for edge in node.inputs] == [0, 1]
     assert node.may_have_state, "broadcast states are found by the uid"
     keyed = made(rows.key_by("k").connect(control).process(KeyedRuled()))
-    assert (keyed.kind, keyed.keyed) == (Kind.KEYED_BROADCAST_PROCESS, True)
+    assert (keyed.kind, keyed.keyed) == (OperatorKind.KEYED_BROADCAST_PROCESS, True)
 
 
 def test_without_states_a_stream_is_sent_to_all_subtasks_of_any_operator(rows: DataStream) -> None:
     stream = rows.broadcast()
     assert not isinstance(stream, BroadcastStream | ConnectedStreams)
     [edge] = made(stream.map(str)).inputs
-    assert (edge.partitioning.exchange, edge.side) == (Exchange.BROADCAST, 0)
-    assert stream.key_by("k")._edges[0].partitioning.exchange is Exchange.KEY
+    assert (edge.partitioning.partitioner, edge.side) == (Partitioner.BROADCAST, 0)
+    assert stream.key_by("k")._edges[0].partitioning.partitioner is Partitioner.KEY
 
 
 def test_a_broadcast_function_runs_on_the_kind_of_stream_it_is_for(
@@ -365,7 +365,7 @@ def test_what_is_keyed_shares_one_order_for_all_parts_of_a_union(
 ) -> None:
     stream = rows.union(program.source(ROWS)).key_by("k").order_by("n", "k")
     assert {edge.partitioning.order for edge in stream._edges} == {("n", "k")}
-    assert {edge.partitioning.exchange for edge in stream._edges} == {Exchange.KEY}
+    assert {edge.partitioning.partitioner for edge in stream._edges} == {Partitioner.KEY}
 
 
 def test_an_order_needs_columns_or_event_time(rows: DataStream) -> None:

@@ -83,7 +83,7 @@ def test_a_relative_setting_does_not_depend_on_later_changes_of_directory() -> N
     assert local_root("state", {}) == Path.cwd() / "state"
 
 
-def test_a_store_has_its_place_by_job_incarnation_operator_and_subtask() -> None:
+def test_a_store_has_its_place_by_job_job_attempt_operator_and_subtask() -> None:
     assert store_directory("/r", "job-1", "2", "counts", 7) == Path("/r/holdfast-job-1/2/counts/7")
     assert job_directory("/r", "job-1") == Path("/r/holdfast-job-1")
 
@@ -261,8 +261,8 @@ def test_a_run_that_ends_deletes_what_is_its_own(tmp_path, two_runs) -> None:
     assert stores(tmp_path, "other") == ["1/counts/0/state"]
 
 
-def test_a_new_incarnation_deletes_what_is_its_own(tmp_path, two_runs) -> None:
-    tidy_job(str(tmp_path), "j", run="one", incarnation="2")
+def test_a_new_job_attempt_deletes_what_is_its_own(tmp_path, two_runs) -> None:
+    tidy_job(str(tmp_path), "j", run="one", job_attempt="2")
     assert stores(tmp_path, "one") == []
     assert stores(tmp_path, "other") == ["1/counts/0/state"]
 
@@ -279,7 +279,7 @@ def test_a_task_that_comes_late_does_not_become_the_owner_of_the_others_state(
 def test_a_run_deletes_what_those_that_it_has_replaced_have_left(tmp_path, two_runs, alive) -> None:
     """On its executors nobody can tell whether the driver before it is dead."""
     filled_job(tmp_path, "j", replace(alive, run="of another storage"))
-    tidy_job(str(tmp_path), "j", run="other", incarnation="1", replaced=["one", "never here"])
+    tidy_job(str(tmp_path), "j", run="other", job_attempt="1", replaced=["one", "never here"])
     assert stores(tmp_path, "one") == []
     assert stores(tmp_path, "other") == ["1/counts/0/state"]
     assert stores(tmp_path, "of another storage") == ["1/counts/0/state"]
@@ -290,22 +290,22 @@ def test_runs_and_jobs_never_share_a_directory() -> None:
     assert len({job_directory("/r", *name) for name in names}) == len(names)
 
 
-def test_snapshots_that_are_wanted_outlast_their_incarnation(tmp_path, alive) -> None:
+def test_snapshots_that_are_wanted_outlast_their_job_attempt(tmp_path, alive) -> None:
     filled_job(tmp_path, "j", alive)
     made = {
-        (incarnation, checkpoint, subtask): snapshot_directory(
-            str(tmp_path), "j", incarnation, checkpoint
+        (job_attempt, checkpoint, subtask): snapshot_directory(
+            str(tmp_path), "j", job_attempt, checkpoint
         )
         / "counts"
         / f"{subtask}-1"
-        for incarnation in ("1", "2")
+        for job_attempt in ("1", "2")
         for checkpoint in (4, 5)
         for subtask in (0, 1)
     }
     for directory in made.values():
         make_private(directory / "store")
     wanted = made["1", 4, 0]
-    tidy_job(str(tmp_path), "j", run="", incarnation="2", snapshots=[str(wanted)])
+    tidy_job(str(tmp_path), "j", run="", job_attempt="2", snapshots=[str(wanted)])
     left = {name for name, directory in made.items() if directory.exists()}
     assert left == {("1", 4, 0)} | {name for name in made if name[0] == "2"}
     assert (wanted / "store").is_dir()
@@ -315,7 +315,7 @@ def test_snapshots_that_are_wanted_outlast_their_incarnation(tmp_path, alive) ->
 def made_snapshots(
     root, *names: tuple[str, int, str, int]
 ) -> dict[tuple[str, int, str, int], Path]:
-    """Local snapshots, by incarnation, checkpoint, operator and subtask."""
+    """Local snapshots, by job attempt, checkpoint, operator and subtask."""
     made = {
         name: snapshot_directory(str(root), "j", name[0], name[1]) / name[2] / f"{name[3]}-7"
         for name in names

@@ -11,8 +11,8 @@ from pyspark.accumulators import Accumulator, _accumulatorRegistry
 from holdfast import EmbeddedRocksDBStateBackend, HashMapStateBackend
 from holdfast.api.sinks import StagedRows
 from holdfast.checkpoint import pending as checkpoint_draft
-from holdfast.checkpoint.commit import publication
-from holdfast.checkpoint.commit.publication import Publication
+from holdfast.checkpoint.commit import service
+from holdfast.checkpoint.commit.service import CommitService
 from holdfast.checkpoint.files.completed import load
 from holdfast.checkpoint.files.metadata import handles_of
 from holdfast.errors import CheckpointError
@@ -38,7 +38,7 @@ HISTORY = 12
 
 
 def sizes(bench: Bench) -> dict[str, int]:
-    return held(bench.checkpointer, bench.publication)
+    return held(bench.checkpointer, bench.commits)
 
 
 def life(bench: Bench) -> None:
@@ -58,7 +58,7 @@ def life(bench: Bench) -> None:
 def test_nothing_on_the_driver_grows_with_the_checkpoints_of_a_job(
     make: Callable[..., Bench], backend: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publication, "PUBLISHED_KNOWN", HISTORY)
+    monkeypatch.setattr(service, "PUBLISHED_KNOWN", HISTORY)
     bench = make(backend=backend, incremental=True, tolerable_failures=1)
     for _ in range(HISTORY // 3):
         life(bench)
@@ -86,22 +86,22 @@ def test_rows_within_the_metadata_are_bounded_in_sum(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = Bench(tmp_path)
-    publication = Publication(
-        bench.publication._publisher, bench.files, exactly_once=True, inline_below=10_000
+    commits = CommitService(
+        bench.commits._publisher, bench.files, exactly_once=True, inline_below=10_000
     )
-    pieces = publication._publisher.most_staged
+    pieces = commits._publisher.most_staged
     assert pieces == 2 * 2
-    monkeypatch.setattr("holdfast.checkpoint.commit.publication.MOST_INLINE", 1_000 * pieces)
-    assert publication.staging()._inline_below == 1_000
+    monkeypatch.setattr("holdfast.checkpoint.commit.service.MOST_INLINE", 1_000 * pieces)
+    assert commits.staging()._inline_below == 1_000
     waiting = Prepared("sink", rows=StagedRows(inline(b"x" * 2_400), 1, 2_400))
     in_file = Prepared("sink", rows=StagedRows("elsewhere", 1, 9_000))
     report = TaskReport(1, 1, 0, 7, "", "", {}, {}, prepared=(waiting, in_file))
-    publication.taken(EpochResult(EpochStatistics(1, 1, 1), [report]))
-    assert publication.staging()._inline_below == 400
-    publication.taken(EpochResult(EpochStatistics(2, 1, 1), [report]))
-    assert publication.staging()._inline_below == 0
-    publication.begin(JobIdentity("job", "Job", None, "2"))
-    assert publication.staging()._inline_below == 1_000
+    commits.taken(EpochResult(EpochStatistics(1, 1, 1), [report]))
+    assert commits.staging()._inline_below == 400
+    commits.taken(EpochResult(EpochStatistics(2, 1, 1), [report]))
+    assert commits.staging()._inline_below == 0
+    commits.begin(JobIdentity("job", "Job", None, "2"))
+    assert commits.staging()._inline_below == 1_000
 
 
 def test_a_checkpoint_that_turned_up_is_built_upon_and_goes_in_its_turn(
@@ -121,7 +121,7 @@ def test_a_checkpoint_that_turned_up_is_built_upon_and_goes_in_its_turn(
         assert store.uploaded_size < store.full_size
 
 
-def test_pyspark_keeps_no_reports_of_an_incarnation_that_has_ended(tmp_path: Path) -> None:
+def test_pyspark_keeps_no_reports_of_a_job_attempt_that_has_ended(tmp_path: Path) -> None:
     program = Program()
     program.collect(program.source(ROWS).uid("events"))
     plan = program.compile()

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.driver import Driver
-from holdfast.spark.placement.executor_calls import PinnedCalls
+from holdfast.spark.placement.executor_calls import ExecutorCalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +50,7 @@ def test_an_epoch_and_its_checkpoint_cost_the_same_for_every_subtask(tmp_path: P
 
 def test_calls_are_put_together_in_one_go() -> None:
     def places(subtasks: int) -> int:
-        calls = PinnedCalls(None, None)  # type: ignore[arg-type]
+        calls = ExecutorCalls(None, None)  # type: ignore[arg-type]
         for subtask in range(subtasks):
             calls.record_location(subtasks, subtask, f"executor-{subtask % 4}")
         items = [(subtask, subtasks, None) for subtask in range(subtasks)]

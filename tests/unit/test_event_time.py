@@ -17,7 +17,7 @@ from holdfast import (
 from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.clock import Moment
 from holdfast.job.model import EpochOrder
-from holdfast.job.timer_schedule import TimeKeeper
+from holdfast.job.timer_schedule import TimerSchedule
 from holdfast.job.watermarks import UNTIMED, TimeLine, TimeSource, Watermarks, time_line
 from holdfast.runtime.report import StoreReport, TaskReport
 from tests.unit.programs import Program
@@ -245,14 +245,14 @@ def test_no_watermark_lies_before_the_first(latest: int) -> None:
 
 def keeper(
     *restored: tuple[str, int], now: int = 0, idle: int | None = None
-) -> tuple[TimeKeeper, Program]:
+) -> tuple[TimerSchedule, Program]:
     """Time in a job of an operator "op" with timers, behind the time source "time"."""
     program = Program()
     strategy = WatermarkStrategy(0, "t", idle)
     stream = program.source(ROWS).assign_timestamps_and_watermarks(strategy).uid("time")
     stream = stream.key_by("k").process(Keep(), ROWS).uid("op")
     stream.map(str).uid("map").print()
-    return TimeKeeper(program.compile(), restored, now), program
+    return TimerSchedule(program.compile(), restored, now), program
 
 
 def report(
@@ -278,15 +278,15 @@ LAST = EpochOrder(last=True)
 
 
 def run(
-    time: TimeKeeper,
+    time: TimerSchedule,
     *reports: TaskReport,
     order: EpochOrder = ORDER,
     now: int = 0,
-    left_over: bool = False,
+    channel_state: bool = False,
 ) -> EpochTime:
     """An epoch from its beginning to its end; how time passed in it."""
     found = time.of_epoch(order, at(now))
-    time.ended(reports, now, left_over=left_over)
+    time.ended(reports, now, channel_state=channel_state)
     return found
 
 
@@ -358,7 +358,7 @@ def test_no_source_is_idle_because_somebody_sets_the_clock() -> None:
         for uid, idle in (("busy", None), ("quiet", 50))
     )
     busy.union(quiet).key_by("k").process(Keep(), ROWS).uid("op").print()
-    time = TimeKeeper(program.compile(), (), 0)
+    time = TimerSchedule(program.compile(), (), 0)
     store = StoreReport("1-1", 0, 0, None, 80, None)
     met = {"busy": 100, "quiet": 50}
     time.of_epoch(ORDER, at(0))
@@ -386,7 +386,7 @@ def test_the_last_epoch_brings_time_to_its_end_and_everything_is_due() -> None:
 def test_an_epoch_that_may_be_cut_moves_no_watermark() -> None:
     time, _ = keeper()
     run(time, report(latest=100, event=50))
-    held = run(time, report(latest=200, event=50), order=HELD, left_over=True)
+    held = run(time, report(latest=200, event=50), order=HELD, channel_state=True)
     assert held.watermarks["op"] == (MIN_WATERMARK, MIN_WATERMARK)
     assert held.due == frozenset()
     assert time.watermarks()["op"] == MIN_WATERMARK

@@ -24,10 +24,10 @@ from holdfast.state.schemas import (
     MARK,
     SchemaHistory,
     as_stored,
+    change_entries,
     conversion,
-    declared_in,
+    declare,
     evolving,
-    in_entries,
 )
 from holdfast.state.ttl.layout import ttl_codec
 from holdfast.types.compatibility import schema_id
@@ -401,7 +401,7 @@ NUMBER, OPTIONAL, BOTH = (
 
 
 def test_values_of_the_first_schema_are_bare_and_others_are_marked():
-    history = declared_in("n", [SchemaHistory(NUMBER)], [codec_for(int | None)])
+    history = declare("n", [SchemaHistory(NUMBER)], [codec_for(int | None)])
     codec = evolving(codec_for(int | None), history.history, history.readers)
     mark = MARK + bytes.fromhex(schema_id(OPTIONAL))
     assert codec.encode(5) == mark + b"\x05"
@@ -421,7 +421,7 @@ def test_values_of_the_first_schema_are_bare_and_others_are_marked():
 def test_a_type_may_change_again_and_again():
     history = SchemaHistory(NUMBER)
     for spec in (int | None, int | str | None):
-        history = declared_in("n", [history], [codec_for(spec)]).history
+        history = declare("n", [history], [codec_for(spec)]).history
     assert history.now == schema_id(BOTH)
     assert list(history.known()) == [None, schema_id(OPTIONAL), schema_id(BOTH)]
     assert history.declared == BOTH
@@ -431,8 +431,8 @@ def test_a_type_may_change_again_and_again():
 def test_a_type_may_go_back_to_what_it_was():
     one, two = record("P", ("x", int)), record("P", ("x", int), ("y", int, 0))
     first = SchemaHistory([codec_for(one).schema])
-    second = declared_in("p", [first], [codec_for(two)]).history
-    back = declared_in("p", [second], [codec_for(one)])
+    second = declare("p", [first], [codec_for(two)]).history
+    back = declare("p", [second], [codec_for(one)])
     assert back.history == SchemaHistory(first.first, second.others, None)
     codec = evolving(codec_for(one), back.history, back.readers)
     assert codec.encode(one(1)) == codec_for(one).encode(one(1))
@@ -443,7 +443,7 @@ def test_a_type_may_go_back_to_what_it_was():
 def test_all_problems_with_all_schemas_are_named_once():
     history = SchemaHistory(NUMBER).declaring(OPTIONAL)
     with pytest.raises(StateMigrationError) as caught:
-        declared_in("n", [history], [codec_for(str)])
+        declare("n", [history], [codec_for(str)])
     assert str(caught.value).splitlines() == [
         "state 'n' was written with the type of an earlier program, and cannot be read as the one "
         "that is declared now:",
@@ -458,13 +458,13 @@ def test_all_problems_with_all_schemas_are_named_once():
 def test_the_keys_of_a_map_do_not_change(key):
     known = SchemaHistory([codec_for(int).schema, codec_for(int).schema])
     with pytest.raises(StateMigrationError, match=r"keys: .*; the keys of a map cannot change"):
-        declared_in("m", [known], [codec_for(int | None), codec_for(key)])
+        declare("m", [known], [codec_for(int | None), codec_for(key)])
 
 
 def test_the_class_of_a_maps_keys_may_be_renamed():
     here, there = (record(name, ("x", int), frozen=True) for name in ("Here", "There"))
     known = SchemaHistory(as_stored([codec_for(int).schema, codec_for(here).schema]))
-    assert declared_in("m", [known], [codec_for(int), codec_for(there)]).history == known
+    assert declare("m", [known], [codec_for(int), codec_for(there)]).history == known
 
 
 def test_histories_are_joined_and_the_first_schema_stays():
@@ -535,7 +535,7 @@ class Raw(EvolvingStateSerializer):
 def test_whatever_bytes_a_serializer_gives_are_read_again(value):
     first, second = codec_for(Raw(1)), codec_for(Raw(2))
     plain = SchemaHistory(as_stored([first.schema]))
-    declaration = declared_in("raw", [plain], [second])
+    declaration = declare("raw", [plain], [second])
     change = conversion(plain, declaration.history)
     assert change is not None
     codec = evolving(second, declaration.history, declaration.readers)
@@ -543,7 +543,7 @@ def test_whatever_bytes_a_serializer_gives_are_read_again(value):
     assert codec.decode(codec.encode(value)) == value
     # And back to the first version, whose own bytes may look like anything.
     own = MARK + bytes.fromhex(declaration.history.now or "")
-    back = declared_in("raw", [declaration.history], [first])
+    back = declare("raw", [declaration.history], [first])
     assert back.history.now is None
     codec = evolving(first, back.history, back.readers)
     assert codec.decode(codec.encode(own + value)) == own + value
@@ -561,7 +561,7 @@ def test_the_value_in_an_entry_is_changed_and_nothing_else(timed):
         return data[:-1] + b"!"
 
     def changed(kind):
-        return in_entries(kind, timed=timed, change=change)
+        return change_entries(kind, timed=timed, change=change)
 
     for kind in ("value", "reducing", "aggregating"):
         assert changed(kind)(stored(b"ab")) == stored(b"ab")[:-1] + b"!"

@@ -270,7 +270,7 @@ def test_a_staged_file_that_was_cut_off_is_not_published(path):
 def test_attempts_sinks_and_jobs_never_share_a_name(path):
     sink = FileSink(path)
     who: list[dict[str, Any]] = [{}, {"attempt_id": 1}, {"subtask": 1}, {"epoch": 2}]
-    who += [{"incarnation": "inc-2"}, {"uid": "other"}, {"job_id": "other"}, {"uid": "o/t.h~er"}]
+    who += [{"job_attempt": "inc-2"}, {"uid": "other"}, {"job_id": "other"}, {"uid": "o/t.h~er"}]
     staged = [stage(sink, [ROWS], **each)[0] for each in who]
     assert len(all_files(sink)) == len(who)
     assert len({file.final for each in staged for file in each.files}) == len(who)
@@ -305,10 +305,10 @@ def test_a_writer_that_died_leaves_hidden_files_only(path):
     assert all_files(sink) == []
 
 
-def test_cleaning_up_keeps_the_current_incarnation_and_other_jobs(path):
+def test_cleaning_up_keeps_the_current_job_attempt_and_other_jobs(path):
     sink = FileSink(path)
     stage(sink, [ROWS])
-    current = stage(sink, [ROWS], incarnation="inc-2")
+    current = stage(sink, [ROWS], job_attempt="inc-2")
     foreign = stage(sink, [ROWS], job_id="other")
     clean_up(sink, "inc-2")
     assert all_files(sink) == sorted(each.files[0].staged for each in (*current, *foreign))
@@ -324,9 +324,9 @@ def test_cleaning_up_keeps_the_current_incarnation_and_other_jobs(path):
 def test_cleaning_up_leaves_what_the_next_driver_has_staged(path):
     """A driver that was replaced does not know it yet."""
     sink = FileSink(path)
-    stage(sink, [ROWS], incarnation="2-9-aa")
-    own = stage(sink, [ROWS], incarnation="2-10-bb")
-    successor = stage(sink, [ROWS], incarnation="3-1-cc")
+    stage(sink, [ROWS], job_attempt="2-9-aa")
+    own = stage(sink, [ROWS], job_attempt="2-10-bb")
+    successor = stage(sink, [ROWS], job_attempt="3-1-cc")
     clean_up(sink, "2-10-bb")
     assert all_files(sink) == sorted(each.files[0].staged for each in (*own, *successor))
 
@@ -334,7 +334,7 @@ def test_cleaning_up_leaves_what_the_next_driver_has_staged(path):
 def test_the_last_job_to_end_leaves_nothing_but_published_files(path):
     sink = FileSink(path)
     publish(sink, [ROWS])
-    stage(sink, [ROWS], incarnation="inc-2", epoch=2)
+    stage(sink, [ROWS], job_attempt="inc-2", epoch=2)
     clean_up(sink, None)
     clean_up(sink, None)
     fs, root = fsspec.core.url_to_fs(path)

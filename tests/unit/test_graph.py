@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import ErrorPolicy, KeyedProcessFunction, OutputTag, ProcessFunction
-from holdfast.api.streams.graph import Exchange, JobGraph, Kind
+from holdfast.api.streams.graph import JobGraph, OperatorKind, Partitioner
 from holdfast.errors import DuplicateUidError, JobGraphError
 from tests.unit.programs import Program
 
@@ -279,5 +279,5 @@ def test_a_node_is_keyed_by_its_inputs() -> None:
     keyed, plain = rows.key_by("k").map(str), rows.rebalance().map(str)
     assert keyed._edges[0].node.keyed
     assert not plain._edges[0].node.keyed
-    assert plain._edges[0].node.inputs[0].partitioning.exchange is Exchange.REBALANCE
-    assert program.graph.nodes[0].kind is Kind.SOURCE
+    assert plain._edges[0].node.inputs[0].partitioning.partitioner is Partitioner.REBALANCE
+    assert program.graph.nodes[0].kind is OperatorKind.SOURCE

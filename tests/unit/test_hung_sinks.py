@@ -12,7 +12,7 @@ import pytest
 from holdfast import Configuration, HashMapStateBackend
 from holdfast.checkpoint.files.channel_state import FileStaging
 from holdfast.checkpoint.files.completed import completed_checkpoints, load
-from holdfast.checkpoint.service import Checkpointing, RecoveryOrder
+from holdfast.checkpoint.service import CheckpointService, RecoveryOrder
 from holdfast.config.checkpointing import checkpoint_settings
 from holdfast.config.storage import FileSystemCheckpointStorage
 from holdfast.errors import CheckpointError, SinkError
@@ -111,7 +111,7 @@ def test_a_sink_that_hangs_is_named_and_its_output_stays_owed(
     said = r"sink 'Sink: Notebook' \(uid 'sink'\) has not published the output of checkpoint 1: no "
     with pytest.raises(SinkError, match=rf"{said}.* set sink\.committer\.timeout higher"):
         driver.complete(1)
-    assert driver.publication.owes
+    assert driver.commits.owes
     assert "has not published" in caplog.text
 
 
@@ -126,10 +126,10 @@ def test_what_comes_back_late_pays_no_debt_and_a_recovery_publishes_again(
         driver.publish(metadata)
     gate.open()
     wait_until(lambda: published() == [(1, [1])])
-    assert driver.publication.owes, "nobody knows that it came back"
+    assert driver.commits.owes, "nobody knows that it came back"
     driver.recover(metadata)
     assert published() == [(1, [1]), (1, [1])], "under the same id, so that sinks can tell"
-    assert not driver.publication.owes
+    assert not driver.commits.owes
 
 
 def test_what_comes_back_late_goes_on_with_nothing(drive: Any, gate: Gate) -> None:
@@ -145,7 +145,7 @@ def test_what_comes_back_late_goes_on_with_nothing(drive: Any, gate: Gate) -> No
         driver.publish(driver.stored(2))
     gate.open()
     wait_until(lambda: len(published()) == 2)
-    wait_until(lambda: not driver.publication._patience._hanging)
+    wait_until(lambda: not driver.commits._patience._hanging)
     assert published() == [(1, [1]), (1, [1])], "checkpoint 2 is the recovery's"
 
 
@@ -166,7 +166,7 @@ def test_without_exactly_once_a_sink_that_hangs_fails_its_epoch(drive: Any, gate
         driver.epoch(1)
 
 
-def test_no_incarnation_begins_while_a_clean_up_of_another_may_come_back(
+def test_no_job_attempt_begins_while_a_clean_up_of_another_may_come_back(
     drive: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would take what the newer one stages for something that was left behind."""
@@ -181,7 +181,7 @@ def test_no_incarnation_begins_while_a_clean_up_of_another_may_come_back(
         driver.recover(metadata)
     gate.open()
     assert gate.passed.wait(WAIT)
-    wait_until(lambda: not driver.publication._patience._hanging)
+    wait_until(lambda: not driver.commits._patience._hanging)
     driver.recover(metadata)
 
 
@@ -207,7 +207,7 @@ class Job:
         self.patience = Patience(answer=answer, end=SOON)
         self.listener = Listener()
         self.failures: list[BaseException] = []
-        self.checkpointing = Checkpointing(
+        self.checkpointing = CheckpointService(
             "job",
             HashMapStateBackend(),
             self.settings,
@@ -223,12 +223,12 @@ class Job:
 
     def begin(self) -> None:
         self.begun += 1
-        name = self.checkpointing.incarnation(self.begun)
+        name = self.checkpointing.job_attempt(self.begun)
         job = JobIdentity("job", "Job", str(self.root / "local"), name)
         restored = self.checkpointing.restore(job)
         job = restored.job or job
         self.run = StagedRun(
-            self.plan, self.root / "local", FileStaging(self.files), incarnation=job.incarnation
+            self.plan, self.root / "local", FileStaging(self.files), job_attempt=job.job_attempt
         )
         self.run.epoch = restored.start.epoch
         self.batch = -1 if restored.metadata is None else restored.metadata.batch_id
@@ -259,8 +259,8 @@ class Job:
 
     @property
     def owes(self) -> bool:
-        assert self.checkpointing._publication is not None
-        return self.checkpointing._publication.owes
+        assert self.checkpointing._commits is not None
+        return self.checkpointing._commits.owes
 
     def close(self) -> None:
         assert self.checkpointing._checkpointer is not None
@@ -391,8 +391,8 @@ def test_a_job_ends_though_storage_hangs_and_what_comes_late_publishes_nothing(
     job.close()
     assert job.owes, "whether it is published is not known"
     assert "does not come to its end" in caplog.text
-    assert job.checkpointing._publication is not None
-    job.checkpointing._publication.close(ended=True)
+    assert job.checkpointing._commits is not None
+    job.checkpointing._commits.close(ended=True)
     gate.open()
     assert job.checkpointing._checkpointer is not None
     assert job.checkpointing._checkpointer._completion._idle.wait(WAIT)

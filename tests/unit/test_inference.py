@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import Row
 
 from holdfast.errors import TypeDeclarationError
-from holdfast.types.columns.batches import Reader, Writer
+from holdfast.types.columns.batches import BatchReader, BatchWriter
 from holdfast.types.stream_type import OBJECTS, StreamType, infer_type
 
 
@@ -50,7 +50,7 @@ Plain = namedtuple("Plain", "a b")
 def carried(elements: list[Any]) -> list[Any]:
     """The elements as a stream of the inferred type gives them back."""
     stream = infer_type(elements)
-    return Reader(stream).elements(Writer(stream).batch(elements))
+    return BatchReader(stream).elements(BatchWriter(stream).batch(elements))
 
 
 @pytest.mark.parametrize(

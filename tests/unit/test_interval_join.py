@@ -19,16 +19,16 @@ from holdfast import (
 from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.errors import EventTimeError, UserFunctionError
 from holdfast.runtime.event_times import appended
-from holdfast.runtime.exchange import SUBTASK, Packer
+from holdfast.runtime.exchange import SUBTASK, ExchangeWriter
 from holdfast.runtime.operator_task import TaskIdentity
 from holdfast.runtime.operators import interval_join
 from holdfast.runtime.plan import TIME
-from holdfast.runtime.task import LevelTask
+from holdfast.runtime.task import StageTask
 from holdfast.state.backend import KeyedStateBackend
 from holdfast.state.store.opening import open_store
 from holdfast.state.table import CurrentKey
 from holdfast.testing.clock import ManualClock
-from holdfast.types.columns.batches import Writer
+from holdfast.types.columns.batches import BatchWriter
 from holdfast.types.stream_type import StreamType
 from tests.unit.interval_joins import ELEMENTS, Element, Join, Pair, Pairs
 
@@ -252,11 +252,11 @@ def test_late_elements_go_to_their_side_outputs(tmp_path: Path) -> None:
 
 def test_an_element_without_event_time_is_refused(tmp_path: Path) -> None:
     run = Join(0, 10).start(tmp_path)
-    level, plan = run.plan.levels[0], run.epoch_plan()
-    channel = level.reads.channels[0]
-    rows = appended(Writer(channel.type).batch([a(1, 7)]), TIME, pa.nulls(1, pa.int64()))
-    batch = Packer(level.reads).pack(channel, rows, pa.array([0], pa.int32()))
-    task = LevelTask(level, plan, TaskIdentity(0, 0, 1), ManualClock())
+    stage, plan = run.plan.stages[0], run.epoch_plan()
+    channel = stage.reads.channels[0]
+    rows = appended(BatchWriter(channel.type).batch([a(1, 7)]), TIME, pa.nulls(1, pa.int64()))
+    batch = ExchangeWriter(stage.reads).pack(channel, rows, pa.array([0], pa.int32()))
+    task = StageTask(stage, plan, TaskIdentity(0, 0, 1), ManualClock())
     with pytest.raises(EventTimeError, match="assign_timestamps_and_watermarks") as caught:
         list(task.run(iter([batch.drop_columns([SUBTASK])])))
     assert "uid 'join'" in str(caught.value)

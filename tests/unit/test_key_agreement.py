@@ -14,7 +14,7 @@ from holdfast.runtime.report import KeyReport, TaskReport
 
 def plan_of(*uids: str) -> Any:
     operators = [SimpleNamespace(uid=uid, name=uid.upper()) for uid in uids]
-    return SimpleNamespace(levels=[SimpleNamespace(operators=operators)])
+    return SimpleNamespace(stages=[SimpleNamespace(operators=operators)])
 
 
 def report(subtask: int, **keys: KeyReport) -> TaskReport:

@@ -20,7 +20,7 @@ from holdfast.job.compiler import compile_job
 from holdfast.runtime.partitioners import Keys
 from holdfast.runtime.plan import KeyPlan
 from holdfast.serde.key_shapes import KeyShape
-from holdfast.types.columns.batches import Writer
+from holdfast.types.columns.batches import BatchWriter
 from tests.unit.programs import Program
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def test_a_column_tells_the_type_that_its_keys_have_when_rows_come(column: str, 
     for columns in (("a",), ("a", "n")):
         program = keyed(*columns, rows=rows)
         kind = program.graph.nodes[0].output
-        batch = Writer(kind).batch([(value, 1)])
+        batch = BatchWriter(kind).batch([(value, 1)])
         places = tuple(range(len(columns)))
         [key] = Keys(KeyPlan(places), kind, "an operator").of_rows(batch)
         real = KeyShape.of(key).name

@@ -77,11 +77,11 @@ def test_keys_of_two_types_are_refused_together_and_one_after_the_other(ones: li
 
 def test_the_first_key_of_another_type_is_the_one_that_is_named() -> None:
     types = KeyTypes()
-    assert types.misfit([1, 2, 3, True, "a", 1.0]) == 3
+    assert types.mismatch([1, 2, 3, True, "a", 1.0]) == 3
     assert types.refusal(True).startswith(
         "key True is a bool, but the keys of this operator are int"
     )
-    assert types.misfit([4, 5]) is None
+    assert types.mismatch([4, 5]) is None
 
 
 def test_what_cannot_be_a_key_is_said_to_be_none() -> None:

@@ -55,7 +55,7 @@ class Backup:
         )
         self.order = Restore(
             job_id="job",
-            incarnation="2-0",
+            job_attempt="2-0",
             local_dir=str(tmp_path / "local"),
             owner=ProcessIdentity.current(),
             backend=backend,
@@ -74,11 +74,11 @@ class Backup:
         return sorted(self.order.copies[0].files)
 
     def restore(self, **changes: Any) -> tuple[Restored, dict[bytes, bytes]]:
-        """Restore as another incarnation; what became of it, and the entries there are then."""
+        """Restore as another job attempt; what became of it, and the entries there are then."""
         self._restores += 1
-        order = replace(self.order, incarnation=f"2-{self._restores}", **changes)
+        order = replace(self.order, job_attempt=f"2-{self._restores}", **changes)
         restored = restore_one(order, files=self.files)
-        target = store_directory(order.local_dir, "job", order.incarnation, "count", 0)
+        target = store_directory(order.local_dir, "job", order.job_attempt, "count", 0)
         store = open_store(order.backend, target, restored.version)
         entries = dict(store.scan(b""))
         store.abort()

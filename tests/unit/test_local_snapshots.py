@@ -9,8 +9,8 @@ import pytest
 
 from holdfast import EmbeddedRocksDBStateBackend, HashMapStateBackend, SavepointFormatType
 from holdfast.checkpoint.checkpointer import SavepointTaker
-from holdfast.checkpoint.commit.publication import Publication
 from holdfast.checkpoint.commit.publisher import Publisher
+from holdfast.checkpoint.commit.service import CommitService
 from holdfast.checkpoint.files.completed import load, verify_handles
 from holdfast.checkpoint.savepoint.requests import SavepointRequest, Savepoints
 from holdfast.errors import CheckpointStorageError
@@ -34,7 +34,7 @@ class SavepointBench(Bench):
     def make(self, **_: Any) -> Checkpointer:
         plan = self.program.compile()
         publisher = Publisher(plan, self.calls)
-        self.publication = Publication(publisher, self.files, exactly_once=False)
+        self.commits = CommitService(publisher, self.files, exactly_once=False)
         return SavepointTaker(
             plan,
             self.settings,  # type: ignore[arg-type]
@@ -44,7 +44,7 @@ class SavepointBench(Bench):
             [],
             1,
             self.failures.append,
-            self.publication,
+            self.commits,
             [self.listener],
             savepoints=Savepoints(self.program.settings.backend, alone=True),
             clock=self.clock,
@@ -173,7 +173,7 @@ def test_a_backup_whose_checkpoint_never_completed_is_removed(make: Callable[...
     assert {path for path in bench.checkpointer.local_snapshots.copies.values() if "chk-1" in path}
 
 
-def test_what_an_epoch_that_failed_has_left_goes_when_the_next_incarnation_begins(
+def test_what_an_epoch_that_failed_has_left_goes_when_the_next_job_attempt_begins(
     make: Callable[..., Bench],
 ) -> None:
     """With a backup of the checkpoint before it, which stays."""
@@ -183,9 +183,9 @@ def test_what_an_epoch_that_failed_has_left_goes_when_the_next_incarnation_begin
     bench.run(order)
     bench.checkpointer.missed(order)
     copies = bench.checkpointer.local_snapshots.copies.values()
-    tidy_job(str(bench.tasks.directory), "job", run="", incarnation="2", snapshots=copies)
+    tidy_job(str(bench.tasks.directory), "job", run="", job_attempt="2", snapshots=copies)
     assert left(bench) == ["chk-1"]
-    bench.checkpointer.end_incarnation()
+    bench.checkpointer.end_attempt()
     bench.begin()
     following = bench.checkpointer.order(idle=False, plain=True)
     assert following is not None

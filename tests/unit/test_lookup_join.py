@@ -349,8 +349,8 @@ def test_rows_straight_from_a_source_are_joined_behind_an_exchange() -> None:
     program.collect(program.source().map(tuple, "id bigint").lookup_join(NAMES, {"id": "id"}))
     plan = program.compile()
     [source] = plan.sources
-    assert [operator.name for operator in source.level.operators] == ["Map"]
-    assert [operator.name for operator in plan.levels[0].operators] == ["LookupJoin"]
+    assert [operator.name for operator in source.stage.operators] == ["Map"]
+    assert [operator.name for operator in plan.stages[0].operators] == ["LookupJoin"]
 
 
 # Refusals that need no table

@@ -101,12 +101,12 @@ def test_names_in_groups_within_groups_are_joined() -> None:
 
 def test_a_gauge_is_read_when_it_is_asked_and_may_be_replaced() -> None:
     group = MetricGroup()
-    level = [1.0]
-    group.gauge("level", lambda: level[0])
-    level[0] = 2.0
-    assert group.values(0).gauges == {"level": {0: 2.0}}
-    group.gauge("level", lambda: 9.0)
-    assert group.values(0).gauges == {"level": {0: 9.0}}
+    stage = [1.0]
+    group.gauge("stage", lambda: stage[0])
+    stage[0] = 2.0
+    assert group.values(0).gauges == {"stage": {0: 2.0}}
+    group.gauge("stage", lambda: 9.0)
+    assert group.values(0).gauges == {"stage": {0: 9.0}}
 
 
 @pytest.mark.parametrize("first", ["counter", "histogram", "gauge"])

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from holdfast.api.streams.graph import Exchange, Partitioning
+from holdfast.api.streams.graph import Partitioner, Partitioning
 from holdfast.errors import KeyTypeError, NullKeyError, UserFunctionError
 from holdfast.runtime import partitioners as partition
 from holdfast.runtime.partitioners import AtRandom, Keys, RoundRobin, partitioner
 from holdfast.runtime.plan import Channel, KeyPlan
 from holdfast.serde.keys import key_group_of
 from holdfast.state.key_groups import subtask_of
-from holdfast.types.columns.batches import Writer
+from holdfast.types.columns.batches import BatchWriter
 from holdfast.types.stream_type import StreamType
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def by_key(
     channel = Channel(
         id=0,
         type=stream,
-        level=1,
-        partitioning=Partitioning(Exchange.KEY, names, selector),
+        stage=1,
+        partitioning=Partitioning(Partitioner.KEY, names, selector),
         key=KeyPlan(columns, selector),
         parallelism=parallelism,
         max_parallelism=max_parallelism,
@@ -53,7 +53,7 @@ def by_key(
 
 
 def receivers(route: Any, spec: Any, elements: list[Any]) -> list[int]:
-    subtasks = route.subtasks(elements, Writer(StreamType.of(spec)).batch(elements))
+    subtasks = route.subtasks(elements, BatchWriter(StreamType.of(spec)).batch(elements))
     return list(subtasks.to_pylist())
 
 
@@ -141,7 +141,7 @@ def keys_of(spec: Any, elements: list[Any], *columns: int, selector: Any = None)
     keys = Keys(KeyPlan(columns, selector), stream, OPERATOR)
     if selector is not None:
         return keys.of_elements(elements)
-    return keys.of_rows(Writer(stream).batch(elements))
+    return keys.of_rows(BatchWriter(stream).batch(elements))
 
 
 def test_one_column_gives_its_value_and_several_a_tuple() -> None:
@@ -210,19 +210,19 @@ def test_what_cannot_be_a_key_is_refused_with_the_operator(key: Any, said: str) 
 # In turn and at random
 
 
-def channel(exchange: Exchange, parallelism: int) -> Channel:
-    return Channel(0, StreamType.of(int), 1, Partitioning(exchange), None, parallelism, 128)
+def channel(partitioner: Partitioner, parallelism: int) -> Channel:
+    return Channel(0, StreamType.of(int), 1, Partitioning(partitioner), None, parallelism, 128)
 
 
 def test_rows_are_dealt_out_in_turn_over_all_batches() -> None:
-    route = partitioner(channel(Exchange.REBALANCE, 3), 0, OPERATOR)
+    route = partitioner(channel(Partitioner.REBALANCE, 3), 0, OPERATOR)
     dealt = [receivers(route, int, list(range(size))) for size in (4, 1, 3, 2)]
     assert dealt == [[0, 1, 2, 0], [1], [2, 0, 1], [2, 0]]
 
 
 def test_every_sender_begins_with_another_receiver() -> None:
     starts = [
-        receivers(partitioner(channel(Exchange.REBALANCE, 3), i, OPERATOR), int, [0])[0]
+        receivers(partitioner(channel(Partitioner.REBALANCE, 3), i, OPERATOR), int, [0])[0]
         for i in range(5)
     ]
     assert starts == [0, 1, 2, 0, 1]
@@ -230,7 +230,7 @@ def test_every_sender_begins_with_another_receiver() -> None:
 
 def test_rows_at_random_reach_every_subtask_and_the_same_one_when_repeated() -> None:
     def dealt(subtask: int) -> list[int]:
-        route = partitioner(channel(Exchange.SHUFFLE, 4), subtask, OPERATOR)
+        route = partitioner(channel(Partitioner.SHUFFLE, 4), subtask, OPERATOR)
         return receivers(route, int, list(range(400)))
 
     assert dealt(1) == dealt(1)

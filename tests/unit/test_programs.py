@@ -70,7 +70,7 @@ class Here(MapFunction):
 
 
 @BACKENDS
-def test_several_channels_and_types_cross_levels_together(backend: Any, tmp_path: Path) -> None:
+def test_several_channels_and_types_cross_stages_together(backend: Any, tmp_path: Path) -> None:
     program = Program(backend=backend, parallelism=3)
     words, numbers = program.source(ROWS), program.source("n bigint")
     routed = words.rebalance().process(Route(), ROWS)
@@ -145,7 +145,7 @@ def test_a_union_with_itself_counts_every_element_twice(tmp_path: Path) -> None:
         assert Counter(output) == Counter(WORDS * times), name
 
 
-def test_a_union_brings_together_sources_and_levels(tmp_path: Path) -> None:
+def test_a_union_brings_together_sources_and_stages(tmp_path: Path) -> None:
     program = Program()
     first, second = program.source(ROWS), program.source(ROWS)
     once = first.key_by("k").process(AllFive(), ROWS)
@@ -195,7 +195,7 @@ def test_operators_run_on_as_many_subtasks_as_they_say(parallelism: int, tmp_pat
 
 @pytest.mark.parametrize("narrow", [1, 2, 3])
 @pytest.mark.parametrize("parallelism", [1, 4])
-def test_no_row_is_lost_beside_levels_of_another_width(
+def test_no_row_is_lost_beside_stages_of_another_width(
     narrow: int, parallelism: int, tmp_path: Path
 ) -> None:
     program = Program(parallelism=parallelism)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import Configuration, HashMapStateBackend
-from holdfast.checkpoint.commit.publication import Publication
 from holdfast.checkpoint.commit.publisher import Publisher
+from holdfast.checkpoint.commit.service import CommitService
 from holdfast.checkpoint.files.channel_state import FileStaging
 from holdfast.checkpoint.files.completed import load
 from holdfast.checkpoint.files.metadata import Committable
-from holdfast.checkpoint.service import Checkpointing, JobEnding, RecoveryOrder
+from holdfast.checkpoint.service import CheckpointService, JobEnding, RecoveryOrder
 from holdfast.config.checkpointing import checkpoint_settings
 from holdfast.config.storage import FileSystemCheckpointStorage
 from holdfast.errors import FencedError, SinkError
@@ -75,8 +75,8 @@ def test_functions_on_the_driver_come_last(tmp_path: Path, monkeypatch: pytest.M
         for subtask in range(2)
         for uid in ("calls", "log")
     ]
-    publication = Publication(publisher, FileSystemFiles(str(tmp_path)), exactly_once=True)
-    publication._commit(listed, "job", "", None, recovered=False)
+    commits = CommitService(publisher, FileSystemFiles(str(tmp_path)), exactly_once=True)
+    commits._commit(listed, "job", "", None, recovered=False)
     assert order == ["log", "log", "calls", "calls"]
 
 
@@ -93,11 +93,11 @@ def test_without_exactly_once_output_goes_out_with_its_epoch(drive: Any) -> None
 
 
 def test_tasks_are_told_where_to_keep_rows(drive: Any) -> None:
-    delivery = drive().publication.delivery
+    delivery = drive().commits.delivery
     assert delivery.exactly_once
     assert isinstance(delivery.staging, FileStaging)
     # Input that a checkpoint holds is read there, whoever took it.
-    delivery = drive(exactly_once=False).publication.delivery
+    delivery = drive(exactly_once=False).commits.delivery
     assert not delivery.exactly_once
     assert isinstance(delivery.staging, FileStaging)
 
@@ -112,10 +112,10 @@ def test_output_whose_publication_failed_keeps_its_id(
         patched.setattr("tests.unit.staged.NotebookCommitter.commit", _refuse)
         with pytest.raises(SinkError, match="no connection"):
             driver.complete(1)
-    assert driver.publication.owes
+    assert driver.commits.owes
     driver.epoch(2)
     metadata = driver.complete(2)
-    assert not driver.publication.owes
+    assert not driver.commits.owes
     assert [one.checkpoint_id for one in metadata.committables] == [1, 2]
     assert published() == [(1, [1]), (2, [2])]
 
@@ -134,7 +134,7 @@ def test_a_driver_that_lost_its_fence_publishes_nothing(drive: Any) -> None:
         driver.publish(metadata)
     assert CALLS[-1][0] == "close"
     assert published() == []
-    assert driver.publication.owes
+    assert driver.commits.owes
 
 
 # After a recovery
@@ -199,7 +199,7 @@ def test_another_jobs_checkpoint_is_published_whatever_ids_this_job_has_seen(
     driver.begin()
     driver.epoch(1)
     driver.complete(1)
-    driver.publication.recover(foreign, other.files)
+    driver.commits.recover(foreign, other.files)
     assert published() == [(1, [1]), (1, [7])]
 
 
@@ -209,13 +209,13 @@ def test_a_row_of_checkpoints_keeps_its_name_until_a_job_starts_from_nothing(dri
     driver.epoch(1)
     metadata = driver.complete(1)
     driver.recover(metadata)
-    assert driver.publication.outbox.lineage == metadata.lineage != ""
+    assert driver.commits.pending_committables.lineage == metadata.lineage != ""
     again = drive()
     again.recover(metadata)
-    assert again.publication.outbox.lineage == metadata.lineage
+    assert again.commits.pending_committables.lineage == metadata.lineage
     fresh = drive()
     fresh.begin()
-    assert fresh.publication.outbox.lineage != metadata.lineage
+    assert fresh.commits.pending_committables.lineage != metadata.lineage
 
 
 def test_a_job_that_goes_on_from_another_ones_checkpoint_begins_a_row_of_its_own(
@@ -225,9 +225,9 @@ def test_a_job_that_goes_on_from_another_ones_checkpoint_begins_a_row_of_its_own
     other.begin()
     metadata = other.stored(1)
     driver = drive()
-    driver.publication.recover(metadata, other.files)
+    driver.commits.recover(metadata, other.files)
     driver.begin()
-    assert driver.publication.outbox.lineage != metadata.lineage
+    assert driver.commits.pending_committables.lineage != metadata.lineage
 
 
 def settings(tmp_path: Path) -> Any:
@@ -237,9 +237,11 @@ def settings(tmp_path: Path) -> Any:
     return checkpoint_settings(configured, storage)
 
 
-def opened(drive: Any, tmp_path: Path) -> tuple[Checkpointing, Any]:
+def opened(drive: Any, tmp_path: Path) -> tuple[CheckpointService, Any]:
     """The checkpoints of a job that begins, and the driver whose sinks it publishes."""
-    checkpointing = Checkpointing("job", HashMapStateBackend(), settings(tmp_path), RecoveryOrder())
+    checkpointing = CheckpointService(
+        "job", HashMapStateBackend(), settings(tmp_path), RecoveryOrder()
+    )
     driver = drive(files=FileSystemFiles(str(tmp_path / "all" / "job")))
     checkpointing.open(driver.plan, LocalCalls(), no_frames, lambda failure: None)
     return checkpointing, driver
@@ -273,7 +275,7 @@ def test_a_job_that_is_taken_over_while_its_sinks_abort_deletes_nothing_of_the_n
     def abort(_: Any) -> None:
         stored.append(take_over(drive, driver.files))
 
-    monkeypatch.setattr(checkpointing._publication, "abort_left_open", abort)
+    monkeypatch.setattr(checkpointing._commits, "abort_left_open", abort)
     with pytest.raises(FencedError, match="another has taken"):
         checkpointing.close(JobEnding(JobStatus.FINISHED, lasting_id=True))
     assert [load(driver.files, 1)] == stored

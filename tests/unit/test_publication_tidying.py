@@ -36,7 +36,7 @@ def drive(tmp_path: Path) -> Callable[..., Driver]:
     return driver_maker(tmp_path)
 
 
-def test_what_is_given_up_goes_with_the_first_checkpoint_of_an_incarnation(drive: Any) -> None:
+def test_what_is_given_up_goes_with_the_first_checkpoint_of_a_job_attempt(drive: Any) -> None:
     driver = drive()
     driver.begin()
     driver.epoch(1)
@@ -50,22 +50,22 @@ def test_what_is_given_up_goes_with_the_first_checkpoint_of_an_incarnation(drive
     assert [call[-1] for call in calls("clean_up")] == ["1-1", "1-2"]
 
 
-def test_a_late_checkpoint_of_an_older_incarnation_tidies_nothing(drive: Any) -> None:
+def test_a_late_checkpoint_of_an_older_job_attempt_tidies_nothing(drive: Any) -> None:
     driver = drive(opens=True)
     driver.begin()
     driver.epoch(1)
-    late, outbox = driver.stored(1), driver.publication.outbox
+    late, pending_committables = driver.stored(1), driver.commits.pending_committables
     driver.begin(1)
     driver.epoch(2)
-    driver.publication.publish(late, outbox, driver.storage)
+    driver.commits.publish(late, pending_committables, driver.storage)
     assert published() == [(1, [1])]
     assert calls("clean_up", "abort_opened") == []
 
 
-def rows_of(driver: Driver, incarnation: str) -> str:
-    """Stage rows as a task of an incarnation does; the name of the file."""
-    schema = driver.plan.levels[0].operators[0].input.schema
-    staged = FileStaging(driver.files).put(f"{incarnation}-1-0-1-rows", [], schema)
+def rows_of(driver: Driver, job_attempt: str) -> str:
+    """Stage rows as a task of a job attempt does; the name of the file."""
+    schema = driver.plan.stages[0].operators[0].input.schema
+    staged = FileStaging(driver.files).put(f"{job_attempt}-1-0-1-rows", [], schema)
     return str(staged.handle.path.removeprefix(f"{STAGED}/"))
 
 
@@ -102,15 +102,15 @@ def in_doubt(driver: Driver) -> CheckpointMetadata:
     driver.begin()
     first = driver.complete(1)
     driver.epoch(7)
-    outbox = driver.publication.outbox
+    pending_committables = driver.commits.pending_committables
     doubtful = replace(
         checkpoint(2),
         operators=[],
-        incarnation=driver.incarnation,
-        committables=outbox.listed(1, 2),
+        job_attempt=driver.job_attempt,
+        committables=pending_committables.listed(1, 2),
     )
     driver.storage.complete(doubtful)
-    outbox.unlist(2)
+    pending_committables.unlist(2)
     return first
 
 
@@ -161,7 +161,7 @@ def aborted() -> list[str]:
 
 
 def opened(driver: Driver) -> list[str]:
-    """Incarnation, epoch, subtask and attempt of every note."""
+    """JobAttempt, epoch, subtask and attempt of every note."""
     found = [name for name in driver.staged if name.startswith(OPENED)]
     return [name.removeprefix(OPENED).partition("@")[0] for name in found]
 
@@ -201,7 +201,7 @@ def test_what_is_open_when_a_job_ends_for_good_is_aborted(drive: Any) -> None:
     driver.complete(1)
     driver.epoch(2)
     [left] = opened(driver)
-    driver.publication.abort_left_open(driver.fence.check)
+    driver.commits.abort_left_open(driver.fence.check)
     assert aborted() == [left]
     assert opened(driver) == []
 
@@ -211,7 +211,7 @@ def test_of_a_driver_that_was_replaced_nothing_open_is_aborted(drive: Any) -> No
     driver.begin()
     driver.epoch(1)
     drive(opens=True)
-    driver.publication.abort_left_open(driver.fence.check)
+    driver.commits.abort_left_open(driver.fence.check)
     assert aborted() == []
 
 
@@ -382,7 +382,7 @@ def test_a_driver_that_is_replaced_while_it_publishes_leaves_all_of_the_next_one
         new = drive(opens=True)
         new.begin()
         new.epoch(2)
-        rows.append(rows_of(new, new.incarnation))
+        rows.append(rows_of(new, new.job_attempt))
 
     monkeypatch.setattr("tests.unit.staged.NotebookCommitter.commit", replaced)
     old.publish(metadata)
@@ -441,7 +441,7 @@ def test_a_job_that_has_ended_leaves_nothing_staged(drive: Any) -> None:
     driver.begin()
     driver.epoch(1)
     driver.complete(1)
-    driver.publication.close(ended=True)
+    driver.commits.close(ended=True)
     assert calls("clean_up")[-1] == ("clean_up", "notebook", "job", "sink", None)
 
 
@@ -450,17 +450,17 @@ def test_a_job_that_owes_output_leaves_it_staged(drive: Any) -> None:
     driver.begin()
     driver.epoch(1)
     driver.stored(1)
-    driver.publication.close(ended=True)
+    driver.commits.close(ended=True)
     assert calls("clean_up") == []
 
 
 def test_a_job_that_another_driver_has_taken_over_leaves_all_as_it_is(drive: Any) -> None:
     driver = drive()
     driver.begin()
-    driver.publication.close(ended=False)
+    driver.commits.close(ended=False)
     assert calls("clean_up") == []
 
 
 def test_a_job_that_never_began_leaves_all_as_it_is(drive: Any) -> None:
-    drive().publication.close(ended=True)
+    drive().commits.close(ended=True)
     assert calls("clean_up") == []

@@ -12,7 +12,7 @@ from holdfast.checkpoint.commit.committables import staged_handle
 from holdfast.checkpoint.commit.publisher import Publisher
 from holdfast.checkpoint.files.channel_state import FileStaging
 from holdfast.checkpoint.files.metadata import ChannelState, Committable, StagedHandle
-from holdfast.checkpoint.restore.assignment import restores
+from holdfast.checkpoint.restore.assignment import assign_state
 from holdfast.errors import FencedError, NotSerializableError, RestoreError, SinkError
 from holdfast.storage.handles import inline
 from holdfast.storage.object_store import FileSystemFiles
@@ -20,7 +20,7 @@ from tests.unit.barriers import ROWS
 from tests.unit.checkpoints import checkpoint
 from tests.unit.programs import Program
 from tests.unit.staged import ANSWERS, CALLS, LocalCalls, Notebook, calls, forget
-from tests.unit.test_recovery_plan import GROUND
+from tests.unit.test_recovery_plan import TARGET
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -274,7 +274,7 @@ def waiting(shelf: Shelf, tmp_path: Path, **held: Any) -> None:
     metadata = checkpoint(3)
     for name, value in {"operators": [], "sources": [], **held}.items():
         metadata = replace_field(metadata, name, value)
-    list(restores(metadata, shelf.plan, GROUND, FileSystemFiles(str(tmp_path))))
+    list(assign_state(metadata, shelf.plan, TARGET, FileSystemFiles(str(tmp_path))))
 
 
 def replace_field(metadata: Any, name: str, value: Any) -> Any:
@@ -299,7 +299,7 @@ def test_output_for_an_operator_that_is_no_sink_is_refused(tmp_path: Path) -> No
         waiting(shelf, tmp_path, committables=[one("x", "old")])
 
 
-def left_over(uid: str, number: int = 0) -> ChannelState:
+def channel_state(uid: str, number: int = 0) -> ChannelState:
     rows = StagedHandle(handle=inline(b""), rows=1)
     return ChannelState(
         uid=uid, input=number, subtask=0, parallelism=2, max_parallelism=128, rows=rows
@@ -308,13 +308,13 @@ def left_over(uid: str, number: int = 0) -> ChannelState:
 
 def test_input_of_an_operator_that_the_program_lost_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RestoreError, match=r"input that no operator .*\(uid 'old'\)"):
-        waiting(Shelf(), tmp_path, channel_state=[left_over("old")])
-    waiting(Shelf(), tmp_path, channel_state=[left_over("sink")])
+        waiting(Shelf(), tmp_path, channel_state=[channel_state("old")])
+    waiting(Shelf(), tmp_path, channel_state=[channel_state("sink")])
 
 
 def test_input_on_a_channel_that_the_program_lost_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RestoreError, match=r"input that no operator .*\(uid 'sink'\)"):
-        waiting(Shelf(), tmp_path, channel_state=[left_over("sink", 1)])
+        waiting(Shelf(), tmp_path, channel_state=[channel_state("sink", 1)])
 
 
 def test_input_of_an_operator_that_is_chained_now_is_refused(tmp_path: Path) -> None:
@@ -324,7 +324,7 @@ def test_input_of_an_operator_that_is_chained_now_is_refused(tmp_path: Path) -> 
     stream.sink_to(Notebook("sink")).uid("sink")
     shelf.plan = program.compile()
     with pytest.raises(RestoreError, match=r"input that no operator .*\(uid 'sink'\)"):
-        waiting(shelf, tmp_path, channel_state=[left_over("sink")])
+        waiting(shelf, tmp_path, channel_state=[channel_state("sink")])
 
 
 def test_a_sink_that_cannot_be_shipped_is_named() -> None:

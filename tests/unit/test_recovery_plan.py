@@ -16,7 +16,7 @@ from holdfast import (
     SinkFunction,
 )
 from holdfast.checkpoint.files.metadata import OperatorSnapshot, StoreSnapshot
-from holdfast.checkpoint.restore.assignment import Ground, restores
+from holdfast.checkpoint.restore.assignment import RestoreTarget, assign_state
 from holdfast.errors import RestoreError
 from holdfast.job.model import JobIdentity
 from holdfast.state.key_groups import key_groups
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.restore.download import Restore
     from holdfast.job.model import JobPlan
 
-GROUND = Ground(
+TARGET = RestoreTarget(
     JobIdentity("job", "Job", "/local", "2-1-abc"),
     ProcessIdentity.current(),
     HashMapStateBackend(),
@@ -111,10 +111,10 @@ def plan_of(
     taken: CheckpointMetadata,
     plan: JobPlan,
     tmp_path: Path,
-    ground: Ground = GROUND,
+    target: RestoreTarget = TARGET,
     **options: Any,
 ) -> list[Restore]:
-    return list(restores(taken, plan, ground, FileSystemFiles(str(tmp_path)), **options))
+    return list(assign_state(taken, plan, target, FileSystemFiles(str(tmp_path)), **options))
 
 
 def contents(restore: Restore) -> list[bytes]:
@@ -131,7 +131,7 @@ def test_with_as_many_subtasks_each_takes_its_predecessor_over_whole(tmp_path: P
     assert (first.key_groups, second.key_groups) == (range(64), range(64, 128))
     assert (contents(first), contents(second)) == ([b"store 0"], [b"store 1"])
     assert first.version == second.version == "restored-7-2-1-abc"
-    assert (first.job_id, first.incarnation, first.local_dir) == ("job", "2-1-abc", "/local")
+    assert (first.job_id, first.job_attempt, first.local_dir) == ("job", "2-1-abc", "/local")
     assert first.operator_state is None
 
 
@@ -161,10 +161,10 @@ def test_with_another_number_each_takes_from_those_that_hold_its_key_groups(
 
 
 def test_local_copies_are_offered_for_the_stores_they_are_of(tmp_path: Path) -> None:
-    ground = replace(GROUND, local_copies={("count", 1): "/local/snapshot"})
-    first, second = plan_of(metadata(), counting(2), tmp_path, ground)
+    target = replace(TARGET, local_copies={("count", 1): "/local/snapshot"})
+    first, second = plan_of(metadata(), counting(2), tmp_path, target)
     assert [copy.local for copy in (*first.copies, *second.copies)] == [None, "/local/snapshot"]
-    [both] = plan_of(metadata(), counting(1), tmp_path, ground)
+    [both] = plan_of(metadata(), counting(1), tmp_path, target)
     assert [(copy.local, copy.version) for copy in both.copies] == [
         (None, "70-0"),
         ("/local/snapshot", "70-1"),
@@ -222,8 +222,8 @@ def test_another_max_parallelism_is_refused_with_what_to_set(tmp_path: Path) -> 
 def test_another_backend_reads_what_the_first_has_written_and_takes_no_files_over(
     tmp_path: Path,
 ) -> None:
-    ground = replace(GROUND, backend=EmbeddedRocksDBStateBackend())
-    found = plan_of(metadata(), counting(2), tmp_path, ground)
+    target = replace(TARGET, backend=EmbeddedRocksDBStateBackend())
+    found = plan_of(metadata(), counting(2), tmp_path, target)
     assert [(one.kind, one.whole) for one in found] == [("hashmap", False)] * 2
     found = plan_of(metadata(), counting(2), tmp_path)
     assert [(one.kind, one.whole) for one in found] == [("hashmap", True)] * 2

@@ -10,7 +10,7 @@ import pytest
 from holdfast import ReplayableSource
 from holdfast.errors import JobGraphError, NotSerializableError, OutputTypeError, UserFunctionError
 from holdfast.spark.sources.replayable_source import ReplayedElements, plain_offset, replayed
-from holdfast.types.columns.batches import Reader
+from holdfast.types.columns.batches import BatchReader
 from holdfast.types.stream_type import OBJECTS, StreamType
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def test_one_range_is_the_whole_unless_the_source_says_otherwise() -> None:
 
 def test_elements_are_written_as_they_were_declared() -> None:
     source = elements(Pairs())
-    reader = Reader(source.type)
+    reader = BatchReader(source.type)
     rows = [row for batch in source.batches(1, 4) for row in reader.elements(batch)]
     assert rows == [Pair(1, "1"), Pair(2, "2"), Pair(3, "3")]
     assert list(source.batches(2, 2)) == []

@@ -150,7 +150,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Restore, FileSyste
     handles, _ = upload_snapshot(directory / "snapshot", files, 1)
     order = Restore(
         job_id="job",
-        incarnation="2-1",
+        job_attempt="2-1",
         local_dir=None,
         owner=ProcessIdentity.current(),
         backend=BACKEND,

@@ -319,7 +319,7 @@ def test_what_the_program_does_not_claim_is_a_problem_that_can_be_allowed(tmp_pa
     allowed = compared(metadata, program, tmp_path, allow=True)
     assert allowed.fits
     assert allowed.problems == []
-    assert len(allowed.misfits) == 3
+    assert len(allowed.restore_problems) == 3
 
 
 def test_a_set_max_parallelism_must_be_the_stored_one(tmp_path: Path) -> None:
@@ -436,9 +436,9 @@ WINDOWS: dict[str, Any] = {
 def test_windows_declare_what_they_register_when_they_run(made: str) -> None:
     key = None if made == "all elements" else str
     with OperatorHarness(WINDOWS[made], key=key) as harness:
-        seat = harness._seat
-        real = seat.open_state().state_descriptions()
-        declared = declared_states(seat.plan, {})
+        operator_task = harness._operator_task
+        real = operator_task.open_state().state_descriptions()
+        declared = declared_states(operator_task.plan, {})
     found = [stored(descriptor) for descriptor in declared.keyed.values()]
     assert sorted(found, key=str) == sorted(real, key=str)
     assert "window-contents" in declared.built_in

@@ -92,13 +92,13 @@ def test_a_savepoint_that_cannot_be_written_does_not_fail_its_checkpoint(
     assert bench.failures == []
 
 
-def test_a_savepoint_is_given_up_with_its_incarnation(
+def test_a_savepoint_is_given_up_with_its_job_attempt(
     make: Callable[..., Bench], tmp_path: Path
 ) -> None:
     bench = make(asynchronous=True)
     bench.calls.hold(1)
     request = asked(bench, tmp_path / "savepoints")
-    bench.checkpointer.end_incarnation()
+    bench.checkpointer.end_attempt()
     with pytest.raises(CheckpointError, match="was not taken"):
         request.result(0)
 

@@ -11,8 +11,8 @@ import pytest
 from holdfast import SavepointFormatType
 from holdfast.checkpoint import checkpointer, subtask_upload
 from holdfast.checkpoint.checkpointer import Checkpointer, SavepointTaker
-from holdfast.checkpoint.commit.publication import Publication
 from holdfast.checkpoint.commit.publisher import Publisher
+from holdfast.checkpoint.commit.service import CommitService
 from holdfast.checkpoint.savepoint.parts import write_part
 from holdfast.checkpoint.savepoint.requests import SavepointRequest, Savepoints
 from tests.integration.recovery_tools import wait_for
@@ -138,7 +138,7 @@ def test_a_savepoint_is_known_while_it_is_written_though_its_epoch_fails_in_the_
 
 
 class Stateless(Bench):
-    """A job whose steps all run at its sources, so that no level has a task."""
+    """A job whose steps all run at its sources, so that no stage has a task."""
 
     taker: type[Checkpointer] = SavepointTaker
 
@@ -147,7 +147,7 @@ class Stateless(Bench):
         self.program.collect(self.program.source(ROWS).uid("events"))
         plan = self.program.compile()
         publisher = Publisher(plan, self.calls)
-        self.publication = Publication(publisher, self.files, exactly_once=False)
+        self.commits = CommitService(publisher, self.files, exactly_once=False)
         return self.taker(
             plan,
             self.settings,  # type: ignore[arg-type]
@@ -157,7 +157,7 @@ class Stateless(Bench):
             [],
             1,
             self.failures.append,
-            self.publication,
+            self.commits,
             [self.listener],
             savepoints=Savepoints(
                 self.program.settings.backend, alone=self.taker is SavepointTaker

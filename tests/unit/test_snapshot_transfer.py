@@ -33,7 +33,7 @@ def restore(request: Any, tmp_path: Path) -> tuple[Restore, FileSystemFiles]:
     handles, _ = upload_snapshot(tmp_path / "snapshot", files, 1)
     order = Restore(
         job_id="job",
-        incarnation="2-1",
+        job_attempt="2-1",
         local_dir=str(tmp_path / "local"),
         owner=ProcessIdentity.current(),
         backend=backend,

@@ -21,7 +21,7 @@ from holdfast import (
 )
 from holdfast.api.sinks import ForeachBatchSink, PrintSink
 from holdfast.api.streams.data_stream import DataStream
-from holdfast.api.streams.graph import Exchange, Kind, Partitioning
+from holdfast.api.streams.graph import OperatorKind, Partitioner, Partitioning
 from holdfast.errors import (
     ConfigurationError,
     JobGraphError,
@@ -103,26 +103,26 @@ def last(program: Program) -> Node:
 @pytest.mark.parametrize(
     ("apply", "kind", "output"),
     [
-        (lambda s: s.map(Doubled()), Kind.MAP, int),
-        (lambda s: s.map(str, "string"), Kind.MAP, "string"),
-        (lambda s: s.map(lambda n: n), Kind.MAP, Any),
-        (lambda s: s.flat_map(Words()), Kind.FLAT_MAP, str),
-        (lambda s: s.flat_map(lambda n: [n], output_type=int), Kind.FLAT_MAP, int),
-        (lambda s: s.filter(Positive()), Kind.FILTER, "k string, n bigint"),
-        (lambda s: s.filter(bool), Kind.FILTER, "k string, n bigint"),
-        (lambda s: s.process(Plain()), Kind.PROCESS, Pair),
-        (lambda s: s.process(Plain(), "a string"), Kind.PROCESS, "a string"),
-        (lambda s: s.key_by("k").process(Keyed()), Kind.KEYED_PROCESS, Pair),
-        (lambda s: s.key_by("k").reduce(Larger()), Kind.REDUCE, "k string, n bigint"),
-        (lambda s: s.key_by("k").reduce(max), Kind.REDUCE, "k string, n bigint"),
-        (lambda s: s.key_by("k").map(Doubled()), Kind.MAP, int),
+        (lambda s: s.map(Doubled()), OperatorKind.MAP, int),
+        (lambda s: s.map(str, "string"), OperatorKind.MAP, "string"),
+        (lambda s: s.map(lambda n: n), OperatorKind.MAP, Any),
+        (lambda s: s.flat_map(Words()), OperatorKind.FLAT_MAP, str),
+        (lambda s: s.flat_map(lambda n: [n], output_type=int), OperatorKind.FLAT_MAP, int),
+        (lambda s: s.filter(Positive()), OperatorKind.FILTER, "k string, n bigint"),
+        (lambda s: s.filter(bool), OperatorKind.FILTER, "k string, n bigint"),
+        (lambda s: s.process(Plain()), OperatorKind.PROCESS, Pair),
+        (lambda s: s.process(Plain(), "a string"), OperatorKind.PROCESS, "a string"),
+        (lambda s: s.key_by("k").process(Keyed()), OperatorKind.KEYED_PROCESS, Pair),
+        (lambda s: s.key_by("k").reduce(Larger()), OperatorKind.REDUCE, "k string, n bigint"),
+        (lambda s: s.key_by("k").reduce(max), OperatorKind.REDUCE, "k string, n bigint"),
+        (lambda s: s.key_by("k").map(Doubled()), OperatorKind.MAP, int),
     ],
 )
 def test_an_operator_has_its_kind_and_its_declared_or_annotated_type(
     program: Program,
     rows: DataStream,
     apply: Callable[[DataStream], DataStream],
-    kind: Kind,
+    kind: OperatorKind,
     output: Any,
 ) -> None:
     stream = apply(rows)
@@ -140,19 +140,19 @@ def test_rolling_aggregates_are_reductions_of_the_same_type(
     program: Program, rows: DataStream, name: str
 ) -> None:
     stream = getattr(rows.key_by("k"), name)("n")
-    assert last(program).kind is Kind.REDUCE
+    assert last(program).kind is OperatorKind.REDUCE
     assert last(program).name == f"{name}('n')"
     assert stream.type == rows.type
 
 
 def test_a_sink_ends_the_stream_and_can_be_named(program: Program, rows: DataStream) -> None:
     rows.add_sink(Swallow()).uid("swallow").name("the sink").set_parallelism(3)
-    assert last(program).kind is Kind.SINK_FUNCTION
+    assert last(program).kind is OperatorKind.SINK_FUNCTION
     assert (last(program).uid, last(program).name, last(program).parallelism) == (
         "swallow", "the sink", 3,
     )  # fmt: skip
     rows.sink_to(SparkSink("parquet", {"path": "/x"}))
-    assert (last(program).kind, last(program).name) == (Kind.OUTPUT, "Sink: parquet")
+    assert (last(program).kind, last(program).name) == (OperatorKind.OUTPUT, "Sink: parquet")
     rows.foreach_batch(print)
     assert last(program).function == ForeachBatchSink(print)
     rows.print("label")
@@ -174,9 +174,9 @@ def test_a_stream_is_keyed_by_columns_or_by_a_function(rows: DataStream) -> None
     def partitioning(stream: KeyedStream) -> Partitioning:
         return stream._edges[0].partitioning
 
-    assert partitioning(rows.key_by("k")) == Partitioning(Exchange.KEY, columns=("k",))
-    assert partitioning(rows.key_by("n", "k")) == Partitioning(Exchange.KEY, columns=("n", "k"))
-    assert partitioning(rows.key_by(key)) == Partitioning(Exchange.KEY, selector=key)
+    assert partitioning(rows.key_by("k")) == Partitioning(Partitioner.KEY, columns=("k",))
+    assert partitioning(rows.key_by("n", "k")) == Partitioning(Partitioner.KEY, columns=("n", "k"))
+    assert partitioning(rows.key_by(key)) == Partitioning(Partitioner.KEY, selector=key)
     selector = partitioning(rows.key_by(ByLength())).selector
     assert selector is not None
     assert selector("four") == 4
@@ -184,9 +184,9 @@ def test_a_stream_is_keyed_by_columns_or_by_a_function(rows: DataStream) -> None
 
 def test_the_last_partitioning_counts(rows: DataStream) -> None:
     keyed = rows.rebalance().shuffle().key_by("k").key_by("n")
-    assert keyed._edges[0].partitioning == Partitioning(Exchange.KEY, columns=("n",))
+    assert keyed._edges[0].partitioning == Partitioning(Partitioner.KEY, columns=("n",))
     assert type(keyed.rebalance()) is DataStream
-    assert keyed.rebalance()._edges[0].partitioning.exchange is Exchange.REBALANCE
+    assert keyed.rebalance()._edges[0].partitioning.partitioner is Partitioner.REBALANCE
 
 
 @pytest.mark.parametrize("key", [(), (5,), (str, str), ("k", str)])
@@ -247,8 +247,8 @@ def test_a_union_is_keyed_by_all_of_its_parts_or_not_at_all(
         mixed.map(str)
         assert not last(program).keyed
     rows.rebalance().union(other).map(str)
-    exchanges = [edge.partitioning.exchange for edge in last(program).inputs]
-    assert exchanges == [Exchange.REBALANCE, Exchange.FORWARD]
+    exchanges = [edge.partitioning.partitioner for edge in last(program).inputs]
+    assert exchanges == [Partitioner.REBALANCE, Partitioner.FORWARD]
 
 
 # Side outputs

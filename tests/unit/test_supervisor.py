@@ -14,7 +14,7 @@ from holdfast.config.restart import RestartStrategies
 from holdfast.errors import JobExecutionError
 from holdfast.job.statistics import EpochStatistics
 from holdfast.job.threads import Patience
-from holdfast.job.trigger import Pace
+from holdfast.job.trigger import JobTrigger
 from holdfast.spark.supervisor import JobOrder, Supervisor
 from tests.unit.barriers import ROWS
 from tests.unit.programs import Program
@@ -27,7 +27,7 @@ WAIT = 30
 SOON = 0.1
 
 
-class Checkpointing:
+class CheckpointService:
     """Checkpoints whose end can raise anything."""
 
     def __init__(self) -> None:
@@ -47,12 +47,12 @@ def make(tmp_path: Path) -> Callable[..., Supervisor]:
         java = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: False))
         context = SimpleNamespace(master="local[2]", _jsc=java)
         spark: Any = SimpleNamespace(sparkContext=context)
-        checkpointing: Any = Checkpointing()
+        checkpointing: Any = CheckpointService()
         order = JobOrder(
             "Job",
             "job",
             program.compile(),
-            Pace(0, False, False),
+            JobTrigger(0, False, False),
             RestartStrategies.no_restart(),
             local_dir=str(tmp_path),
             listeners=listeners,

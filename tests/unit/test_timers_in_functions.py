@@ -320,7 +320,7 @@ def test_many_outputs_of_timers_are_passed_on_piece_by_piece(
 
     with OperatorHarness(Scripted(arm, fired), key=whole) as harness:
         harness.push(10)
-        pieces = list(harness._seat.fire_by_watermark(100))
+        pieces = list(harness._operator_task.fire_by_watermark(100))
         assert [piece.elements for piece in pieces] == [[1, 2, 2], [4, 5, 5], [7, 8, 8]]
         assert all(piece.times == piece.elements for piece in pieces)
 

@@ -32,7 +32,7 @@ LATE = OutputTag("late")
 def operator(assigner: Any, policy: ErrorPolicy | None = None, spec: Any = ROWS) -> Operator:
     """The operator that gives event time, open, as a task has it."""
     from holdfast.runtime.operator_task import TaskIdentity
-    from holdfast.runtime.task import LevelTask
+    from holdfast.runtime.task import StageTask
     from holdfast.testing.clock import ManualClock
 
     program = Program()
@@ -46,9 +46,9 @@ def operator(assigner: Any, policy: ErrorPolicy | None = None, spec: Any = ROWS)
     if policy is not None:
         stream.on_error(policy)
     stream.print()
-    level = program.compile().sources[0].level
-    task = LevelTask(level, None, TaskIdentity(0, 0, 1), ManualClock())
-    return task._seat(len(level.operators) - 1).operator
+    stage = program.compile().sources[0].stage
+    task = StageTask(stage, None, TaskIdentity(0, 0, 1), ManualClock())
+    return task._operator_task(len(stage.operators) - 1).operator
 
 
 def as_it_is(value: Any) -> Any:

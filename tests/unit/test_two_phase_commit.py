@@ -12,7 +12,7 @@ import pytest
 from holdfast import TwoPhaseCommitSinkFunction
 from holdfast.api.sinks import CommitRequest
 from holdfast.api.two_phase_commit import TwoPhaseCommitSink
-from holdfast.checkpoint.commit.committables import Outbox
+from holdfast.checkpoint.commit.committables import PendingCommittables
 from holdfast.checkpoint.commit.opened_notes import OpenedNotes
 from holdfast.checkpoint.commit.publisher import Publisher
 from holdfast.checkpoint.files.channel_state import FileStaging
@@ -102,15 +102,15 @@ class Recovering(Shop):
 class Desk:
     """A program whose one sink is a shop, on one subtask."""
 
-    def __init__(self, tmp_path: Path, shop: Shop, incarnation: str = "1-1") -> None:
+    def __init__(self, tmp_path: Path, shop: Shop, job_attempt: str = "1-1") -> None:
         program = Program(parallelism=1)
         program.source(ROWS).add_sink(shop).uid("shop")
         self.files = FileSystemFiles(str(tmp_path / "checkpoints"))
         self.run = StagedRun(
-            program.compile(), tmp_path / "local", FileStaging(self.files), incarnation=incarnation
+            program.compile(), tmp_path / "local", FileStaging(self.files), job_attempt=job_attempt
         )
         self.publisher = Publisher(self.run.plan, LocalCalls())
-        self.outbox = Outbox()
+        self.pending_committables = PendingCommittables()
         self.opened = OpenedNotes(self.files)
 
     def forget(self, metadata: CheckpointMetadata) -> None:
@@ -118,16 +118,16 @@ class Desk:
         self.opened.listed([metadata])
         self.opened.drop_listed()
 
-    def abort(self, incarnation: str, epoch: int) -> None:
-        """Abort what was left open, as seen from an incarnation whose epoch is complete."""
-        self.publisher.abort_opened(self.opened, self.opened.orphans(incarnation, epoch))
+    def abort(self, job_attempt: str, epoch: int) -> None:
+        """Abort what was left open, as seen from a job attempt whose epoch is complete."""
+        self.publisher.abort_opened(self.opened, self.opened.orphans(job_attempt, epoch))
 
     def epoch(self, *numbers: int) -> None:
         self.run.run([("a", n) for n in numbers])
-        self.outbox.add(self.run.epoch, self.run.reports)
+        self.pending_committables.add(self.run.epoch, self.run.reports)
 
     def publish(self, checkpoint_id: int, *, recovered: bool = False) -> None:
-        listed = self.outbox.listed(self.run.epoch, checkpoint_id)
+        listed = self.pending_committables.listed(self.run.epoch, checkpoint_id)
         self.publisher.publish(
             listed, "job", "lineage", FileStaging(self.files), recovered=recovered
         )
@@ -136,9 +136,9 @@ class Desk:
         """A checkpoint of everything up to an epoch."""
         return msgspec.structs.replace(
             checkpoint(1),
-            incarnation=self.run.incarnation,
+            job_attempt=self.run.job_attempt,
             epoch=epoch,
-            committables=self.outbox.listed(epoch, 1),
+            committables=self.pending_committables.listed(epoch, 1),
         )
 
     def notes(self) -> list[str]:
@@ -264,7 +264,7 @@ def test_a_function_that_cannot_begin_is_closed(tmp_path: Path) -> None:
 def test_without_checkpoints_it_commits_at_the_end_of_the_epoch(tmp_path: Path) -> None:
     desk = Desk(tmp_path, Shop())
     desk.run.run([("a", 1)], exactly_once=False, staging=None)
-    desk.outbox.add(1, desk.run.reports)
+    desk.pending_committables.add(1, desk.run.reports)
     desk.publish(0)
     assert names("pre_commit", "commit") == [("pre_commit", "t0"), ("commit", "t0")]
     assert desk.notes() == []
@@ -283,7 +283,7 @@ def test_what_processes_left_open_is_aborted(tmp_path: Path) -> None:
     assert desk.notes() == []
 
 
-def test_what_the_present_incarnation_has_open_is_left_alone(tmp_path: Path) -> None:
+def test_what_the_present_job_attempt_has_open_is_left_alone(tmp_path: Path) -> None:
     desk = Desk(tmp_path, Recovering())
     for number in range(3):
         desk.epoch(number)
@@ -315,7 +315,7 @@ def test_what_an_attempt_left_open_whose_place_another_one_took_is_aborted(tmp_p
     assert desk.notes() == []
 
 
-def test_incarnations_whose_names_begin_alike_are_told_apart(tmp_path: Path) -> None:
+def test_job_attempts_whose_names_begin_alike_are_told_apart(tmp_path: Path) -> None:
     Desk(tmp_path, Recovering(), "1-1-ab").epoch(1)
     desk = Desk(tmp_path, Recovering(), "1-1")
     desk.abort("1-1", 0)
@@ -447,7 +447,8 @@ def test_what_was_put_into_a_checkpoint_runs_no_code(tmp_path: Path) -> None:
     desk.files.delete(f"{STAGED}/{note}")
     desk.files.write_bytes(f"{STAGED}/{note}", pickle.dumps(_Trap()))
     listed = [
-        msgspec.structs.replace(one, data=pickle.dumps(_Trap())) for one in desk.outbox.listed(1, 1)
+        msgspec.structs.replace(one, data=pickle.dumps(_Trap()))
+        for one in desk.pending_committables.listed(1, 1)
     ]
     with pytest.raises(SinkError, match=r"uid 'shop'.*was written with another type"):
         desk.publisher.publish(listed, "job", "lineage", FileStaging(desk.files))

@@ -50,7 +50,7 @@ class Quiet(Bench):
         offsets.mkdir(parents=True, exist_ok=True)
         (offsets / str(self.batch)).write_text(f"v1\n{{}}\n{self.batch * 10}")
         number = None if order.checkpoint is None else order.checkpoint.id
-        told = assign(self.tasks.level, 2, self.tasks.expected, order.held, (), ())
+        told = assign(self.tasks.stage, 2, self.tasks.expected, order.held, (), ())
         reports = []
         for subtask in range(2):
             plan = told.told(self.tasks.task().__dict__["_epoch"], subtask)
@@ -167,14 +167,14 @@ def test_a_savepoint_is_told_of_nothing_that_is_held(quiet: Callable[..., Quiet]
     assert order.held == {}
 
 
-def test_in_another_incarnation_nothing_is_held(quiet: Callable[..., Quiet]) -> None:
+def test_in_another_job_attempt_nothing_is_held(quiet: Callable[..., Quiet]) -> None:
     bench = quiet()
     first = bench.checkpoint(0, 1)
-    bench.checkpointer.end_incarnation()
+    bench.checkpointer.end_attempt()
     footing = bench.checkpointer._standing.footing
     assert footing is not None
     job = footing.job
-    bench.checkpointer.begin_incarnation(
+    bench.checkpointer.begin_attempt(
         type(job)("job", "Job", None, "1-2"), first, frozenset(), bench.capture
     )
     assert bench.order().held == {}

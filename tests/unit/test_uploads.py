@@ -27,7 +27,7 @@ class _Draft:
 
 @pytest.fixture
 def uploads(tmp_path: Path) -> Uploads:
-    plan: Any = SimpleNamespace(levels=[SimpleNamespace(index=1)], level_parallelism=[1])
+    plan: Any = SimpleNamespace(stages=[SimpleNamespace(index=1)], stage_parallelism=[1])
     calls: Any = LocalCalls()
     return Uploads(plan, calls, FileSystemFiles(str(tmp_path / "checkpoints")))
 

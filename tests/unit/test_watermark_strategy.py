@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import Duration, TimestampAssigner, WatermarkStrategy
-from holdfast.api.streams.graph import Kind
+from holdfast.api.streams.graph import OperatorKind
 from holdfast.errors import ConfigurationError, JobGraphError
 from tests.unit.programs import Program
 
@@ -117,7 +117,7 @@ def test_a_stream_takes_its_time_from_a_column_of_times_dates_or_milliseconds(
     timed = rows.assign_timestamps_and_watermarks(MONOTONOUS.with_timestamp_assigner(column))
     assert timed.timed
     assert timed.type == rows.type
-    assert timed._edges[0].node.kind is Kind.TIMESTAMPS
+    assert timed._edges[0].node.kind is OperatorKind.TIMESTAMPS
     assert timed.map(str).key_by(len).timed
     assert timed.union(rows).timed
     assert not rows.timed

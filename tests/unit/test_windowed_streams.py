@@ -31,7 +31,7 @@ from holdfast import (
     WatermarkStrategy,
     WindowFunction,
 )
-from holdfast.api.streams.graph import Exchange, Kind
+from holdfast.api.streams.graph import OperatorKind, Partitioner
 from holdfast.api.windows.spec import Caller, Fold
 from holdfast.api.windows.triggers import EndOfStreamTrigger
 from holdfast.errors import JobGraphError
@@ -146,7 +146,7 @@ def node_of(stream: Any) -> Node:
 def test_windows_are_an_operator_that_keeps_state() -> None:
     stream = keyed().window(TEN).reduce(Larger())
     node = node_of(stream)
-    assert node.kind is Kind.WINDOW
+    assert node.kind is OperatorKind.WINDOW
     assert node.keyed
     assert node.details.assigner is TEN
     assert node.details.fold == Fold(node.details.fold.function, aggregates=False)
@@ -199,10 +199,10 @@ def test_the_type_of_an_accumulator_is_annotated_or_given() -> None:
 
 def test_windows_of_a_stream_that_is_not_keyed_are_one_subtask() -> None:
     node = node_of(rows().window_all(TEN).process(ProcessedAll()))
-    assert node.kind is Kind.WINDOW
+    assert node.kind is OperatorKind.WINDOW
     assert not node.keyed
     assert node.parallelism == node.max_parallelism == 1
-    assert [edge.partitioning.exchange for edge in node.inputs] == [Exchange.REBALANCE]
+    assert [edge.partitioning.partitioner for edge in node.inputs] == [Partitioner.REBALANCE]
     assert node.details.caller is Caller.PROCESS
 
 
@@ -234,7 +234,7 @@ def test_two_streams_meet_where_their_keys_are_equal(
     meeting: Any = first.co_group(second) if grouped else first.join(second)
     stream = meeting.where("k").equal_to(lambda row: row.k).window(TEN).apply(function)
     node = node_of(stream)
-    assert node.kind is Kind.WINDOW_JOIN
+    assert node.kind is OperatorKind.WINDOW_JOIN
     assert [edge.side for edge in node.inputs] == [0, 1]
     assert node.details.caller is caller
     assert node.details.second == StreamType.of(ROWS)

@@ -72,7 +72,7 @@ def test_every_element_reaches_one_writer(start: Any, by_rows: bool) -> None:
     run.run(rows(10))
     assert everything(run) == rows(10)
     assert set(run.committed("sink")) == {0, 1}
-    [report] = [r for r in run.reports if r.level == 1 and r.subtask == 0]
+    [report] = [r for r in run.reports if r.stage == 1 and r.subtask == 0]
     assert report.operators["sink"].records_in == 5
 
 
@@ -82,7 +82,7 @@ def test_a_sink_chained_behind_operators_gets_what_they_give_out(start: Any, by_
     stream = program.source(ROWS).rebalance().map(lambda e: (e.k, e.n * 2), ROWS)
     stream.filter(lambda e: e.n > 4).sink_to(Notebook(rows=by_rows)).uid("sink")
     run = start(program)
-    assert len(run.plan.levels) == 1
+    assert len(run.plan.stages) == 1
     run.run(rows(5))
     assert everything(run) == [("key-3", 6), ("key-4", 8)]
 
@@ -170,7 +170,7 @@ def test_a_writer_is_told_what_it_needs_to_know(start: Any, files: FileSystemFil
     run.run([])
     run.run(rows(1), next_checkpoint=9)
     [(_, _, subtask, context)] = calls("create")
-    assert (context.job_id, context.uid, context.incarnation) == ("job", "sink", "1-1")
+    assert (context.job_id, context.uid, context.job_attempt) == ("job", "sink", "1-1")
     assert (context.epoch, context.checkpoint_id) == (2, 9)
     assert (subtask, context.subtask, context.parallelism) == (0, 0, 1)
     assert context.schema.names == ["k", "n"]
@@ -354,10 +354,10 @@ def test_a_writers_state_comes_back_in_the_next_epoch(start: Any) -> None:
 def test_the_state_of_an_epoch_that_failed_does_not_come_back(start: Any) -> None:
     run = start(_stateful(1))
     run.run([("a", 1)])
-    run.plan.levels[0].operators[0].function.fails_in = "snapshot"
+    run.plan.stages[0].operators[0].function.fails_in = "snapshot"
     with pytest.raises(UserFunctionError):
         run.run([("b", 2)])
-    run.plan.levels[0].operators[0].function.fails_in = ""
+    run.plan.stages[0].operators[0].function.fails_in = ""
     forget()
     run.run([])
     assert restored_states() == {0: [("a", 1)]}
@@ -370,10 +370,10 @@ def test_the_state_of_writers_is_dealt_out_on_another_parallelism(
     run = start(_stateful(2))
     run.run(rows(7), checkpoint=1)
     kept: list[OperatorStateSnapshot | None]
-    kept = [state_of(report) for report in run.reports if report.level == 1]
+    kept = [state_of(report) for report in run.reports if report.stage == 1]
     new = redistribute(kept, parallelism, 8)
     again = start(_stateful(parallelism))
-    again.epoch, again.incarnation = run.epoch, "1-2"
+    again.epoch, again.job_attempt = run.epoch, "1-2"
     for subtask, state in enumerate(new):
         again.expected["sink", subtask] = restored(again, tmp_path, subtask, state)
     forget()
@@ -394,10 +394,10 @@ def restored(run: StagedRun, root: Path, subtask: int, state: OperatorStateSnaps
     """Build a subtask's store from operator state alone; its version."""
     local = str(root / "local")
     claim_job(local, "job", ProcessIdentity.current())
-    directory = store_directory(local, "job", run.incarnation, "sink", subtask)
+    directory = store_directory(local, "job", run.job_attempt, "sink", subtask)
     make_private(directory.parent)
     restore_store(
-        run.plan.levels[0].backend,
+        run.plan.stages[0].backend,
         [],
         directory,
         version="restored",

@@ -17,11 +17,11 @@ from holdfast import (
 )
 from holdfast.clock import Moment
 from holdfast.job.model import EpochOrder
-from holdfast.job.timer_schedule import TimeKeeper
+from holdfast.job.timer_schedule import TimerSchedule
 from holdfast.runtime.operator_task import TaskIdentity
 from holdfast.runtime.plan import ORDER, TIME
-from holdfast.runtime.task import LevelTask
-from holdfast.spark.serialization import dump_level
+from holdfast.runtime.task import StageTask
+from holdfast.spark.serialization import dump_stage
 from holdfast.testing.clock import ManualClock
 from tests.unit.programs import Program, Run
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.api.streams.data_stream import DataStream
-    from holdfast.runtime.plan import EpochPlan, EpochTime, LevelPlan
+    from holdfast.runtime.plan import EpochPlan, EpochTime, StagePlan
 
 ROWS = "k string, t bigint"
 STAMPED = "k string, t bigint, stamped bigint"
@@ -88,18 +88,18 @@ class TimedRun(Run):
     def __init__(self, program: Program, directory: Path) -> None:
         super().__init__(program.compile(), directory)
         self.clock = ManualClock()
-        self.keeper = TimeKeeper(self.plan, (), 0)
+        self.keeper = TimerSchedule(self.plan, (), 0)
         self._time: EpochTime | None = None
 
     def restart(self) -> None:
         """Go on as after a recovery: with the same state, and with new watermarks."""
-        self.keeper = TimeKeeper(self.plan, set(self.expected), self.clock.monotonic_ms())
+        self.keeper = TimerSchedule(self.plan, set(self.expected), self.clock.monotonic_ms())
 
     def push(self, *feeds: list[Any], order: EpochOrder | None = None) -> None:
         """Run one epoch over the given elements, a list for every source."""
         self._time = self.keeper.of_epoch(order or EpochOrder(), Moment.of(self.clock))
         super().push(*feeds)
-        self.keeper.ended(self.reports, self.clock.monotonic_ms(), left_over=False)
+        self.keeper.ended(self.reports, self.clock.monotonic_ms(), channel_state=False)
 
     def tick(self) -> None:
         """Run an epoch without input."""
@@ -113,7 +113,7 @@ class TimedRun(Run):
         """Run an epoch that processes nothing."""
         self._time = None
         super().push(*([] for _ in self.plan.sources))
-        self.keeper.ended(self.reports, self.clock.monotonic_ms(), left_over=False)
+        self.keeper.ended(self.reports, self.clock.monotonic_ms(), channel_state=False)
 
     def is_due(self) -> bool:
         """Whether the driver would run a tick."""
@@ -123,12 +123,12 @@ class TimedRun(Run):
         return replace(super().epoch_plan(), time=self._time)
 
     def _task(
-        self, level: LevelPlan, subtask: int, batches: list[pa.RecordBatch]
+        self, stage: StagePlan, subtask: int, batches: list[pa.RecordBatch]
     ) -> list[pa.RecordBatch]:
         identity = TaskIdentity(subtask, 0, next(self._attempts))
-        epoch = None if level.index == 0 else self.epoch_plan()
-        task = LevelTask(pickle.loads(dump_level(level)), epoch, identity, self.clock)
-        if level.index and self.plan.sorted_by[level.index - 1]:
+        epoch = None if stage.index == 0 else self.epoch_plan()
+        task = StageTask(pickle.loads(dump_stage(stage)), epoch, identity, self.clock)
+        if stage.index and self.plan.sorted_by[stage.index - 1]:
             batches = in_order(batches)
         out = list(task.run(iter(batches)))
         self.reports.append(task.report)

@@ -56,13 +56,15 @@ class Windows(OperatorHarness):
 
     def push_timed(self, *elements: Any, side: int = 0) -> None:
         """Process elements as one batch."""
-        batch, seat = list(elements), self._seat
+        batch, operator_task = list(elements), self._operator_task
         try:
-            keys = seat.keys_of(batch, None, side)
+            keys = operator_task.keys_of(batch, None, side)
             if keys is not None:
-                seat.current.start_batch(keys)
-            out = seat.operator.process(batch, keys, [element[1] for element in batch], side)
-            seat.current.end_batch()
+                operator_task.current.start_batch(keys)
+            out = operator_task.operator.process(
+                batch, keys, [element[1] for element in batch], side
+            )
+            operator_task.current.end_batch()
         except BaseException:
             self.fail()
             raise
@@ -76,8 +78,8 @@ class Windows(OperatorHarness):
 
     def kept(self) -> dict[str, int]:
         """Entries in the store, by the name of the state; of timers too."""
-        self._seat.open_state().flush()
-        store = self._seat._store
+        self._operator_task.open_state().flush()
+        store = self._operator_task._store
         ids = {
             name[len(STATE_PREFIX) :].decode(): msgspec.json.decode(data)["id"]
             for name, data in store.scan(STATE_PREFIX)

@@ -80,7 +80,7 @@ class WriterContext:
     job_id: str
     uid: str
     """Of the sink."""
-    incarnation: str
+    job_attempt: str
     """Names the start or restart of the job; never used twice."""
     epoch: int
     subtask: int
@@ -101,8 +101,8 @@ class WriterContext:
 
     @property
     def unique_name(self) -> str:
-        """Name that no other attempt of any epoch of any incarnation has."""
-        return f"{self.incarnation}-{self.epoch}-{self.subtask}-{self.attempt_id}"
+        """Name that no other attempt of any epoch of any job attempt has."""
+        return f"{self.job_attempt}-{self.epoch}-{self.subtask}-{self.attempt_id}"
 
     def stage(self, rows: Iterable[pa.RecordBatch], name: str = "rows") -> StagedRows:
         """Keep rows in checkpoint storage; give the result out in `prepare_commit`."""
@@ -243,11 +243,11 @@ class Committer(ABC):
         """Drop what writers had opened whose processes are gone; it was never published."""
         return
 
-    def clean_up(self, job_id: str, uid: str, incarnation: str | None) -> None:
-        """Remove what incarnations of the job other than this one have staged.
+    def clean_up(self, job_id: str, uid: str, job_attempt: str | None) -> None:
+        """Remove what job attempts of the job other than this one have staged.
 
         Called on the driver when none of it can be published any more: after the first
-        checkpoint of an incarnation, and with None when the job has ended.
+        checkpoint of a job attempt, and with None when the job has ended.
         """
         return
 

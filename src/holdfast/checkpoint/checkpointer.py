@@ -16,7 +16,7 @@ from holdfast.checkpoint.completion import Completion
 from holdfast.checkpoint.failures import FailureReason
 from holdfast.checkpoint.files.job_files import JobStorage
 from holdfast.checkpoint.instructions import Begin, CheckpointKind, Finalize
-from holdfast.checkpoint.listeners import Notices
+from holdfast.checkpoint.listeners import CheckpointNotifier
 from holdfast.checkpoint.pending import CheckpointDraft, held_by
 from holdfast.checkpoint.source_positions import SourceCommits, end_of
 from holdfast.checkpoint.standing import Footing, Standing
@@ -31,7 +31,7 @@ from holdfast.runtime.plan import CheckpointOrder
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from holdfast.checkpoint.commit.publication import Publication
+    from holdfast.checkpoint.commit.service import CommitService
     from holdfast.checkpoint.files.fence import Fence
     from holdfast.checkpoint.files.metadata import CheckpointMetadata
     from holdfast.checkpoint.instructions import Instruction
@@ -63,7 +63,7 @@ MOST_HANGING = 4
 
 
 class Checkpointer:
-    """Takes the checkpoints of one job, over all its incarnations."""
+    """Takes the checkpoints of one job, over all its job attempts."""
 
     completion: ClassVar[type[Completion]] = Completion
     """How they are completed."""
@@ -78,7 +78,7 @@ class Checkpointer:
         completed: list[CheckpointMetadata],
         next_id: int,
         on_failure: Callable[[HoldfastError], None],
-        publication: Publication,
+        commits: CommitService,
         listeners: Iterable[Any] = (),
         *,
         savepoints: Savepoints,
@@ -96,7 +96,7 @@ class Checkpointer:
             completed: Complete checkpoints that are there already, oldest first.
             next_id: Id of the first checkpoint.
             on_failure: Told, from any thread, when checkpoints can no longer be taken.
-            publication: Brings output out when its checkpoint is complete.
+            commits: Brings output out when its checkpoint is complete.
             listeners: Objects that are told on the driver how checkpoints end.
             savepoints: Those under way.
             clock: Tells when they are due and when they expire; the system's if not given.
@@ -107,9 +107,9 @@ class Checkpointer:
         self._storage = JobStorage(files, fence, completed)
         self._uploads = Uploads(plan, calls, files)
         self._on_failure = on_failure
-        self._publication = publication
+        self._commits = commits
         self._patience = patience or Patience()
-        self._notices = Notices(listeners, self._fail_job, self._patience)
+        self._notifier = CheckpointNotifier(listeners, self._fail_job, self._patience)
         self._savepoints = savepoints
         self._clock = clock or SystemClock()
         self._standing = Standing(
@@ -120,10 +120,10 @@ class Checkpointer:
             self._standing,
             self._storage,
             self._uploads,
-            publication,
+            commits,
             SourceCommits(plan, self._patience),
             savepoints,
-            self._notices,
+            self._notifier,
             self.statistics,
             self._clock,
             self._patience,
@@ -133,10 +133,10 @@ class Checkpointer:
         self._uploading: dict[int, threading.Event] = {}
         """Uploads under way, given up or not: what is set when they have ended."""
 
-    # What an incarnation is told and tells
+    # What a job attempt is told and tells
 
-    def end_incarnation(self) -> frozenset[int]:
-        """Give up what the incarnation before has begun.
+    def end_attempt(self) -> frozenset[int]:
+        """Give up what the job attempt before has begun.
 
         Returns the checkpoints that may still turn up in storage, and are no longer wanted.
         """
@@ -146,12 +146,12 @@ class Checkpointer:
         return self._standing.in_doubt
 
     def wait_for_completion(self) -> None:
-        """Wait until nothing is published of the incarnation before, and nothing will be.
+        """Wait until nothing is published of the job attempt before, and nothing will be.
 
         Raises:
             CheckpointError: Something has been for too long.
         """
-        seconds = self._publication.longest
+        seconds = self._commits.longest
         if not self._completion.wait(seconds):
             raise CheckpointError(
                 f"{self._storage.files.root}: a checkpoint that the job was completing when it "
@@ -159,7 +159,7 @@ class Checkpointer:
                 "back to one yet; look whether checkpoint storage answers"
             )
 
-    def begin_incarnation(
+    def begin_attempt(
         self,
         job: JobIdentity,
         base: CheckpointMetadata | None,
@@ -167,7 +167,7 @@ class Checkpointer:
         capture: Capture,
         origin: str = "",
     ) -> None:
-        """Go on with another incarnation, which was restored from `base`.
+        """Go on with another job attempt, which was restored from `base`.
 
         Args:
             job: Names it.
@@ -223,11 +223,11 @@ class Checkpointer:
             begun = [] if plain else coordinator.trigger(start, self._plan.tasks, kind=kind)
             checkpoint = self._begun(begun, savepoint)
             footing = standing.footing
-            assert footing is not None, "an incarnation has begun"
+            assert footing is not None, "a job attempt has begun"
             base = footing.base
         # Nothing is left over where a savepoint is taken.
         cut = None if idle or savepoint is not None else self._settings.cut_after(now, due)
-        completed, aborted = self._notices.take()
+        completed, aborted = self._notifier.take()
         return EpochOrder(
             checkpoint,
             next_id,
@@ -239,8 +239,8 @@ class Checkpointer:
             least_work_ms=max(LEAST_WORK_MS, (self._settings.interval_ms or 0) // 4),
             kept_snapshots=standing.local_snapshots.order(next_id),
             held={} if savepoint or not checkpoint else held_by(base, footing.job),
-            staging=self._publication.staging(),
-            incarnation=footing.job.incarnation,
+            staging=self._commits.staging(),
+            job_attempt=footing.job.job_attempt,
         )
 
     def _begun(
@@ -269,7 +269,7 @@ class Checkpointer:
         if checkpoint is not None and not wanted:
             # It was given up while the epoch ran.
             self._savepoints.leave_unwritten(checkpoint.id)
-        if not self._standing.runs(order.incarnation):
+        if not self._standing.runs(order.job_attempt):
             return
         self._epoch_ms = result.statistics.duration_ms
         self._uploads.learn(result.reports)
@@ -323,7 +323,7 @@ class Checkpointer:
             self._completion.delete_again()
             self._completion.sweep()
             return
-        self._publication.abandon()
+        self._commits.abandon()
         logger.error(
             "%s: a checkpoint that was given up is still being written, and does not come to its "
             "end; the job's checkpoints stay. Look whether checkpoint storage answers",
@@ -357,7 +357,7 @@ class Checkpointer:
         Raises:
             CheckpointError: It has not, though it should have been given up long ago.
         """
-        limit = self._settings.timeout_ms / 1000 + self._publication.longest
+        limit = self._settings.timeout_ms / 1000 + self._commits.longest
         until = monotonic() + limit
         while not self._patience.wait(draft.over, LOOK) and not self._patience.is_lost:
             self.expire()
@@ -393,7 +393,7 @@ class Checkpointer:
             result,
             position,
             base,
-            self._publication.outbox,
+            self._commits.pending_committables,
             self._savepoints.target(checkpoint.id),
             footing.origin,
         )

@@ -33,12 +33,12 @@ from holdfast.job.threads import start_thread
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.checkpoint.commit.publication import Publication
+    from holdfast.checkpoint.commit.service import CommitService
     from holdfast.checkpoint.failures import FailureReason
     from holdfast.checkpoint.files.job_files import JobStorage
     from holdfast.checkpoint.files.metadata import CheckpointMetadata
     from holdfast.checkpoint.instructions import Instruction
-    from holdfast.checkpoint.listeners import Notices
+    from holdfast.checkpoint.listeners import CheckpointNotifier
     from holdfast.checkpoint.pending import CheckpointDraft
     from holdfast.checkpoint.savepoint.requests import Savepoints
     from holdfast.checkpoint.source_positions import SourceCommits
@@ -59,10 +59,10 @@ class Completion:
         standing: Standing,
         storage: JobStorage,
         uploads: Uploads,
-        publication: Publication,
+        commits: CommitService,
         source_commits: SourceCommits,
         savepoints: Savepoints,
-        notices: Notices,
+        notifier: CheckpointNotifier,
         statistics: CheckpointStatisticsKeeper,
         clock: Clock,
         patience: Patience,
@@ -72,10 +72,10 @@ class Completion:
         self._standing = standing
         self._storage = storage
         self._uploads = uploads
-        self._publication = publication
+        self._commits = commits
         self._source_commits = source_commits
         self._savepoints = savepoints
-        self._notices = notices
+        self._notifier = notifier
         self._statistics = statistics
         self._clock = clock
         self._patience = patience
@@ -168,7 +168,7 @@ class Completion:
             completed = any(isinstance(one, Completed) for one in instructions)
             # Another driver may go on from one that is still there, and publish under its id.
             if not completed and self._storage.is_gone(checkpoint_id):
-                draft.outbox.unlist(checkpoint_id)
+                draft.pending_committables.unlist(checkpoint_id)
         except BaseException as error:
             draft.broken = error
             why = f"completing checkpoint {checkpoint_id} failed: {type(error).__name__}: {error}"
@@ -222,7 +222,7 @@ class Completion:
         if self._standing.litter:
             self.sweep()
         release(self._standing.processed(draft.stored), self._storage)
-        self._notices.completed(checkpoint_id)
+        self._notifier.completed(checkpoint_id)
 
     def _publish(
         self, checkpoint_id: int, metadata: CheckpointMetadata, draft: CheckpointDraft
@@ -231,7 +231,7 @@ class Completion:
         begun = self._clock.monotonic_ms()
         try:
             self._storage.keep_staged(metadata)
-            self._publication.publish(metadata, draft.outbox, self._storage)
+            self._commits.publish(metadata, draft.pending_committables, self._storage)
             self._statistics.published(checkpoint_id, self._clock.monotonic_ms() - begun)
             self._source_commits.completed(metadata)
         except Exception as error:
@@ -250,7 +250,7 @@ class Completion:
         logger.warning("checkpoint %d failed: %s", checkpoint_id, why)
         self._savepoints.fail(checkpoint_id, why)
         if not self._savepoints.alone:
-            self._notices.aborted(checkpoint_id)
+            self._notifier.aborted(checkpoint_id)
 
     def delete_again(self) -> None:
         """Delete checkpoints that storage has not deleted when it was asked to."""

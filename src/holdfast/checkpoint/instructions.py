@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.failures import FailureReason
 
 Participant: TypeAlias = tuple[str | int, int]
-"""Who acknowledges: the uid of an operator or the number of a level, and the subtask."""
+"""Who acknowledges: the uid of an operator or the number of a stage, and the subtask."""
 
 Payload: TypeAlias = Any
 """What a participant hands in; compared with `==`, otherwise never looked at."""

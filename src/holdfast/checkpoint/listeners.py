@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 
-class Notices:
+class CheckpointNotifier:
     """Who is told, and what functions have not heard yet."""
 
     def __init__(

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 def tidy_local_state(
     plan: JobPlan, job: JobIdentity, calls: WorkerCalls, local_copies: Iterable[str] = ()
 ) -> None:
-    """Remove what earlier incarnations of a job have left on the executors.
+    """Remove what earlier job attempts of a job have left on the executors.
 
     Args:
         plan: The compiled job.
-        job: Names the incarnation that begins.
+        job: Names the job attempt that begins.
         calls: Reaches the executors.
         local_copies: Local snapshots that stay.
     """
@@ -30,13 +30,13 @@ def tidy_local_state(
         tidy_job,
         job.local_dir,
         run=job.run,
-        incarnation=job.incarnation,
+        job_attempt=job.job_attempt,
         snapshots=list(local_copies),
         replaced=job.replaced,
     )
-    tasks = max(plan.level_parallelism, default=0)
+    tasks = max(plan.stage_parallelism, default=0)
     items = [(subtask, tasks, job.job_id) for subtask in range(tasks)]
-    list(calls.map(tidy, items, f"holdfast-tidy-{job.incarnation}"))
+    list(calls.map(tidy, items, f"holdfast-tidy-{job.job_attempt}"))
 
 
 class LocalSnapshots:
@@ -99,7 +99,7 @@ class LocalSnapshots:
     def order(self, next_checkpoint: int) -> KeptSnapshots | None:
         """Those that stay, for the next epoch; None if none have to go.
 
-        If that epoch fails, another incarnation begins, which clears all that there is.
+        If that epoch fails, another job attempt begins, which clears all that there is.
 
         Args:
             next_checkpoint: The lowest id that no checkpoint before the epoch has.

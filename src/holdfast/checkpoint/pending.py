@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET
 
 from holdfast._version import VERSION
-from holdfast.checkpoint.commit.committables import Outbox, staged_handle
+from holdfast.checkpoint.commit.committables import PendingCommittables, staged_handle
 from holdfast.checkpoint.files.layout import SHARED
 from holdfast.checkpoint.files.metadata import (
     ChannelState,
@@ -45,12 +45,12 @@ def inline_below(settings: CheckpointSettings) -> int:
 
 
 def held_by(base: CheckpointMetadata | None, job: JobIdentity) -> dict[tuple[str, int], str]:
-    """Versions of the stores that a checkpoint of this incarnation holds, by uid and subtask.
+    """Versions of the stores that a checkpoint of this job attempt holds, by uid and subtask.
 
     In another one a version may stand for other bytes. For a savepoint nothing is held: it
     is made out of local snapshots.
     """
-    if base is None or base.incarnation != job.incarnation:
+    if base is None or base.job_attempt != job.job_attempt:
         return {}
     return {
         (operator.uid, store.subtask): store.version
@@ -71,7 +71,7 @@ class CheckpointDraft:
         result: EpochResult,
         position: QueryPosition,
         base: CheckpointMetadata | None,
-        outbox: Outbox | None = None,
+        pending_committables: PendingCommittables | None = None,
         savepoint: SavepointTarget | None = None,
         origin: str = "",
     ) -> None:
@@ -79,13 +79,13 @@ class CheckpointDraft:
 
         Args:
             plan: The compiled job.
-            job: The incarnation it is taken in.
+            job: The job attempt it is taken in.
             settings: How checkpoints are taken.
             order: Its id and when it was triggered.
             result: What the epoch's tasks have reported.
             position: How far the sources were read, since `base`.
             base: The completed checkpoint that it builds upon.
-            outbox: Output of the incarnation that waits to be published.
+            pending_committables: Output of the job attempt that waits to be published.
             savepoint: A savepoint that is taken with it.
             origin: Names the snapshot that the job's first checkpoint began from.
         """
@@ -94,7 +94,7 @@ class CheckpointDraft:
         self._settings = settings
         self._order = order
         self._epoch = result.statistics.epoch
-        self.outbox = outbox or Outbox()
+        self.pending_committables = pending_committables or PendingCommittables()
         self._savepoint = savepoint
         self._origin = origin
         self._before = {} if base is None else {one.uid: one for one in base.operators}
@@ -112,7 +112,7 @@ class CheckpointDraft:
         """Version of every store, by uid and subtask."""
         self.unchanged: set[tuple[str, int]] = set()
         """Stores that are as the base holds them."""
-        self._levels: dict[tuple[str, int], int] = {}
+        self._stages: dict[tuple[str, int], int] = {}
         self._missing: dict[tuple[int, int], int] = defaultdict(int)
         self._uploaded: dict[str, dict[int, Uploaded]] = defaultdict(dict)
         """By uid and subtask."""
@@ -123,8 +123,8 @@ class CheckpointDraft:
             versions = {uid: store.version for uid, store in report.stores.items()}
             for uid, version in (versions | report.unchanged).items():
                 self.versions[uid, report.subtask] = version
-                self._levels[uid, report.subtask] = report.level
-                self._missing[report.level, report.subtask] += 1
+                self._stages[uid, report.subtask] = report.stage
+                self._missing[report.stage, report.subtask] += 1
 
     @property
     def persisted_size(self) -> int:
@@ -218,7 +218,7 @@ class CheckpointDraft:
     def _upload(self, uid: str, subtask: int, directory: str) -> Upload:
         return Upload(
             checkpoint_id=self._order.id,
-            level=self._levels[uid, subtask],
+            stage=self._stages[uid, subtask],
             uid=uid,
             subtask=subtask,
             directory=directory,
@@ -238,14 +238,14 @@ class CheckpointDraft:
         }
 
     def tasks_without_state(self) -> list[tuple[int, int]]:
-        """Level and subtask of every task that has nothing to upload."""
+        """Stage and subtask of every task that has nothing to upload."""
         return [task for task in self._plan.tasks if not self._missing[task]]
 
     def arrived(self, done: Uploaded) -> list[Uploaded] | None:
         """Note an upload; all of its task's, once they are complete."""
         upload = done.upload
         self._uploaded[upload.uid][upload.subtask] = done
-        task = (upload.level, upload.subtask)
+        task = (upload.stage, upload.subtask)
         self._by_task[task].append(done)
         self._missing[task] -= 1
         return None if self._missing[task] else self._by_task[task]
@@ -255,15 +255,15 @@ class CheckpointDraft:
     ) -> CheckpointMetadata:
         """The metadata, once everything is uploaded."""
         checkpoint_id = self._order.id
-        operators = [op for level in self._plan.levels for op in level.operators]
+        operators = [op for stage in self._plan.stages for op in stage.operators]
         return CheckpointMetadata(
             version=VERSION,
             checkpoint_id=checkpoint_id,
             job_id=self._job.job_id,
             job_name=self._job.name,
-            lineage=self.outbox.lineage,
+            lineage=self.pending_committables.lineage,
             fence=fence,
-            incarnation=self._job.incarnation,
+            job_attempt=self._job.job_attempt,
             epoch=self._epoch,
             batch_id=self.position.batch_id,
             triggered_ms=self._order.timestamp,
@@ -274,8 +274,8 @@ class CheckpointDraft:
                 snapshot for op in operators if (snapshot := self._operator(op)) is not None
             ],
             sources=sources,
-            committables=self.outbox.listed(self._epoch, checkpoint_id),
-            stale_notes=self.outbox.stale_notes or UNSET,
+            committables=self.pending_committables.listed(self._epoch, checkpoint_id),
+            stale_notes=self.pending_committables.stale_notes or UNSET,
             channel_state=[
                 ChannelState(
                     uid=left.uid,
@@ -318,7 +318,7 @@ class CheckpointDraft:
 
     def _store(self, operator: OperatorPlan, subtask: int, done: Uploaded) -> StoreSnapshot:
         groups = key_groups(subtask, operator.parallelism, operator.max_parallelism)
-        backend = self._plan.levels[0].backend
+        backend = self._plan.stages[0].backend
         return StoreSnapshot(
             subtask=subtask,
             backend=backend.name,  # type: ignore[arg-type]

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast._faults import fault_point
-from holdfast.api.streams.graph import Kind
+from holdfast.api.streams.graph import OperatorKind
 from holdfast.checkpoint.checkpointer import Checkpointer, SavepointTaker
-from holdfast.checkpoint.commit.publication import Publication
 from holdfast.checkpoint.commit.publisher import Publisher
+from holdfast.checkpoint.commit.service import CommitService
 from holdfast.checkpoint.files.cleanup import delete_job
 from holdfast.checkpoint.files.endings import (
     FINISHED,
@@ -119,7 +119,7 @@ class JobEnding:
                 return not self.lasting_id and retention is never
 
 
-class Checkpointing:
+class CheckpointService:
     """The checkpoints of one job: taking them, going back to them, removing them."""
 
     def __init__(
@@ -160,7 +160,7 @@ class Checkpointing:
                 job_id=job_id,
             )
         self._checkpointer: Checkpointer | None = None
-        self._publication: Publication | None = None
+        self._commits: CommitService | None = None
 
     @property
     def periodic(self) -> bool:
@@ -180,8 +180,8 @@ class Checkpointing:
     @property
     def delivery(self) -> Delivery:
         """What the tasks are told about output."""
-        assert self._publication is not None
-        return self._publication.delivery
+        assert self._commits is not None
+        return self._commits.delivery
 
     def finished(self) -> str | None:
         """When a run under the same job id processed all input, if one did.
@@ -229,7 +229,7 @@ class Checkpointing:
         self._calls = calls
         settings = self._settings
         publisher = Publisher(plan, calls, publish_frame)
-        self._publication = Publication(
+        self._commits = CommitService(
             publisher,
             self._files,
             exactly_once=self.exactly_once,
@@ -247,7 +247,7 @@ class Checkpointing:
         restorer = self._restorer
         self._fence = take_fence(self._files)
         completed = [] if restorer is None else restorer.completed()
-        self._publication.inherit(completed)
+        self._commits.inherit(completed)
         taker = Checkpointer if self.periodic else SavepointTaker
         self._checkpointer = taker(
             plan,
@@ -258,7 +258,7 @@ class Checkpointing:
             completed,
             1 if restorer is None else restorer.next_id(),
             on_failure,
-            self._publication,
+            self._commits,
             self._listeners,
             savepoints=Savepoints(self._backend, alone=not self.periodic),
             patience=self.patience,
@@ -270,8 +270,8 @@ class Checkpointing:
             return replace(job, run=uuid.uuid4().hex)
         return replace(job, run=self._fence.run, replaced=self._fence.replaced())
 
-    def incarnation(self, number: int) -> str:
-        """A name for the next incarnation that none has ever had."""
+    def job_attempt(self, number: int) -> str:
+        """A name for the next job attempt that none has ever had."""
         if self._checkpointer is None:
             return f"{number}-{uuid.uuid4().hex[:8]}"
         return f"{self._fence.number}-{number}-{uuid.uuid4().hex[:8]}"
@@ -291,14 +291,14 @@ class Checkpointing:
         return self._settings is not None or self._restorer is not None
 
     def restore(self, job: JobIdentity) -> RestoredJob:
-        """Build the stores of an incarnation, from the newest checkpoint if there is one."""
+        """Build the stores of a job attempt, from the newest checkpoint if there is one."""
         if self._restorer is None:
             tidy_local_state(self._plan, job, self._calls)
             return FRESH
         keeper = self._checkpointer
         unwanted: frozenset[int] = frozenset()
         if keeper is not None:
-            unwanted = keeper.end_incarnation()
+            unwanted = keeper.end_attempt()
             keeper.wait_for_completion()
         local = {} if keeper is None else keeper.local_snapshots.copies
         restored = self._restorer.restore(
@@ -308,14 +308,14 @@ class Checkpointing:
             keeper.statistics.restored(restored.statistics)
         if restored.metadata is not None:
             assert restored.files is not None
-            assert self._publication is not None
+            assert self._commits is not None
             if keeper is not None:
                 # The checkpoint may be that of a driver which has taken over, and publishes.
                 self._fence.check()
                 if restored.files is self._files:
                     metadata = restored.metadata
                     self._fence.going_back(metadata.fence, metadata.checkpoint_id)
-            self._publication.recover(restored.metadata, restored.files)
+            self._commits.recover(restored.metadata, restored.files)
             if keeper is not None and self._claims and restored.files is not self._files:
                 assert isinstance(restored.files, FileSystemFiles)
                 keeper.claim(ClaimedSnapshot(restored.files, restored.metadata))
@@ -327,11 +327,11 @@ class Checkpointing:
         restored: RestoredJob,
         capture: Capture,
     ) -> None:
-        """An incarnation begins; `capture` tells how far its sources have been read."""
-        assert self._publication is not None
-        self._publication.begin(job)
+        """A job attempt begins; `capture` tells how far its sources have been read."""
+        assert self._commits is not None
+        self._commits.begin(job)
         if self._checkpointer is not None:
-            self._checkpointer.begin_incarnation(
+            self._checkpointer.begin_attempt(
                 job, restored.base, restored.inherited, capture, restored.origin
             )
 
@@ -362,8 +362,8 @@ class Checkpointing:
 
     def taken(self, order: EpochOrder, result: EpochResult, batch_id: int) -> None:
         """See `Barriers.taken`."""
-        assert self._publication is not None
-        self._publication.taken(result)
+        assert self._commits is not None
+        self._commits.taken(result)
         fault_point("epoch-released", epoch=result.statistics.epoch)
         if self._checkpointer is not None:
             self._checkpointer.taken(order, result, batch_id)
@@ -388,13 +388,13 @@ class Checkpointing:
             if ending is not None and not self._holds_fence():
                 ending = None
         doubtful = self._checkpointer is not None and self._checkpointer.is_in_doubt
-        if self._publication is not None:
-            self._publication.close(ended=ending is not None and not doubtful)
+        if self._commits is not None:
+            self._commits.close(ended=ending is not None and not doubtful)
         if self._checkpointer is None or ending is None or not self.periodic:
             return
         assert self._settings is not None
-        assert self._publication is not None
-        if self._publication.owes or doubtful:
+        assert self._commits is not None
+        if self._commits.owes or doubtful:
             logger.warning(
                 "the newest checkpoint may have output that is not published, so checkpoints stay; "
                 "start the job again under the same job id to publish it: %s",
@@ -402,7 +402,7 @@ class Checkpointing:
             )
         elif ending.deletes(self._settings.retention):
             # The notes of what is open go with the job.
-            self._publication.abort_left_open(self._fence.check)
+            self._commits.abort_left_open(self._fence.check)
             # Sinks may have taken long, and another driver may run the job by now.
             self._fence.check()
             self._note(ending)
@@ -436,19 +436,19 @@ def _warn_of_repetition(plan: JobPlan) -> None:
     names += [
         operator.name
         for source in plan.sources
-        for operator in source.level.operators
-        if operator.kind is Kind.SINK_FUNCTION
+        for operator in source.stage.operators
+        if operator.kind is OperatorKind.SINK_FUNCTION
     ]
     names += [
         operator.name
-        for level in plan.levels
-        for operator in level.operators
-        if operator.kind is Kind.SINK_FUNCTION
+        for stage in plan.stages
+        for operator in stage.operators
+        if operator.kind is OperatorKind.SINK_FUNCTION
     ]
     if names:
         logger.warning(
             "output of %s is released at once, and may be repeated after a recovery; "
-            "FileSink, JdbcSink, foreach_batch and TwoPhaseCommitSinkFunction publish it with its "
-            "checkpoint",
+            "FileSink, PostgresSink, foreach_batch and TwoPhaseCommitSinkFunction publish it with "
+            "its checkpoint",
             ", ".join(map(repr, dict.fromkeys(names))),
         )

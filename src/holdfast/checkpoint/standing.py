@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.coordinator import Coordinator
-from holdfast.checkpoint.files.channel_state import LeftOver
+from holdfast.checkpoint.files.channel_state import ChannelStateFiles
 from holdfast.checkpoint.local_state import LocalSnapshots
 from holdfast.checkpoint.policy import CoordinatorPolicy
 
@@ -42,22 +42,22 @@ if TYPE_CHECKING:
 
 @dataclass
 class Footing:
-    """What the next checkpoint of an incarnation builds upon."""
+    """What the next checkpoint of a job attempt builds upon."""
 
     job: JobIdentity
     base: CheckpointMetadata | None
-    """The newest complete checkpoint of the job, unless the incarnation began before any."""
+    """The newest complete checkpoint of the job, unless the job attempt began before any."""
     inherited: frozenset[Store]
     """Stores that took over the files of the base as they are."""
     capture: Capture
     """Tells how far the sources have been read."""
     origin: str = ""
     """Names the snapshot that the job's first checkpoint began from."""
-    left_over: LeftOver = field(default_factory=LeftOver)
+    channel_state: ChannelStateFiles = field(default_factory=ChannelStateFiles)
 
 
 class Standing:
-    """The checkpoints of one job, over all its incarnations; serves any thread."""
+    """The checkpoints of one job, over all its job attempts; serves any thread."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Standing:
         )
         self.footing: Footing | None = None
         self._running: str | None = None
-        """The incarnation that runs now, if one does."""
+        """The job attempt that runs now, if one does."""
         self._drafts: dict[int, CheckpointDraft] = {}
         self._newest: CheckpointDraft | None = None
         self._failure: HoldfastError | None = None
@@ -102,24 +102,24 @@ class Standing:
     # Incarnations
 
     def begin(self, footing: Footing) -> None:
-        """Another incarnation begins."""
+        """Another job attempt begins."""
         with self.lock:
             if footing.base is not None:
                 self.coordinator.resume_after(footing.base.checkpoint_id)
             self.footing = footing
-            self._running = footing.job.incarnation
+            self._running = footing.job.job_attempt
             self._failure = None
             self._changed = False
 
     def end(self) -> None:
-        """The incarnation has ended: what its epochs still come to counts for nothing."""
+        """The job attempt has ended: what its epochs still come to counts for nothing."""
         with self.lock:
             self._running = None
 
-    def runs(self, incarnation: str) -> bool:
-        """Whether it is this incarnation that runs now."""
+    def runs(self, job_attempt: str) -> bool:
+        """Whether it is this job attempt that runs now."""
         with self.lock:
-            return incarnation == self._running
+            return job_attempt == self._running
 
     def claim(self, snapshot: ClaimedSnapshot) -> None:
         """Let go of a snapshot when enough checkpoints are there."""
@@ -195,7 +195,7 @@ class Standing:
         with self.lock:
             self._changed = not contained
             assert self.footing is not None
-            self.footing.left_over.taken(channel_rows)
+            self.footing.channel_state.taken(channel_rows)
 
     def add(self, checkpoint_id: int, draft: CheckpointDraft) -> bool:
         """Its epoch has ended; whether it is still wanted, or was given up."""
@@ -280,7 +280,7 @@ class Standing:
             if footing is None or not self._is_mine(metadata):
                 return set()
             under_way = (path for draft in self._drafts.values() for path in draft.channel_files)
-            return footing.left_over.done(metadata, under_way)
+            return footing.channel_state.done(metadata, under_way)
 
     def unclaimed(self) -> ClaimedSnapshot | None:
         """A snapshot that was claimed, and that the job needs no longer."""
@@ -307,5 +307,5 @@ class Standing:
         return self._litter
 
     def _is_mine(self, metadata: CheckpointMetadata) -> bool:
-        """Whether a checkpoint was taken in the incarnation that runs now."""
-        return self.footing is not None and metadata.incarnation == self.footing.job.incarnation
+        """Whether a checkpoint was taken in the job attempt that runs now."""
+        return self.footing is not None and metadata.job_attempt == self.footing.job.job_attempt

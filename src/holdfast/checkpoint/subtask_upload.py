@@ -29,7 +29,7 @@ class Upload:
     """A local snapshot that is to be uploaded."""
 
     checkpoint_id: int
-    level: int
+    stage: int
     uid: str
     subtask: int
     directory: str

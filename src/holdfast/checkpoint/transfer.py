@@ -67,7 +67,7 @@ def upload_snapshot(
         expected: Size of every file of it, by name, as whoever made it has told; others that
             lie beside them are left out. All that is there, if None.
         known: Shared files of the last completed checkpoint of this subtask in the same
-            incarnation, by local name. In another lineage a name may stand for other
+            job attempt, by local name. In another lineage a name may stand for other
             bytes.
         inline_below: Files smaller than this travel within the metadata.
         inline_at_most: Bytes of all those together; the smallest come first.

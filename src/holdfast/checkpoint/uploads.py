@@ -25,8 +25,8 @@ class Uploads:
 
     def __init__(self, plan: JobPlan, calls: WorkerCalls, files: JobCheckpointFiles) -> None:
         """Upload to `files`."""
-        levels = (level.index for level in plan.levels)
-        self._tasks = dict(zip(levels, plan.level_parallelism, strict=True))
+        stages = (stage.index for stage in plan.stages)
+        self._tasks = dict(zip(stages, plan.stage_parallelism, strict=True))
         self._calls = calls
         self._files = files
         self._cancelled: dict[int, threading.Event] = {}
@@ -38,7 +38,7 @@ class Uploads:
             # Tasks at the sources run anywhere.
             if report.epoch is not None:
                 self._calls.record_location(
-                    self._tasks[report.level], report.subtask, report.executor
+                    self._tasks[report.stage], report.subtask, report.executor
                 )
 
     def begin(self, checkpoint_id: int) -> None:
@@ -55,7 +55,7 @@ class Uploads:
     def run(
         self, checkpoint_id: int, draft: CheckpointDraft, uploads: list[Upload]
     ) -> Iterator[tuple[tuple[int, int], list[Uploaded]]]:
-        """Upload; level and subtask of every task whose part is complete, with its stores."""
+        """Upload; stage and subtask of every task whose part is complete, with its stores."""
         cancelled = self._cancelled.get(checkpoint_id)
         if cancelled is None:
             # It was given up already.
@@ -71,15 +71,15 @@ class Uploads:
             for kept in draft.kept():
                 stores = draft.arrived(kept)
                 if stores is not None:
-                    yield (kept.upload.level, kept.upload.subtask), stores
+                    yield (kept.upload.stage, kept.upload.subtask), stores
             if not self._calls.local:
                 # Spark may run their task again, from its beginning: the next epoch removes them.
                 uploads = [replace(one, keep=True) for one in uploads]
-            items = [(one.subtask, self._tasks[one.level], one) for one in uploads]
+            items = [(one.subtask, self._tasks[one.stage], one) for one in uploads]
             for done in self._calls.map(upload, items, _group(checkpoint_id)):
                 stores = draft.arrived(done)
                 if stores is not None:
-                    yield (done.upload.level, done.upload.subtask), stores
+                    yield (done.upload.stage, done.upload.subtask), stores
         finally:
             self._cancelled.pop(checkpoint_id, None)
 

@@ -173,7 +173,7 @@ class Setting:
 
     option: ConfigOption[Any]
     value: Any
-    notices: tuple[Notice, ...] = ()
+    notifier: tuple[Notice, ...] = ()
 
 
 def read_setting(key: str | ConfigOption[Any], value: Any) -> Setting:
@@ -189,10 +189,10 @@ def read_setting(key: str | ConfigOption[Any], value: Any) -> Setting:
         parsed = option.parse(value)
     except (ValueError, TypeError) as error:
         raise ConfigurationError(f"{name}: {error}, not {value!r}") from None
-    return Setting(option, parsed, tuple(_notices(option, name, parsed)))
+    return Setting(option, parsed, tuple(_notifier(option, name, parsed)))
 
 
-def _notices(option: ConfigOption[Any], key: str, value: object) -> Iterator[Notice]:
+def _notifier(option: ConfigOption[Any], key: str, value: object) -> Iterator[Notice]:
     if key != option.key:
         yield Notice(f"{key} is deprecated; use {option.key}", DeprecationWarning)
     if option.ignored and value != option.default:
@@ -218,7 +218,7 @@ class Configuration:
             self._warn_and_take(read_setting(key, value))
 
     def _warn_and_take(self, setting: Setting) -> Configuration:
-        for notice in setting.notices:
+        for notice in setting.notifier:
             # Level 3 is the line that called `set` or made this configuration.
             warnings.warn(notice.message, notice.category, stacklevel=3)
         return self.take(setting)

@@ -124,7 +124,7 @@ def _setting(file: Path, entry: _Entry) -> Setting:
         setting = read_setting(entry.key, entry.value)
     except ConfigurationError as error:
         raise type(error)(f"{file}, line {entry.line}: {error}") from None
-    for notice in setting.notices:
+    for notice in setting.notifier:
         # The file is the user's own, like the program: so Python shows the warning, which it
         # would hide for the modules of a library.
         warnings.warn_explicit(

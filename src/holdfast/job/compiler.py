@@ -1,7 +1,7 @@
-"""From a job graph to the levels that run it.
+"""From a job graph to the stages that run it.
 
 Operators that feed each other directly, on the same number of subtasks, share a
-level; every exchange starts a new one. Level 0 belongs to the sources and is
+stage; every exchange starts a new one. Stage 0 belongs to the sources and is
 compiled once per source: operators chained to two sources run behind each of them.
 """
 
@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.api.checkpointed import CheckpointedFunction, CheckpointListener, ListCheckpointed
 from holdfast.api.sinks import ForeachBatchSink, Sink, SparkSink
-from holdfast.api.streams.graph import FORWARD, Edge, Exchange, JobGraph, Kind, Node, Partitioning
+from holdfast.api.streams.graph import (
+    FORWARD,
+    Edge,
+    JobGraph,
+    Node,
+    OperatorKind,
+    Partitioner,
+    Partitioning,
+)
 from holdfast.config.parallelism import check_parallelism, default_max_parallelism
 from holdfast.errors import JobGraphError
 from holdfast.job.model import JobPlan, OutputPlan, Settings, SortedChannel, SourcePlan
@@ -22,13 +30,13 @@ from holdfast.job.watermarks import time_columns, time_line
 from holdfast.runtime.committable_codec import committable_codec
 from holdfast.runtime.plan import (
     Channel,
+    Exchange,
     KeyPlan,
-    LevelPlan,
     OperatorPlan,
     Outlet,
     SecondInput,
+    StagePlan,
     TimeColumn,
-    Wire,
 )
 from holdfast.types.stream_type import StreamType
 
@@ -44,18 +52,18 @@ _SINKS = -1
 _RAW = -1
 
 
-"""Id of the channel on which a source's own rows reach its level."""
+"""Id of the channel on which a source's own rows reach its stage."""
 
 
 def compile_job(graph: JobGraph, settings: Settings) -> JobPlan:
-    """The levels, wires and outputs of a graph."""
-    if all(node.kind is Kind.SOURCE for node in graph.nodes):
+    """The stages, exchanges and outputs of a graph."""
+    if all(node.kind is OperatorKind.SOURCE for node in graph.nodes):
         raise JobGraphError(
             "the job has no operators, so there is nothing to run; build a stream from a source "
             "and end it with sink_to, add_sink, foreach_batch, print or execute_and_collect"
         )
     for node in graph.nodes:
-        if node.kind is Kind.WRITER:
+        if node.kind is OperatorKind.WRITER:
             committable_codec(node.function)
     return _Compiler(graph, settings).plan()
 
@@ -70,7 +78,7 @@ class _Compiler:
         self._time = time_line(nodes, self._uids)
         self._absorbed = time_columns(nodes)
         self._graph = [node for node in nodes if node.id not in self._absorbed]
-        self._levels: dict[int, int] = {}
+        self._stages: dict[int, int] = {}
         self._parallelism: dict[int, int] = {}
         self._max_parallelism: dict[int, int] = {}
         self._channels: dict[tuple[int, str | None, int, int], Channel] = {}
@@ -82,31 +90,35 @@ class _Compiler:
         for node in self._absorbed.values():
             self._parallelism[node.id] = self._parallelism[node.inputs[0].node.id]
             self._max_parallelism[node.id] = self._max_parallelism[node.inputs[0].node.id]
-        self._last = max(self._levels.values())
+        self._last = max(self._stages.values())
         self._make_channels()
-        wires = [self._wire(level) for level in range(1, self._last + 2)]
-        levels = tuple(
-            self._level(level, self._at(level), wires[level - 1], wires[level])
-            for level in range(1, self._last + 1)
+        exchanges = [self._exchange(stage) for stage in range(1, self._last + 2)]
+        stages = tuple(
+            self._stage(stage, self._at(stage), exchanges[stage - 1], exchanges[stage])
+            for stage in range(1, self._last + 1)
         )
         return JobPlan(
             sources=tuple(
-                self._source(node, wires[0]) for node in self._graph if node.kind is Kind.SOURCE
+                self._source(node, exchanges[0])
+                for node in self._graph
+                if node.kind is OperatorKind.SOURCE
             ),
-            levels=levels,
+            stages=stages,
             outputs=self._outputs(),
-            first_wire=wires[0],
+            first_exchange=exchanges[0],
             uids=self._uids,
             parallelism=self._parallelism,
             max_parallelism=self._max_parallelism,
-            level_parallelism=tuple(self._tasks(wire) for wire in wires[:-1]),
+            stage_parallelism=tuple(self._tasks(exchange) for exchange in exchanges[:-1]),
             frame_sinks={self._uids[node.id]: node for node in self._graph if _takes_frames(node)},
-            sorted_by=tuple(_sorted_channels(wire, i) for i, wire in enumerate(wires[:-1], 1)),
+            sorted_by=tuple(
+                _sorted_channels(exchange, i) for i, exchange in enumerate(exchanges[:-1], 1)
+            ),
             time=self._time,
             lookups={
                 self._uids[node.id]: node.details
                 for node in self._graph
-                if node.kind is Kind.LOOKUP_JOIN
+                if node.kind is OperatorKind.LOOKUP_JOIN
             },
         )
 
@@ -119,11 +131,11 @@ class _Compiler:
         return self._settings.exactly_once and _takes_frames(node)
 
     def _is_output(self, node: Node) -> bool:
-        """Whether the node takes rows off the last wire, on the driver."""
-        return node.kind is Kind.OUTPUT and not self._is_staged(node)
+        """Whether the node takes rows off the last exchange, on the driver."""
+        return node.kind is OperatorKind.OUTPUT and not self._is_staged(node)
 
     def _place(self, node: Node) -> None:
-        """Decide a node's parallelism and level."""
+        """Decide a node's parallelism and stage."""
         settings = self._settings
         parallelism = node.parallelism or settings.parallelism
         limit = (
@@ -136,20 +148,20 @@ class _Compiler:
         self._parallelism[node.id] = parallelism
         self._max_parallelism[node.id] = limit
         if self._is_output(node) or not node.inputs:
-            self._levels[node.id] = max(
-                (self._levels[self._producer(e).id] for e in node.inputs), default=0
+            self._stages[node.id] = max(
+                (self._stages[self._producer(e).id] for e in node.inputs), default=0
             )
         else:
-            self._levels[node.id] = max(self._level_after(edge, node) for edge in node.inputs)
+            self._stages[node.id] = max(self._stage_after(edge, node) for edge in node.inputs)
 
-    def _level_after(self, edge: Edge, node: Node) -> int:
-        return self._levels[self._producer(edge).id] + (not self._may_chain(edge, node))
+    def _stage_after(self, edge: Edge, node: Node) -> int:
+        return self._stages[self._producer(edge).id] + (not self._may_chain(edge, node))
 
     def _may_chain(self, edge: Edge, node: Node) -> bool:
         """Whether rows can stay in their task on the way to `node`."""
-        if edge.partitioning.exchange is not Exchange.FORWARD or node.has_two_inputs:
+        if edge.partitioning.partitioner is not Partitioner.FORWARD or node.has_two_inputs:
             return False
-        if self._levels[self._producer(edge).id] == 0:
+        if self._stages[self._producer(edge).id] == 0:
             # Tasks at the sources come and go with the input: nothing outlives an epoch there.
             return (
                 node.parallelism is None
@@ -159,8 +171,8 @@ class _Compiler:
         return self._parallelism[self._producer(edge).id] == self._parallelism[node.id]
 
     def _chained(self, edge: Edge, node: Node) -> bool:
-        same_level = self._levels[self._producer(edge).id] == self._levels[node.id]
-        return same_level and self._may_chain(edge, node)
+        same_stage = self._stages[self._producer(edge).id] == self._stages[node.id]
+        return same_stage and self._may_chain(edge, node)
 
     def _make_channels(self) -> None:
         for node in self._graph:
@@ -190,12 +202,12 @@ class _Compiler:
         producer = self._producer(edge)
         timed = edge.node.timed and not is_output
         partitioning = FORWARD if is_output else edge.partitioning
-        if partitioning.exchange is Exchange.FORWARD and not self._keeps_place(edge, node):
-            partitioning = Partitioning(Exchange.REBALANCE)
+        if partitioning.partitioner is Partitioner.FORWARD and not self._keeps_place(edge, node):
+            partitioning = Partitioning(Partitioner.REBALANCE)
         return Channel(
             id=next(self._channel_ids),
             type=edge.type,
-            level=self._last + 1 if is_output else self._levels[node.id],
+            stage=self._last + 1 if is_output else self._stages[node.id],
             partitioning=partitioning,
             key=None if is_output else _key_plan(edge),
             parallelism=self._parallelism[producer.id if is_output else node.id],
@@ -212,49 +224,49 @@ class _Compiler:
         return next(iter(above)) if len(above) == 1 else None
 
     def _keeps_place(self, edge: Edge, node: Node) -> bool:
-        """Whether rows that only cross levels, without an exchange, can keep their subtask."""
+        """Whether rows that only cross stages, without an exchange, can keep their subtask."""
         return self._is_output(node) or (
-            self._levels[self._producer(edge).id] > 0
+            self._stages[self._producer(edge).id] > 0
             and self._parallelism[self._producer(edge).id] == self._parallelism[node.id]
         )
 
-    def _wire(self, level: int) -> Wire:
-        """The wire into `level`: channels made before it and taken off in it or later."""
+    def _exchange(self, stage: int) -> Exchange:
+        """The exchange into `stage`: channels made before it and taken off in it or later."""
         crossing = {
             channel.id: channel
             for (producer, *_), channel in self._channels.items()
-            if self._levels[producer] < level <= channel.level
+            if self._stages[producer] < stage <= channel.stage
         }
         channels = tuple(crossing.values())
-        slots: list[pa.Schema] = []
-        slot_of: dict[int, int] = {}
+        payloads: list[pa.Schema] = []
+        payload_of: dict[int, int] = {}
         for channel in channels:
             schema = channel.type.schema
-            if schema not in slots:
-                slots.append(schema)
-            slot_of[channel.id] = slots.index(schema)
-        return Wire(channels, tuple(slots), slot_of, routed=level <= self._last)
+            if schema not in payloads:
+                payloads.append(schema)
+            payload_of[channel.id] = payloads.index(schema)
+        return Exchange(channels, tuple(payloads), payload_of, routed=stage <= self._last)
 
-    def _tasks(self, wire: Wire) -> int:
+    def _tasks(self, exchange: Exchange) -> int:
         # Rows that only pass through need their subtask to exist as well.
-        return max((c.parallelism for c in wire.channels), default=self._settings.parallelism)
+        return max((c.parallelism for c in exchange.channels), default=self._settings.parallelism)
 
-    def _at(self, level: int) -> list[Node]:
+    def _at(self, stage: int) -> list[Node]:
         return [
             node
             for node in self._graph
-            if self._levels[node.id] == level
-            and node.kind is not Kind.SOURCE
+            if self._stages[node.id] == stage
+            and node.kind is not OperatorKind.SOURCE
             and not self._is_output(node)
         ]
 
-    def _level(self, index: int, nodes: list[Node], reads: Wire, writes: Wire) -> LevelPlan:
+    def _stage(self, index: int, nodes: list[Node], reads: Exchange, writes: Exchange) -> StagePlan:
         places = {node.id: i for i, node in enumerate(nodes)}
         entries: dict[int, tuple[int, ...]] = {}
         for (_, _, consumer, _), channel in self._channels.items():
-            if channel.level == index and consumer in places:
+            if channel.stage == index and consumer in places:
                 entries[channel.id] = (places[consumer],)
-        return LevelPlan(
+        return StagePlan(
             index=index,
             operators=tuple(self._operator(node, places) for node in nodes),
             entries=entries,
@@ -272,7 +284,7 @@ class _Compiler:
         return OperatorPlan(
             uid=self._uids[node.id],
             name=node.name,
-            kind=Kind.WRITER if self._is_staged(node) else node.kind,
+            kind=OperatorKind.WRITER if self._is_staged(node) else node.kind,
             function=StagedFrameSink() if self._is_staged(node) else node.function,
             input=node.inputs[0].type,
             output=node.output,
@@ -309,11 +321,11 @@ class _Compiler:
             if producer == node.id and channel_tag == tag
         )
 
-    def _source(self, node: Node, writes: Wire) -> SourcePlan:
+    def _source(self, node: Node, writes: Exchange) -> SourcePlan:
         behind = self._chained_behind(node)
         raw = Channel(_RAW, node.output, 0, FORWARD, None, 1, 1)
-        reads = Wire((raw,), (node.output.schema,), {_RAW: 0}, routed=False)
-        level = self._level(0, behind, reads, writes)
+        reads = Exchange((raw,), (node.output.schema,), {_RAW: 0}, routed=False)
+        stage = self._stage(0, behind, reads, writes)
         places = {n.id: i for i, n in enumerate(behind)}
         first = tuple(
             places[n.id]
@@ -330,11 +342,11 @@ class _Compiler:
             ),
             None,
         )
-        level = replace(level, entries={_RAW: first}, copies={_RAW: channels}, time_column=time)
-        return SourcePlan(node, self._uids[node.id], level, channels, time)
+        stage = replace(stage, entries={_RAW: first}, copies={_RAW: channels}, time_column=time)
+        return SourcePlan(node, self._uids[node.id], stage, channels, time)
 
     def _chained_behind(self, source: Node) -> list[Node]:
-        """Nodes of level 0 that this source's rows reach."""
+        """Nodes of stage 0 that this source's rows reach."""
         reached = {source.id}
         behind = []
         for node in self._at(0):
@@ -355,7 +367,7 @@ class _Compiler:
 
 def _keeps_something(node: Node) -> bool:
     """Whether it has operator state or a table, hears of checkpoints, or stages output."""
-    return node.kind is Kind.LOOKUP_JOIN or isinstance(
+    return node.kind is OperatorKind.LOOKUP_JOIN or isinstance(
         node.function, CheckpointedFunction | ListCheckpointed | CheckpointListener | Sink
     )
 
@@ -380,15 +392,15 @@ def _declared_type(node: Node, tag: str | None) -> StreamType:
 
 def _key_plan(edge: Edge) -> KeyPlan | None:
     partitioning = edge.partitioning
-    if partitioning.exchange is not Exchange.KEY:
+    if partitioning.partitioner is not Partitioner.KEY:
         return None
     names = list(edge.type.schema.names)
     return KeyPlan(tuple(map(names.index, partitioning.columns)), partitioning.selector)
 
 
-def _sorted_channels(wire: Wire, level: int) -> tuple[SortedChannel, ...]:
-    """The channels that a level reads in order: first what is broadcast, then the others."""
-    taken = [channel for channel in wire.channels if channel.level == level]
+def _sorted_channels(exchange: Exchange, stage: int) -> tuple[SortedChannel, ...]:
+    """The channels that a stage reads in order: first what is broadcast, then the others."""
+    taken = [channel for channel in exchange.channels if channel.stage == stage]
     found = [SortedChannel(channel, ()) for channel in taken if channel.broadcast][:1]
     return (
         *found,
@@ -403,4 +415,4 @@ def _sorted_channels(wire: Wire, level: int) -> tuple[SortedChannel, ...]:
 def _in_use(graph: JobGraph) -> list[Node]:
     """All nodes but sources that nothing reads."""
     read = {edge.node.id for node in graph.nodes for edge in node.inputs}
-    return [node for node in graph.nodes if node.kind is not Kind.SOURCE or node.id in read]
+    return [node for node in graph.nodes if node.kind is not OperatorKind.SOURCE or node.id in read]

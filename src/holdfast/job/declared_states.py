@@ -20,7 +20,7 @@ from holdfast.api.descriptors import (
 )
 from holdfast.api.functions import Function
 from holdfast.api.sinks import Sink
-from holdfast.api.streams.graph import Kind
+from holdfast.api.streams.graph import OperatorKind
 from holdfast.api.windows.spec import Caller
 from holdfast.api.windows.triggers import (
     EndOfStreamTrigger,
@@ -76,14 +76,14 @@ def declared_states(operator: OperatorPlan, job_parameters: Mapping[str, str]) -
     found = DeclaredStates()
     function, details = operator.function, operator.details
     match operator.kind:
-        case Kind.REDUCE:
+        case OperatorKind.REDUCE:
             found.keyed[REDUCED] = ValueStateDescriptor(REDUCED, state_spec(operator.output))
-        case Kind.INTERVAL_JOIN:
+        case OperatorKind.INTERVAL_JOIN:
             for name, stream in ((LEFT, details.left), (RIGHT, details.right)):
                 found.keyed[name] = MapStateDescriptor(name, bytes, state_spec(stream))
-        case Kind.BROADCAST_PROCESS | Kind.KEYED_BROADCAST_PROCESS:
+        case OperatorKind.BROADCAST_PROCESS | OperatorKind.KEYED_BROADCAST_PROCESS:
             found.own |= {one.name: OwnState("broadcast", one) for one in details}
-        case Kind.WINDOW | Kind.WINDOW_JOIN:
+        case OperatorKind.WINDOW | OperatorKind.WINDOW_JOIN:
             found.keyed |= {state.name: state for state in _window_states(details)}
             found.unknown = _asked_for_by_windows(details)
     found.built_in = frozenset(found.keyed)

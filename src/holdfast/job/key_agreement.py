@@ -26,8 +26,8 @@ class KeyAgreement:
         """Operators of `plan`, of whose keys the shapes are known, by uid, that had state."""
         self._operators = {
             operator.uid: f"operator {operator.name!r} (uid {operator.uid!r})"
-            for level in plan.levels
-            for operator in level.operators
+            for stage in plan.stages
+            for operator in stage.operators
         }
         self._shapes = {uid: name for uid, name in known.items() if uid in self._operators}
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
         Channel,
         ChannelRows,
         CheckpointOrder,
-        LevelPlan,
+        Exchange,
+        StagePlan,
         TimeColumn,
-        Wire,
     )
     from holdfast.runtime.report import TaskReport
     from holdfast.state.store.directories import KeptSnapshots
@@ -103,7 +103,7 @@ class JobIdentity:
     job_id: str
     name: str
     local_dir: str | None
-    incarnation: str = "1"
+    job_attempt: str = "1"
     """Names the start or restart whose stores these are; never used twice."""
     run: str = ""
     """Names what this driver runs: local state of a job's other runs is not its own."""
@@ -113,7 +113,7 @@ class JobIdentity:
 
 @dataclass(frozen=True)
 class StartingPoint:
-    """Where the first epoch of an incarnation continues from."""
+    """Where the first epoch of a job attempt continues from."""
 
     epoch: int = 0
     """Number of the last epoch that its state contains."""
@@ -165,7 +165,7 @@ class EpochOrder:
     """Versions of stores that the newest complete checkpoint holds, by uid and subtask."""
     staging: Staging | None = None
     """Where rows are kept that wait; where all epochs keep them, if None."""
-    incarnation: str = ""
+    job_attempt: str = ""
     """The start of the job that it was given to, for whoever keeps the checkpoints."""
 
 
@@ -233,7 +233,7 @@ class SourcePlan:
 
     node: Node
     uid: str
-    level: LevelPlan
+    stage: StagePlan
     channels: tuple[Channel, ...]
     """Channels on which the source's own rows leave, if nothing runs on them first."""
     time_column: TimeColumn | None = None
@@ -247,7 +247,7 @@ class SourcePlan:
     @property
     def direct(self) -> bool:
         """Whether no Python runs on the rows before the first exchange."""
-        return not self.level.operators
+        return not self.stage.operators
 
 
 @dataclass(frozen=True)
@@ -263,14 +263,14 @@ class JobPlan:
     """A compiled job."""
 
     sources: tuple[SourcePlan, ...]
-    levels: tuple[LevelPlan, ...]
-    """Levels from 1 on."""
+    stages: tuple[StagePlan, ...]
+    """Stages from 1 on."""
     outputs: tuple[OutputPlan, ...]
-    first_wire: Wire
+    first_exchange: Exchange
     uids: dict[int, str]
     parallelism: dict[int, int]
     max_parallelism: dict[int, int]
-    level_parallelism: tuple[int, ...]
+    stage_parallelism: tuple[int, ...]
     """Number of tasks of every level from 1 on."""
     frame_sinks: dict[str, Node] = field(default_factory=dict)
     """Sinks on the driver whose rows wait for a checkpoint with exactly once, by uid.
@@ -286,10 +286,10 @@ class JobPlan:
 
     @property
     def tasks(self) -> list[tuple[int, int]]:
-        """Level and subtask of every task of an epoch; (0, 0) if there is none."""
+        """Stage and subtask of every task of an epoch; (0, 0) if there is none."""
         found = [
-            (level.index, subtask)
-            for level, number in zip(self.levels, self.level_parallelism, strict=True)
+            (stage.index, subtask)
+            for stage, number in zip(self.stages, self.stage_parallelism, strict=True)
             for subtask in range(number)
         ]
         return found or [(0, 0)]

@@ -29,11 +29,11 @@ class StatisticsKeeper:
         self._restarts = 0
         self._watermarks: dict[str, int] = {}
         self._stores: dict[tuple[str, int], tuple[int, int]] = {}
-        levels = [*(source.level for source in plan.sources), *plan.levels]
+        stages = [*(source.stage for source in plan.sources), *plan.stages]
         self._operators = {
             operator.uid: OperatorStatistics(operator.name, operator.uid)
-            for level in levels
-            for operator in level.operators
+            for stage in stages
+            for operator in stage.operators
         }
         self._first = _first_operators(plan)
 
@@ -105,11 +105,11 @@ def _first_operators(plan: JobPlan) -> frozenset[str]:
     """Operators that rows of a source reach first."""
     first = set()
     for source in plan.sources:
-        for index in source.level.entries.get(-1, ()):
-            first.add(source.level.operators[index].uid)
+        for index in source.stage.entries.get(-1, ()):
+            first.add(source.stage.operators[index].uid)
         direct = {channel.id for channel in source.channels}
-        for level in plan.levels:
-            for channel, indices in level.entries.items():
+        for stage in plan.stages:
+            for channel, indices in stage.entries.items():
                 if channel in direct:
-                    first.update(level.operators[i].uid for i in indices)
+                    first.update(stage.operators[i].uid for i in indices)
     return frozenset(first)

@@ -21,8 +21,8 @@ Store = tuple[str, int]
 """Uid and subtask."""
 
 
-class TimeKeeper:
-    """Time in one incarnation: watermarks, and when the next timers are due."""
+class TimerSchedule:
+    """Time in one job attempt: watermarks, and when the next timers are due."""
 
     def __init__(
         self, plan: JobPlan, restored: Iterable[Store], now: int, interval_ms: int = 0
@@ -38,8 +38,8 @@ class TimeKeeper:
         self._watermarks = Watermarks(plan.time, now, interval_ms)
         with_timers = {
             operator.uid
-            for level in plan.levels
-            for operator in level.operators
+            for stage in plan.stages
+            for operator in stage.operators
             if operator.has_timers
         }
         self._unknown = {store for store in restored if store[0] in with_timers}
@@ -84,7 +84,7 @@ class TimeKeeper:
         now: int,
         *,
         read_at: int | None = None,
-        left_over: bool = False,
+        channel_state: bool = False,
     ) -> None:
         """The epoch has ended well.
 
@@ -92,7 +92,7 @@ class TimeKeeper:
             reports: What its tasks have reported.
             now: When it has ended, on a clock that never goes back.
             read_at: When its input was read, on the same; None if it had none.
-            left_over: Whether some of the input waits for another epoch.
+            channel_state: Whether some of the input waits for another epoch.
         """
         self._watermarks.advanced(self._targets)
         self._targets = {}
@@ -106,7 +106,7 @@ class TimeKeeper:
                 _note(self._event, where, store.next_event_timer)
                 _note(self._processing, where, store.next_processing_timer)
         self._watermarks.saw(latest, now, read_at)
-        if self._held and not left_over:
+        if self._held and not channel_state:
             self._catch_up(now)
 
     def _catch_up(self, now: int) -> None:
@@ -144,8 +144,8 @@ def warn_of_held_time(job: str, plan: JobPlan) -> None:
     """Name operators with timers whose watermark never moves."""
     names = {
         operator.uid: operator.name
-        for level in plan.levels
-        for operator in level.operators
+        for stage in plan.stages
+        for operator in stage.operators
         if operator.has_timers
     }
     held = [names[uid] for uid in held_back(plan.time) if uid in names]

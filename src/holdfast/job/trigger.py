@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.api.streams.graph import Kind
+from holdfast.api.streams.graph import OperatorKind
 from holdfast.config import configuration as conf
 from holdfast.config.configuration import RuntimeExecutionMode
 from holdfast.errors import JobGraphError
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Pace:
+class JobTrigger:
     """When epochs run and when the job ends."""
 
     interval_ms: int
@@ -48,7 +48,7 @@ def runs_as_batch(graph: JobGraph, configuration: Configuration) -> bool:
     )
 
 
-def pace_of(graph: JobGraph, configuration: Configuration) -> Pace:
+def job_trigger(graph: JobGraph, configuration: Configuration) -> JobTrigger:
     """When epochs begin, and whether the job ends by itself.
 
     Raises:
@@ -65,7 +65,7 @@ def pace_of(graph: JobGraph, configuration: Configuration) -> Pace:
             f"available-now ends when all there is has been read, and {endless[0]} never runs "
             "out; give the generator a count"
         )
-    return Pace(
+    return JobTrigger(
         interval_ms=configuration.get(conf.EPOCH_INTERVAL),
         available_now=all_bounded or available_now,
         one_pass=one_pass,
@@ -77,4 +77,4 @@ def pace_of(graph: JobGraph, configuration: Configuration) -> Pace:
 def _sources(graph: JobGraph) -> list[Node]:
     """Sources that something reads; the others do not run."""
     read = {edge.node.id for node in graph.nodes for edge in node.inputs}
-    return [node for node in graph.nodes if node.kind is Kind.SOURCE and node.id in read]
+    return [node for node in graph.nodes if node.kind is OperatorKind.SOURCE and node.id in read]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from holdfast.api.streams.graph import Exchange, Kind
+from holdfast.api.streams.graph import OperatorKind, Partitioner
 from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def time_line(nodes: Iterable[Node], uids: Mapping[int, str]) -> TimeLine:
     feeds: dict[str, frozenset[str]] = {}
     for node in sorted(nodes, key=lambda node: node.id):
         uid = uids[node.id]
-        if node.kind is Kind.TIMESTAMPS:
+        if node.kind is OperatorKind.TIMESTAMPS:
             strategy = node.details
             sources.append(
                 TimeSource(uid, node.name, strategy.out_of_orderness_ms, strategy.idle_after_ms)
@@ -65,10 +65,10 @@ def time_line(nodes: Iterable[Node], uids: Mapping[int, str]) -> TimeLine:
                 for edge in node.inputs
                 if edge.node.timed
                 or not edge.side
-                or edge.partitioning.exchange is not Exchange.BROADCAST
+                or edge.partitioning.partitioner is not Partitioner.BROADCAST
             ]
             above[node.id] = frozenset[str]().union(*inputs)
-        if node.kind not in (Kind.SOURCE, Kind.OUTPUT):
+        if node.kind not in (OperatorKind.SOURCE, OperatorKind.OUTPUT):
             feeds[uid] = above[node.id]
     return TimeLine(tuple(sources), feeds)
 
@@ -81,14 +81,14 @@ def time_columns(nodes: list[Node]) -> dict[int, Node]:
     """
     found = {}
     for node in nodes:
-        if node.kind is not Kind.TIMESTAMPS or not isinstance(node.details.assigner, str):
+        if node.kind is not OperatorKind.TIMESTAMPS or not isinstance(node.details.assigner, str):
             continue
         [edge, *others] = node.inputs
         readers = [n for n in nodes for e in n.inputs if e.node is edge.node]
         if (
             not others
-            and edge.node.kind is Kind.SOURCE
-            and edge.partitioning.exchange is Exchange.FORWARD
+            and edge.node.kind is OperatorKind.SOURCE
+            and edge.partitioning.partitioner is Partitioner.FORWARD
             and readers == [node]
             and node.policy.mode == "fail"
             and node.parallelism is None
@@ -107,7 +107,7 @@ def held_back(line: TimeLine) -> list[str]:
 
 
 class Watermarks:
-    """The watermarks of one incarnation. They are not state: each begins at the least."""
+    """The watermarks of one job attempt. They are not state: each begins at the least."""
 
     def __init__(self, line: TimeLine, now: int, interval_ms: int = 0) -> None:
         """Nothing was seen yet.

@@ -1,4 +1,4 @@
-"""What every subtask of a level is told in one epoch, packed: a task reads its own part only.
+"""What every subtask of a stage is told in one epoch, packed: a task reads its own part only.
 
 The driver knows things of all subtasks: versions of stores, timers that are due, input
 that was left over. Handed to every task as a whole, they would cost each of them time that
@@ -23,7 +23,7 @@ from holdfast.runtime.channel_cut import entries_of, takers
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from holdfast.runtime.plan import ChannelRows, EpochPlan, LevelPlan
+    from holdfast.runtime.plan import ChannelRows, EpochPlan, StagePlan
 
 Store = tuple[str, int]
 """Uid and subtask."""
@@ -39,10 +39,10 @@ _ENDS: Final = "I"
 
 @dataclass(frozen=True)
 class Assignments:
-    """What the subtasks of one level are told."""
+    """What the subtasks of one stage are told."""
 
     uids: tuple[str, ...]
-    """The level's operators."""
+    """The stage's operators."""
     data: bytes
     ends: bytes
     """Where the part of each subtask ends in `data`."""
@@ -67,25 +67,25 @@ class Assignments:
 
 
 def assign(
-    level: LevelPlan,
+    stage: StagePlan,
     tasks: int,
     expected: Mapping[Store, str],
     held: Mapping[Store, str],
     due: Collection[Store],
     channel_rows: Iterable[ChannelRows],
 ) -> Assignments:
-    """Pack what the tasks of a level are told.
+    """Pack what the tasks of a stage are told.
 
     Args:
-        level: The level.
+        stage: The stage.
         tasks: Number of its subtasks.
-        expected: Versions of all stores, of other levels too.
+        expected: Versions of all stores, of other stages too.
         held: Versions of stores that the newest complete checkpoint holds.
         due: Stores with timers that are to fire.
         channel_rows: What earlier epochs have left over, in order.
     """
-    uids = tuple(operator.uid for operator in level.operators)
-    left = _by_subtask(level, channel_rows)
+    uids = tuple(operator.uid for operator in stage.operators)
+    left = _by_subtask(stage, channel_rows)
     nothing = _encode(([], [], [], b""))
     parts = []
     for subtask in range(tasks):
@@ -107,9 +107,9 @@ def assign(
 
 
 def _by_subtask(
-    level: LevelPlan, channel_rows: Iterable[ChannelRows]
+    stage: StagePlan, channel_rows: Iterable[ChannelRows]
 ) -> dict[int, list[ChannelRows]]:
-    entries = entries_of(level)
+    entries = entries_of(stage)
     found: dict[int, list[ChannelRows]] = defaultdict(list)
     for left in channel_rows:
         entry = entries.get((left.uid, left.input))

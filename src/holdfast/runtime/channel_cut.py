@@ -24,14 +24,14 @@ from holdfast.errors import RestoreError
 from holdfast.runtime.partitioners import partitioner
 from holdfast.runtime.plan import ChannelRows
 from holdfast.state.key_groups import key_groups, subtask_of
-from holdfast.types.columns.batches import Reader
+from holdfast.types.columns.batches import BatchReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.api.sinks import RowsInStaging
     from holdfast.clock import Clock
-    from holdfast.runtime.plan import Channel, EpochPlan, LevelPlan, OperatorPlan
+    from holdfast.runtime.plan import Channel, EpochPlan, OperatorPlan, StagePlan
 
 FIRST_SLICE: Final = 64
 LARGEST_SLICE: Final = 65_536
@@ -41,12 +41,12 @@ LONG_SLICE: Final = 0.1
 """Seconds; a slice that takes more makes the next one smaller."""
 
 
-def entries_of(level: LevelPlan) -> dict[tuple[str, int], tuple[Channel, OperatorPlan]]:
-    """Channels into the operators of a level, by uid and by number among those of the operator."""
+def entries_of(stage: StagePlan) -> dict[tuple[str, int], tuple[Channel, OperatorPlan]]:
+    """Channels into the operators of a stage, by uid and by number among those of the operator."""
     entries: dict[tuple[str, int], tuple[Channel, OperatorPlan]] = {}
-    for channel in level.reads.channels:
-        for place in level.entries.get(channel.id, ()):
-            operator = level.operators[place]
+    for channel in stage.reads.channels:
+        for place in stage.entries.get(channel.id, ()):
+            operator = stage.operators[place]
             number = sum(uid == operator.uid for uid, _ in entries)
             entries[operator.uid, number] = channel, operator
     return entries
@@ -79,10 +79,10 @@ class InputCut:
     """Decides when a task stops, and keeps the rest of its input."""
 
     def __init__(
-        self, level: LevelPlan, epoch: EpochPlan, subtask: int, unique: str, clock: Clock
+        self, stage: StagePlan, epoch: EpochPlan, subtask: int, unique: str, clock: Clock
     ) -> None:
         """A task that has just started; `unique` names this attempt of it."""
-        self._level = level
+        self._stage = stage
         self._epoch = epoch
         self._subtask = subtask
         self._unique = unique
@@ -91,7 +91,7 @@ class InputCut:
         self._stop = self._started + _time_left(epoch, clock)
         self._kept: dict[int, RowsInStaging] = {}
         self._size = FIRST_SLICE
-        self._entries = entries_of(level)
+        self._entries = entries_of(stage)
 
     def left_before(self) -> Iterator[tuple[Channel, pa.RecordBatch]]:
         """What earlier epochs have left over for this subtask, in order."""
@@ -112,7 +112,7 @@ class InputCut:
             return
         by_key = _is_spread_by_key(left, channel, operator)
         route = partitioner(channel, self._subtask, f"operator {operator.name!r}")
-        reader = Reader(channel.type)
+        reader = BatchReader(channel.type)
         for rows in self._epoch.staging.get(left.rows):
             _check_columns(rows, channel, operator)
             if by_key:

@@ -1,6 +1,6 @@
-"""Rows between two levels: packing what operators give out, unpacking it again.
+"""Rows between two stages: packing what operators give out, unpacking it again.
 
-See `Wire` in `runtime/plan.py` for the columns.
+See `Exchange` in `runtime/plan.py` for the columns.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from holdfast.runtime.plan import ORDER, TIME
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from holdfast.runtime.plan import Channel, Wire
+    from holdfast.runtime.plan import Channel, Exchange
 
 SUBTASK: Final = "_hf_subtask"
 """Column with the subtask that a row goes to."""
@@ -23,87 +23,90 @@ CHANNEL: Final = "_hf_channel"
 """Column with the channel that a row is on."""
 
 
-def slot_name(slot: int) -> str:
+def payload_name(payload: int) -> str:
     """Name of a payload's struct column."""
-    return f"_hf_slot_{slot}"
+    return f"_hf_slot_{payload}"
 
 
-def wire_schema(wire: Wire) -> pa.Schema:
-    """Columns of a wire."""
-    fields = [pa.field(SUBTASK, pa.int32())] if wire.routed else []
-    if wire.tagged:
+def exchange_schema(exchange: Exchange) -> pa.Schema:
+    """Columns of a exchange."""
+    fields = [pa.field(SUBTASK, pa.int32())] if exchange.routed else []
+    if exchange.tagged:
         fields.append(pa.field(CHANNEL, pa.int32()))
-    if wire.timed:
+    if exchange.timed:
         fields.append(pa.field(TIME, pa.int64()))
-    if wire.ordered:
+    if exchange.ordered:
         fields.append(pa.field(ORDER, pa.int64()))
-    if wire.flat:
-        fields += [f for schema in wire.slots for f in schema]
+    if exchange.flat:
+        fields += [f for schema in exchange.payloads for f in schema]
     else:
         fields += [
-            pa.field(slot_name(i), pa.struct(list(schema))) for i, schema in enumerate(wire.slots)
+            pa.field(payload_name(i), pa.struct(list(schema)))
+            for i, schema in enumerate(exchange.payloads)
         ]
     return pa.schema(fields)
 
 
-class Packer:
-    """Puts a channel's rows on the wire."""
+class ExchangeWriter:
+    """Puts a channel's rows on the exchange."""
 
-    def __init__(self, wire: Wire) -> None:
-        """A packer for one wire."""
-        self._wire = wire
-        self._schema = wire_schema(wire)
+    def __init__(self, exchange: Exchange) -> None:
+        """A packer for one exchange."""
+        self._exchange = exchange
+        self._schema = exchange_schema(exchange)
 
     def pack(
         self, channel: Channel, rows: pa.RecordBatch, subtasks: pa.Array | None
     ) -> pa.RecordBatch:
-        """`rows`, in the channel's columns, in the wire's; `subtasks` if it is routed."""
-        wire, count = self._wire, rows.num_rows
-        columns: list[pa.Array] = [subtasks] if wire.routed else []
-        if wire.tagged:
+        """`rows`, in the channel's columns, in the exchange's; `subtasks` if it is routed."""
+        exchange, count = self._exchange, rows.num_rows
+        columns: list[pa.Array] = [subtasks] if exchange.routed else []
+        if exchange.tagged:
             columns.append(pa.repeat(pa.scalar(channel.id, pa.int32()), count))
-        if wire.timed:
+        if exchange.timed:
             columns.append(rows.column(TIME) if channel.timed else pa.nulls(count, pa.int64()))
-        if wire.ordered:
+        if exchange.ordered:
             place = rows.column(ORDER) if channel.broadcast else pa.nulls(count, pa.int64())
             columns.append(place)
-        payload = rows.columns[: len(channel.type.columns)]
-        if wire.flat:
-            columns += payload
+        mine = rows.columns[: len(channel.type.columns)]
+        if exchange.flat:
+            columns += mine
         else:
-            mine = wire.slot_of[channel.id]
-            for slot, schema in enumerate(wire.slots):
-                if slot == mine:
+            own_payload = exchange.payload_of[channel.id]
+            for payload, schema in enumerate(exchange.payloads):
+                if payload == own_payload:
                     # Spark may have given a string or binary column its large layout.
-                    own = pa.RecordBatch.from_arrays(payload, schema=schema)
+                    own = pa.RecordBatch.from_arrays(mine, schema=schema)
                     columns.append(pa.StructArray.from_arrays(own.columns, fields=list(schema)))
                 else:
                     columns.append(pa.nulls(count, pa.struct(list(schema))))
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
 
-class Unpacker:
-    """Takes rows off the wire, channel by channel."""
+class ExchangeReader:
+    """Takes rows off the exchange, channel by channel."""
 
-    def __init__(self, wire: Wire, alike: Iterable[tuple[Channel, ...]] | None = None) -> None:
-        """An unpacker for one wire; its rows have arrived, without the routing column.
+    def __init__(
+        self, exchange: Exchange, alike: Iterable[tuple[Channel, ...]] | None = None
+    ) -> None:
+        """An unpacker for one exchange; its rows have arrived, without the routing column.
 
         Args:
-            wire: The wire.
+            exchange: The exchange.
             alike: All channels, in groups whose rows can be taken together, as one channel's: so
                 they stay in order among each other. Each by itself, if None.
         """
-        self._wire = wire
-        groups = [(channel,) for channel in wire.channels] if alike is None else alike
+        self._exchange = exchange
+        groups = [(channel,) for channel in exchange.channels] if alike is None else alike
         # What is broadcast comes before the other rows of its batch, as before those of others.
         self._groups = sorted(groups, key=lambda group: not group[0].broadcast)
-        self._stamped = [channel for channel in wire.channels if channel.stamped_by is not None]
+        self._stamped = [channel for channel in exchange.channels if channel.stamped_by is not None]
 
     def unpack(self, batch: pa.RecordBatch) -> Iterator[tuple[Channel, pa.RecordBatch]]:
         """Rows of every group that has any in `batch`, in the columns of its first channel."""
-        wire = self._wire
-        if not wire.tagged:
-            yield wire.channels[0], self._payload(wire.channels[0], batch)
+        exchange = self._exchange
+        if not exchange.tagged:
+            yield exchange.channels[0], self._payload(exchange.channels[0], batch)
             return
         tags = batch.column(CHANNEL)
         present = set(pc.unique(tags).to_pylist())
@@ -121,20 +124,20 @@ class Unpacker:
         for channel in self._stamped:
             assert channel.stamped_by is not None
             rows = batch
-            if self._wire.tagged:
+            if self._exchange.tagged:
                 rows = batch.filter(pc.equal(batch.column(CHANNEL), channel.id))
             if rows.num_rows:
                 yield channel.stamped_by, rows
 
     def _payload(self, channel: Channel, rows: pa.RecordBatch) -> pa.RecordBatch:
-        wire = self._wire
-        slot = wire.slot_of[channel.id]
+        exchange = self._exchange
+        payload = exchange.payload_of[channel.id]
         columns = (
-            rows.columns[wire.tagged + wire.timed + wire.ordered :]
-            if wire.flat
-            else rows.column(slot_name(slot)).flatten()
+            rows.columns[exchange.tagged + exchange.timed + exchange.ordered :]
+            if exchange.flat
+            else rows.column(payload_name(payload)).flatten()
         )
-        names = list(wire.slots[slot].names)
+        names = list(exchange.payloads[payload].names)
         if channel.timed:
             columns.append(rows.column(TIME))
             names.append(TIME)

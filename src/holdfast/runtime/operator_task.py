@@ -45,7 +45,7 @@ from holdfast.state.store.snapshot import snapshot_sizes
 from holdfast.state.table import CurrentKey
 from holdfast.state.timers.table import EVENT_TIMERS, PROCESSING_TIMERS
 from holdfast.state.ttl.states import ClockTime, TtlContext
-from holdfast.types.columns.batches import Writer, copier
+from holdfast.types.columns.batches import BatchWriter, element_copier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock
     from holdfast.runtime.operators.base import Output
-    from holdfast.runtime.plan import CheckpointOrder, EpochPlan, LevelPlan, OperatorPlan
+    from holdfast.runtime.plan import CheckpointOrder, EpochPlan, OperatorPlan, StagePlan
     from holdfast.state.operator.redistribution import OperatorStateSnapshot
     from holdfast.state.store.protocol import StoreStatistics
 
@@ -71,13 +71,13 @@ class TaskIdentity:
     """Unique among all tasks of the application."""
 
 
-class Seat:
+class OperatorTask:
     """An operator's place in a task: the operator and what it works with."""
 
     def __init__(
         self,
         plan: OperatorPlan,
-        level: LevelPlan,
+        stage: StagePlan,
         epoch: EpochPlan | None,
         task: TaskIdentity,
         clock: Clock,
@@ -88,13 +88,13 @@ class Seat:
         self._operator_state: OperatorStateBackend | None = None
         self.report = OperatorReport()
         self.current = CurrentKey()
-        self._level, self._epoch = level, epoch
+        self._stage, self._epoch = stage, epoch
         self._subtask, self._attempt_id = task.subtask, task.attempt_id
         self._context = SubtaskContext(
             plan,
             task.subtask,
             task.attempt,
-            level.job_parameters,
+            stage.job_parameters,
             None if plan.key is None else self.open_state,
         )
         self._timers = SubtaskTimers(plan, clock, self.open_state if plan.has_timers else None)
@@ -105,7 +105,7 @@ class Seat:
             ElementContext(self.current, self._timers),
             self.current,
             self.open_state,
-            batch_mode=level.batch_mode,
+            batch_mode=stage.batch_mode,
         )
         if isinstance(self.operator, WriterOperator):
             assert epoch is not None, "sinks never run at the sources"
@@ -122,13 +122,13 @@ class Seat:
         described = self.operator.describe()
         self.main = next((o for o in plan.outlets if o.tag is None), None)
         self.sides = {o.tag: o for o in plan.outlets if o.tag is not None}
-        self.writers = {o.tag: Writer(o.type) for o in plan.outlets}
-        self.copiers = {o.tag: copier(o.type) for o in plan.outlets}
+        self.writers = {o.tag: BatchWriter(o.type) for o in plan.outlets}
+        self.copiers = {o.tag: element_copier(o.type) for o in plan.outlets}
         self.partitioners = {
             c.id: partitioner(c, task.subtask, described)
             for o in plan.outlets
             for c in o.channels
-            if level.writes.routed
+            if stage.writes.routed
         }
         inputs = [(plan.key, plan.input)]
         if plan.second is not None:
@@ -250,11 +250,11 @@ class Seat:
         assert isinstance(self.operator, ProcessOperator)
         yield from self.operator.fire(domain, table.due(until, registered_until))
 
-    def relieve(self) -> None:
+    def evict_if_full(self) -> None:
         """Keep the state's caches within bounds."""
         if self.state is not None:
             with self._located():
-                self.state.relieve()
+                self.state.evict_if_full()
 
     def key_report(self) -> KeyReport | None:
         """What the keys of the operator are; None if that is not known, or it has none."""
@@ -280,12 +280,12 @@ class Seat:
             directory = store_directory(
                 epoch.local_dir,
                 epoch.job_id,
-                epoch.incarnation,
+                epoch.job_attempt,
                 plan.uid,
                 self._subtask,
                 epoch.owner.run,
             )
-            self._store = open_store(self._level.backend, directory, self._expected)
+            self._store = open_store(self._stage.backend, directory, self._expected)
             self.state = KeyedStateBackend(
                 self._store,
                 max_parallelism=plan.max_parallelism,
@@ -298,7 +298,7 @@ class Seat:
         return self.state
 
     def _ttl_context(self) -> TtlContext:
-        backend = self._level.backend
+        backend = self._stage.backend
         return TtlContext(
             ClockTime(self._clock),
             EventTime(self._timers, self.operator.time_at_hand) if self.plan.timed else None,
@@ -411,7 +411,7 @@ class Seat:
         epoch = self._epoch
         assert epoch is not None
         root = snapshot_directory(
-            epoch.local_dir, epoch.job_id, epoch.incarnation, checkpoint.id, epoch.owner.run
+            epoch.local_dir, epoch.job_id, epoch.job_attempt, checkpoint.id, epoch.owner.run
         )
         # Of two attempts, only the one that reports is read.
         return root / file_name(self.plan.uid) / f"{self._subtask}-{self._attempt_id}"

@@ -1,4 +1,4 @@
-"""Which subtask of the next level receives a row."""
+"""Which subtask of the next stage receives a row."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from holdfast.api.streams.graph import Exchange
+from holdfast.api.streams.graph import Partitioner
 from holdfast.errors import KeyTypeError, NullKeyError, UserFunctionError
 from holdfast.runtime.operators.base import user_traceback
 from holdfast.serde.keys import canonical_key, key_group_of, key_hash
 from holdfast.state.key_groups import subtask_of
-from holdfast.types.columns.batches import Reader, Writer
+from holdfast.types.columns.batches import BatchReader, BatchWriter
 
 if TYPE_CHECKING:
     from holdfast.runtime.plan import Channel, KeyPlan
@@ -48,7 +48,7 @@ class Keys:
         """
         self._plan = plan
         self._types = types
-        self._reader = Reader(stream)
+        self._reader = BatchReader(stream)
         self._operator = operator
 
     @property
@@ -102,7 +102,7 @@ class Keys:
     def _check(self, types: KeyTypes, keys: list[Any], rows: Any) -> None:
         """Refuse keys of different types: dictionaries take `1`, `True` and `1.0` for one."""
         try:
-            place = types.misfit(keys)
+            place = types.mismatch(keys)
         except KeyTypeError as error:
             raise KeyTypeError(f"{self._operator}: {error}") from error
         if place is not None:
@@ -136,7 +136,7 @@ class KeyPartitioner:
         self._max_parallelism = channel.max_parallelism
         self._keys = keys
         self.needs_elements = not keys.from_columns
-        self._normalise = Writer(channel.type).normalise
+        self._normalise = BatchWriter(channel.type).normalise
         self._known: dict[Any, int] = {}
 
     def subtasks(self, elements: list[Any], rows: pa.RecordBatch) -> pa.Array:
@@ -160,7 +160,7 @@ class KeyPartitioner:
 
 
 class InPlace:
-    """To the subtask that has them already: rows that only cross to a later level."""
+    """To the subtask that has them already: rows that only cross to a later stage."""
 
     needs_elements = False
 
@@ -212,13 +212,13 @@ Route = KeyPartitioner | InPlace | RoundRobin | AtRandom
 
 def partitioner(channel: Channel, subtask: int, operator: str) -> Route:
     """The partitioner of a channel, as it runs on `subtask`."""
-    match channel.partitioning.exchange:
-        case Exchange.KEY:
+    match channel.partitioning.partitioner:
+        case Partitioner.KEY:
             assert channel.key is not None
             return KeyPartitioner(channel, Keys(channel.key, channel.type, operator))
-        case Exchange.SHUFFLE:
+        case Partitioner.SHUFFLE:
             return AtRandom(channel.parallelism, subtask)
-        case Exchange.FORWARD | Exchange.BROADCAST:
+        case Partitioner.FORWARD | Partitioner.BROADCAST:
             return InPlace(channel.parallelism, subtask)
         case _:
             return RoundRobin(channel.parallelism, subtask)

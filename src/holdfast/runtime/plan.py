@@ -1,8 +1,8 @@
 """What a subtask is told to do: the compiled form of a job graph.
 
-An epoch is a chain of levels. A level is what runs in one task between two
-exchanges: operators that feed each other directly. Rows cross from level to level
-on channels; the wire between two levels carries all channels that cross there,
+An epoch is a chain of stages. A stage is what runs in one task between two
+exchanges: operators that feed each other directly. Rows cross from stage to stage
+on channels; the exchange between two stages carries all channels that cross there,
 those included that only pass through.
 """
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from holdfast.api.checkpointed import CheckpointedFunction, CheckpointListener, ListCheckpointed
 from holdfast.api.sinks import Sink
-from holdfast.api.streams.graph import Exchange, Kind
+from holdfast.api.streams.graph import OperatorKind, Partitioner
 
 if TYPE_CHECKING:
     from holdfast.api.outputs import ErrorPolicy
@@ -34,12 +34,12 @@ ORDER: Final = "_hf_order"
 
 TIMER_KINDS: Final = frozenset(
     {
-        Kind.KEYED_PROCESS,
-        Kind.KEYED_CO_PROCESS,
-        Kind.KEYED_BROADCAST_PROCESS,
-        Kind.INTERVAL_JOIN,
-        Kind.WINDOW,
-        Kind.WINDOW_JOIN,
+        OperatorKind.KEYED_PROCESS,
+        OperatorKind.KEYED_CO_PROCESS,
+        OperatorKind.KEYED_BROADCAST_PROCESS,
+        OperatorKind.INTERVAL_JOIN,
+        OperatorKind.WINDOW,
+        OperatorKind.WINDOW_JOIN,
     }
 )
 """Operators that can set timers."""
@@ -67,12 +67,12 @@ class KeyPlan:
 
 @dataclass(frozen=True)
 class Channel:
-    """Rows on their way from one operator to another level."""
+    """Rows on their way from one operator to another stage."""
 
     id: int
     type: StreamType
-    level: int
-    """Level that takes the rows off the wire; the number of levels for outputs."""
+    stage: int
+    """Stage that takes the rows off the exchange; the number of stages for outputs."""
     partitioning: Partitioning
     key: KeyPlan | None
     parallelism: int
@@ -89,7 +89,7 @@ class Channel:
     @property
     def broadcast(self) -> bool:
         """Whether every subtask gets all rows, in one order and before those of others."""
-        return self.partitioning.exchange is Exchange.BROADCAST
+        return self.partitioning.partitioner is Partitioner.BROADCAST
 
     @property
     def schema(self) -> pa.Schema:
@@ -112,8 +112,8 @@ class TimeColumn:
 
 
 @dataclass(frozen=True)
-class Wire:
-    """The columns between two levels.
+class Exchange:
+    """The columns between two stages.
 
         _hf_subtask int, if routed | _hf_channel int, if there are several |
         _hf_time bigint, if rows have event time | _hf_order bigint, if some are broadcast |
@@ -125,16 +125,16 @@ class Wire:
     """
 
     channels: tuple[Channel, ...]
-    slots: tuple[pa.Schema, ...]
-    slot_of: dict[int, int]
+    payloads: tuple[pa.Schema, ...]
+    payload_of: dict[int, int]
     """Slot of every channel, by the channel's id."""
     routed: bool
-    """Whether rows say which subtask they go to: on all wires but the last."""
+    """Whether rows say which subtask they go to: on all exchanges but the last."""
 
     @property
     def flat(self) -> bool:
         """Whether the payload's columns lie flat."""
-        return len(self.slots) <= 1
+        return len(self.payloads) <= 1
 
     @property
     def tagged(self) -> bool:
@@ -159,7 +159,7 @@ class Outlet:
     tag: str | None
     type: StreamType
     operators: tuple[int, ...]
-    """Operators of the same level, by position."""
+    """Operators of the same stage, by position."""
     channels: tuple[Channel, ...]
 
 
@@ -177,7 +177,7 @@ class OperatorPlan:
 
     uid: str
     name: str
-    kind: Kind
+    kind: OperatorKind
     function: Any
     input: StreamType
     output: StreamType
@@ -222,16 +222,16 @@ class OperatorPlan:
 
 
 @dataclass(frozen=True)
-class LevelPlan:
-    """Everything the tasks of one level need to know, the same in every epoch."""
+class StagePlan:
+    """Everything the tasks of one stage need to know, the same in every epoch."""
 
     index: int
     operators: tuple[OperatorPlan, ...]
     """In an order in which every operator comes before those it feeds."""
     entries: dict[int, tuple[int, ...]]
-    """Operators that take a channel off the wire, by the channel's id."""
-    reads: Wire
-    writes: Wire
+    """Operators that take a channel off the exchange, by the channel's id."""
+    reads: Exchange
+    writes: Exchange
     backend: StateBackend
     batch_mode: bool = False
     job_parameters: dict[str, str] = field(default_factory=dict)
@@ -280,10 +280,10 @@ class EpochTime:
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """What the tasks of one epoch are told beside the level's plan."""
+    """What the tasks of one epoch are told beside the stage's plan."""
 
     job_id: str
-    incarnation: str
+    job_attempt: str
     epoch: int
     local_dir: str | None
     owner: ProcessIdentity

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from holdfast.api.streams.graph import Kind
+from holdfast.api.streams.graph import OperatorKind
 from holdfast.runtime.operators.co import (
     BroadcastOperator,
     CoFlatMapOperator,
@@ -28,25 +28,25 @@ from holdfast.runtime.windows.operator import WindowOperator
 if TYPE_CHECKING:
     from holdfast.runtime.operators.base import Operator
 
-KINDS: Final[dict[Kind, type[Operator]]] = {
-    Kind.MAP: MapOperator,
-    Kind.FILTER: FilterOperator,
-    Kind.FLAT_MAP: FlatMapOperator,
-    Kind.PROCESS: ProcessOperator,
-    Kind.KEYED_PROCESS: ProcessOperator,
-    Kind.REDUCE: ReduceOperator,
-    Kind.TIMESTAMPS: TimestampOperator,
-    Kind.CO_MAP: CoMapOperator,
-    Kind.CO_FLAT_MAP: CoFlatMapOperator,
-    Kind.CO_PROCESS: CoProcessOperator,
-    Kind.KEYED_CO_PROCESS: CoProcessOperator,
-    Kind.BROADCAST_PROCESS: BroadcastOperator,
-    Kind.KEYED_BROADCAST_PROCESS: BroadcastOperator,
-    Kind.INTERVAL_JOIN: IntervalJoinOperator,
-    Kind.WINDOW: WindowOperator,
-    Kind.WINDOW_JOIN: WindowOperator,
-    Kind.LOOKUP_JOIN: LookupJoinOperator,
-    Kind.SINK_FUNCTION: SinkOperator,
-    Kind.WRITER: WriterOperator,
+KINDS: Final[dict[OperatorKind, type[Operator]]] = {
+    OperatorKind.MAP: MapOperator,
+    OperatorKind.FILTER: FilterOperator,
+    OperatorKind.FLAT_MAP: FlatMapOperator,
+    OperatorKind.PROCESS: ProcessOperator,
+    OperatorKind.KEYED_PROCESS: ProcessOperator,
+    OperatorKind.REDUCE: ReduceOperator,
+    OperatorKind.TIMESTAMPS: TimestampOperator,
+    OperatorKind.CO_MAP: CoMapOperator,
+    OperatorKind.CO_FLAT_MAP: CoFlatMapOperator,
+    OperatorKind.CO_PROCESS: CoProcessOperator,
+    OperatorKind.KEYED_CO_PROCESS: CoProcessOperator,
+    OperatorKind.BROADCAST_PROCESS: BroadcastOperator,
+    OperatorKind.KEYED_BROADCAST_PROCESS: BroadcastOperator,
+    OperatorKind.INTERVAL_JOIN: IntervalJoinOperator,
+    OperatorKind.WINDOW: WindowOperator,
+    OperatorKind.WINDOW_JOIN: WindowOperator,
+    OperatorKind.LOOKUP_JOIN: LookupJoinOperator,
+    OperatorKind.SINK_FUNCTION: SinkOperator,
+    OperatorKind.WRITER: WriterOperator,
 }
 """The operator class of every kind that runs in tasks."""

@@ -87,11 +87,11 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """The acknowledgement of one task of one level."""
+    """The acknowledgement of one task of one stage."""
 
     epoch: int | None
-    """Number of the epoch; None for the level at the sources, which is told none."""
-    level: int
+    """Number of the epoch; None for the stage at the sources, which is told none."""
+    stage: int
     subtask: int
     attempt_id: int
     host: str
@@ -104,7 +104,7 @@ class TaskReport:
     warnings: tuple[str, ...] = ()
     prepared: tuple[Prepared, ...] = ()
     """Output that waits to be published."""
-    left_over: tuple[ChannelRows, ...] = ()
+    channel_state: tuple[ChannelRows, ...] = ()
     """Input for the next epoch."""
     keys: dict[str, KeyReport] = field(default_factory=dict)
     """By uid; only operators of which keys are known."""

@@ -126,11 +126,11 @@ class KeyTypes:
             KeyTypeError: One of the keys is of another type, or of one that cannot be a key.
             NullKeyError: One of them is null.
         """
-        place = self.misfit(keys)
+        place = self.mismatch(keys)
         if place is not None:
             raise KeyTypeError(self.refusal(keys[place]))
 
-    def misfit(self, keys: list[Any]) -> int | None:
+    def mismatch(self, keys: list[Any]) -> int | None:
         """Place of a key whose type is not that of those before; None if there is none.
 
         Raises:

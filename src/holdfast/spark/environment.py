@@ -9,9 +9,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from holdfast.api.sinks import CollectSink
-from holdfast.api.streams.graph import JobGraph, Kind
+from holdfast.api.streams.graph import JobGraph, OperatorKind
 from holdfast.checkpoint.restore.pointer import find_snapshot
-from holdfast.checkpoint.service import Checkpointing, recovery_order
+from holdfast.checkpoint.service import CheckpointService, recovery_order
 from holdfast.config import configuration as conf
 from holdfast.config.backends import EmbeddedRocksDBStateBackend, StateBackend, backend_named
 from holdfast.config.checkpoint_config import CheckpointConfig
@@ -33,7 +33,7 @@ from holdfast.job.model import JobExecutionResult, JobPlan, Settings
 from holdfast.job.progress import wait_watched
 from holdfast.job.results import CollectedResults
 from holdfast.job.threads import Patience
-from holdfast.job.trigger import pace_of, runs_as_batch
+from holdfast.job.trigger import job_trigger, runs_as_batch
 from holdfast.spark.job import JobClient, new_job_id
 from holdfast.spark.session import check_session, local_session
 from holdfast.spark.sources.methods import SourceMethods
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.service import RecoveryOrder
     from holdfast.config.options import ConfigOption, Duration
     from holdfast.job.statistics import EpochStatistics
-    from holdfast.job.trigger import Pace
+    from holdfast.job.trigger import JobTrigger
 
 
 PREVIEW = "preview"
@@ -272,12 +272,12 @@ class StreamExecutionEnvironment(SourceMethods):
         job_id = settings.get(conf.JOB_ID) or new_job_id()
         given = (from_savepoint, allow_non_restored_state, claim_mode)
         checkpointing = self._checkpointing(job_id, recovery_order(settings, *given))
-        graph, plan, pace = self._compiled(checkpointing)
+        graph, plan, trigger = self._compiled(checkpointing)
         order = JobOrder(
             name=job_name or settings.get(conf.JOB_NAME),
             job_id=job_id,
             plan=plan,
-            pace=pace,
+            trigger=trigger,
             restarts=self.get_restart_strategy(),
             lasting_id=settings.get(conf.JOB_ID) is not None,
             local_dir=settings.get(conf.LOCAL_STATE_DIR),
@@ -289,11 +289,11 @@ class StreamExecutionEnvironment(SourceMethods):
         self.graph.mark_executed(graph)
         return client
 
-    def _checkpointing(self, job_id: str, recovery: RecoveryOrder) -> Checkpointing:
+    def _checkpointing(self, job_id: str, recovery: RecoveryOrder) -> CheckpointService:
         """How the job takes checkpoints; a job that runs in one pass takes none."""
         backend = self.get_state_backend()
         settings = None
-        if not pace_of(self.graph.pending(), self._configuration).one_pass:
+        if not job_trigger(self.graph.pending(), self._configuration).one_pass:
             settings = checkpoint_settings(self._configuration) or savepoint_settings(
                 self._configuration
             )
@@ -301,7 +301,7 @@ class StreamExecutionEnvironment(SourceMethods):
                 settings = dataclasses.replace(settings, incremental=True)
         listeners = tuple(self._checkpoint_listeners)
         patience = Patience.of(self._configuration)
-        return Checkpointing(job_id, backend, settings, recovery, listeners, patience)
+        return CheckpointService(job_id, backend, settings, recovery, listeners, patience)
 
     def execute_and_collect(
         self, stream: DataStream, job_name: str | None = None, limit: int | None = None
@@ -309,7 +309,9 @@ class StreamExecutionEnvironment(SourceMethods):
         """Run the program and iterate over `stream`; see `DataStream.execute_and_collect`."""
         results = CollectedResults()
         sink = CollectSink(results.collect)
-        self.graph.add(Kind.OUTPUT, stream._edges, stream.type, function=sink, name="Collect")
+        self.graph.add(
+            OperatorKind.OUTPUT, stream._edges, stream.type, function=sink, name="Collect"
+        )
         try:
             results.attach(self.execute_async(job_name))
         except BaseException:
@@ -351,23 +353,23 @@ class StreamExecutionEnvironment(SourceMethods):
         order = recovery_order(self._configuration, path, allow_non_restored_state)
         files, metadata = find_snapshot(path)
         limits = fitting_limits(metadata, self.graph.pending(), self.get_parallelism())
-        graph, plan, pace = self._compiled(self._checkpointing(PREVIEW, order), limits)
+        graph, plan, trigger = self._compiled(self._checkpointing(PREVIEW, order), limits)
         return compare(
             *(path, files, metadata, graph, plan),
             max_parallelism=self.get_max_parallelism(),
-            one_pass=pace.one_pass,
+            one_pass=trigger.one_pass,
             allow_non_restored_state=order.ignore_unclaimed,
         )
 
     def _compiled(
-        self, checkpointing: Checkpointing, limits: dict[str, int] | None = None
-    ) -> tuple[JobGraph, JobPlan, Pace]:
+        self, checkpointing: CheckpointService, limits: dict[str, int] | None = None
+    ) -> tuple[JobGraph, JobPlan, JobTrigger]:
         """The pending program; `limits` are in place of the stored max parallelism."""
         graph = self.graph.pending()
         settings = self._configuration
         graph.check_uids(generate=settings.get(conf.AUTO_GENERATE_UIDS))
         self._warn_about_uids(graph)
-        pace = pace_of(graph, settings)
+        trigger = job_trigger(graph, settings)
         plan = compile_job(
             graph,
             Settings(
@@ -382,7 +384,7 @@ class StreamExecutionEnvironment(SourceMethods):
                 ),
             ),
         )
-        return graph, plan, pace
+        return graph, plan, trigger
 
     def _backend_of_tasks(self) -> StateBackend:
         """The backend, which tells tasks whether checkpoints are incremental, however set."""

@@ -1,4 +1,4 @@
-"""Running one epoch: a chain of levels over the rows that came in, as one action."""
+"""Running one epoch: a chain of stages over the rows that came in, as one action."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from holdfast.clock import Moment, SystemClock
 from holdfast.errors import JobExecutionError, StoreVersionError
 from holdfast.job.key_agreement import KeyAgreement
 from holdfast.job.model import Delivery, EpochOrder, EpochResult, JobIdentity, StartingPoint
-from holdfast.job.timer_schedule import TimeKeeper
+from holdfast.job.timer_schedule import TimerSchedule
 from holdfast.runtime.assignments import assign
-from holdfast.runtime.exchange import wire_schema
+from holdfast.runtime.exchange import exchange_schema
 from holdfast.runtime.plan import EpochPlan
 from holdfast.spark.lookup_tables import LookupTables
 from holdfast.spark.outputs import Outputs, run_only
 from holdfast.spark.routing import in_order, routable, routed, time_readable
-from holdfast.spark.serialization import dump_level
-from holdfast.spark.task import LevelFunction, ReportsParam
+from holdfast.spark.serialization import dump_stage
+from holdfast.spark.task import ReportsParam, StageFunction
 from holdfast.spark.types import refuse_collated_keys, spark_schema
 from holdfast.state.store.process import ProcessIdentity
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class EpochRunner:
-    """Runs the epochs of one incarnation of a job, one after the other."""
+    """Runs the epochs of one job attempt of a job, one after the other."""
 
     def __init__(
         self,
@@ -64,28 +64,28 @@ class EpochRunner:
         self._owner = ProcessIdentity.current(job.run)
         self._clock = SystemClock()
         self._expected = dict(start.expected)
-        self._levels = [dump_level(level) for level in plan.levels]
-        self._source_levels = {source.uid: dump_level(source.level) for source in plan.sources}
-        self._schemas = [spark_schema(wire_schema(level.writes)) for level in plan.levels]
+        self._stages = [dump_stage(stage) for stage in plan.stages]
+        self._source_stages = {source.uid: dump_stage(source.stage) for source in plan.sources}
+        self._schemas = [spark_schema(exchange_schema(stage.writes)) for stage in plan.stages]
         self._reports = spark.sparkContext.accumulator([], ReportsParam())
         restored = {store for store in start.expected if store[0] in start.with_timers}
-        self._time = TimeKeeper(plan, restored, self._clock.monotonic_ms(), interval_ms)
+        self._time = TimerSchedule(plan, restored, self._clock.monotonic_ms(), interval_ms)
         self._tables = LookupTables(spark, plan.lookups)
         self._keys = KeyAgreement(plan, start.key_shapes)
         self._pinning = pinning
-        last_wire = plan.levels[-1].writes if plan.levels else plan.first_wire
-        self._outputs = Outputs(plan.outputs, last_wire)
+        last_exchange = plan.stages[-1].writes if plan.stages else plan.first_exchange
+        self._outputs = Outputs(plan.outputs, last_exchange)
         self._statistics = statistics
         self._warned: set[str] = set()
         self._warnings: list[str] = []
 
     def first_rows(self, frames: list[DataFrame]) -> DataFrame:
-        """All sources' rows on the first wire; stateless steps at the sources included."""
-        rows = [self._on_wire(s, f) for s, f in zip(self._plan.sources, frames, strict=True)]
+        """All sources' rows on the first exchange; stateless steps at the sources included."""
+        rows = [self._on_exchange(s, f) for s, f in zip(self._plan.sources, frames, strict=True)]
         return reduce(DataFrame.unionByName, rows)
 
-    def _on_wire(self, source: SourcePlan, frame: DataFrame) -> DataFrame:
-        wire = self._plan.first_wire
+    def _on_exchange(self, source: SourcePlan, frame: DataFrame) -> DataFrame:
+        exchange = self._plan.first_exchange
         for channel in source.channels:
             refuse_collated_keys(frame.schema, channel.partitioning.columns)
         if (
@@ -93,12 +93,12 @@ class EpochRunner:
             and all(routable(frame, channel) for channel in source.channels)
             and time_readable(frame, source.time_column)
         ):
-            return routed(frame, source.channels, wire, source.time_column)
-        function = LevelFunction(self._source_levels[source.uid], self._reports)
-        return frame.mapInArrow(function, spark_schema(wire_schema(wire)))
+            return routed(frame, source.channels, exchange, source.time_column)
+        function = StageFunction(self._source_stages[source.uid], self._reports)
+        return frame.mapInArrow(function, spark_schema(exchange_schema(exchange)))
 
     def _no_rows(self) -> DataFrame:
-        schema = spark_schema(wire_schema(self._plan.first_wire))
+        schema = spark_schema(exchange_schema(self._plan.first_exchange))
         return self._spark.createDataFrame([], schema)
 
     def rows(self, batch: DataFrame, order: EpochOrder | None = None) -> DataFrame:
@@ -106,10 +106,10 @@ class EpochRunner:
         order = order or EpochOrder()
         time = None if order.idle else self._time.of_epoch(order, Moment.of(self._clock))
         due: frozenset[tuple[str, int]] = frozenset() if time is None else time.due
-        left_over = () if order.idle else self.channel_rows
+        channel_state = () if order.idle else self.channel_rows
         epoch = EpochPlan(
             job_id=self._job.job_id,
-            incarnation=self._job.incarnation,
+            job_attempt=self._job.job_attempt,
             epoch=self.epoch + 1,
             local_dir=self._job.local_dir,
             owner=self._owner,
@@ -120,7 +120,7 @@ class EpochRunner:
             aborted=order.aborted,
             kept_snapshots=order.kept_snapshots,
             exactly_once=self._delivery.exactly_once,
-            staging=(order.staging or self._delivery.staging) if self._stages(order) else None,
+            staging=(order.staging or self._delivery.staging) if self._keeps_rows(order) else None,
             cut_at=order.cut_at,
             cut_within_ms=order.cut_within_ms,
             least_work_ms=order.least_work_ms,
@@ -129,12 +129,12 @@ class EpochRunner:
             key_shapes=self._keys.shapes,
         )
         rows = batch
-        for number, level in enumerate(self._plan.levels):
-            tasks = self._plan.level_parallelism[number]
-            told = assign(level, tasks, self._expected, order.held, due, left_over)
-            function = LevelFunction(self._levels[number], self._reports, epoch, told)
+        for number, stage in enumerate(self._plan.stages):
+            tasks = self._plan.stage_parallelism[number]
+            told = assign(stage, tasks, self._expected, order.held, due, channel_state)
+            function = StageFunction(self._stages[number], self._reports, epoch, told)
             spread = self._pinning.spread(rows, tasks)
-            spread = in_order(spread, self._plan.sorted_by[number], level.reads)
+            spread = in_order(spread, self._plan.sorted_by[number], stage.reads)
             rows = spread.mapInArrow(function, self._schemas[number])
         return rows
 
@@ -156,7 +156,7 @@ class EpochRunner:
         """Whether any timer is pending, or could be."""
         return self._time.has_pending_timers
 
-    def _stages(self, order: EpochOrder) -> bool:
+    def _keeps_rows(self, order: EpochOrder) -> bool:
         """Whether tasks keep rows, or read rows that were kept; else they open no storage."""
         return self._delivery.exactly_once or order.cut_at is not None or bool(self.channel_rows)
 
@@ -178,10 +178,10 @@ class EpochRunner:
         reports = list(self._reports.value)
         self._acknowledge(reports)
         if not order.idle:
-            self.channel_rows = tuple(left for report in reports for left in report.left_over)
+            self.channel_rows = tuple(left for report in reports for left in report.channel_state)
         read_at = None if batch is None else started
         now = self._clock.monotonic_ms()
-        self._time.ended(reports, now, read_at=read_at, left_over=bool(self.channel_rows))
+        self._time.ended(reports, now, read_at=read_at, channel_state=bool(self.channel_rows))
         statistics = self._statistics.add(self.epoch, now - started, reports, self.watermarks())
         return EpochResult(statistics, reports, self.channel_rows)
 
@@ -200,7 +200,7 @@ class EpochRunner:
     def _describe(self) -> None:
         """Name the epoch's stages, for Spark's UI."""
         names = [source.node.name for source in self._plan.sources]
-        names += [operator.name for level in self._plan.levels for operator in level.operators]
+        names += [operator.name for stage in self._plan.stages for operator in stage.operators]
         text = f"{self._job.name}, epoch {self.epoch}: {' | '.join(dict.fromkeys(names))}"
         context = self._spark.sparkContext
         context.setLocalProperty("callSite.short", text)
@@ -211,15 +211,15 @@ class EpochRunner:
 
         Refuse an epoch that some subtask ran never or twice, or with keys of another type.
         """
-        by_level: dict[int, list[TaskReport]] = defaultdict(list)
+        by_stage: dict[int, list[TaskReport]] = defaultdict(list)
         for report in reports:
             if report.epoch == self.epoch:
-                by_level[report.level].append(report)
-        for level, tasks in zip(self._plan.levels, self._plan.level_parallelism, strict=True):
-            acks = by_level[level.index]
+                by_stage[report.stage].append(report)
+        for stage, tasks in zip(self._plan.stages, self._plan.stage_parallelism, strict=True):
+            acks = by_stage[stage.index]
             seen = sorted(report.subtask for report in acks)
             if seen != list(range(tasks)):
-                raise self._broken(level.index, seen, tasks)
+                raise self._broken(stage.index, seen, tasks)
             for report in acks:
                 for uid, store in report.stores.items():
                     self._expected[uid, report.subtask] = store.version
@@ -228,13 +228,13 @@ class EpochRunner:
             self._warnings += [w for w in report.warnings if w not in self._warned]
             self._warned.update(report.warnings)
 
-    def _broken(self, level: int, seen: list[int], tasks: int) -> Exception:
+    def _broken(self, stage: int, seen: list[int], tasks: int) -> Exception:
         twice = sorted(subtask for subtask, times in Counter(seen).items() if times > 1)
         never = sorted(set(range(tasks)) - set(seen))
         kind = StoreVersionError if twice else JobExecutionError
         return kind(
             f"epoch {self.epoch} of job {self._job.name!r} is broken: of the {tasks} subtasks of "
-            f"level {level}, {never or 'none'} never reached the end of their input and "
+            f"stage {stage}, {never or 'none'} never reached the end of their input and "
             f"{twice or 'none'} ran twice; its state can no longer be trusted (driver "
             f"{socket.gethostname()})"
         )

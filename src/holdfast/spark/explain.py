@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from holdfast.api.functions import Function
-from holdfast.api.streams.graph import Exchange, Kind
+from holdfast.api.streams.graph import OperatorKind, Partitioner
 from holdfast.api.windows.spec import Windowing
 from holdfast.checkpoint.restore.checks import operators_of
 from holdfast.job.declared_states import declared_states
@@ -31,7 +31,7 @@ def explain_job(spark: SparkSession, graph: JobGraph, plan: JobPlan) -> str:
     for node in graph.nodes:
         lines.append(_node_line(node, plan))
         lines += [f"      reads {_edge_text(edge)}" for edge in node.inputs]
-        if node.kind is Kind.TIMESTAMPS:
+        if node.kind is OperatorKind.TIMESTAMPS:
             lines.append(f"      time {_strategy_text(node.details)}")
         if isinstance(node.details, Windowing):
             lines.append(f"      windows {node.details}")
@@ -57,10 +57,10 @@ def _epoch_rows(spark: SparkSession, plan: JobPlan) -> DataFrame:
 def _node_line(node: Node, plan: JobPlan) -> str:
     uid = plan.uids[node.id] + ("" if node.uid else " (derived)")
     text = f"[{node.id}] {node.name}  uid {uid}"
-    if node.kind is Kind.SOURCE:
+    if node.kind is OperatorKind.SOURCE:
         bounded = "bounded" if node.function.bounded else "unbounded"
         return f"{text}  {bounded}, {node.function.description}  gives {node.output}"
-    if node.kind is Kind.OUTPUT:
+    if node.kind is OperatorKind.OUTPUT:
         return text
     text += f"  parallelism {plan.parallelism[node.id]}"
     if node.keyed:
@@ -75,8 +75,8 @@ def _edge_text(edge: Edge) -> str:
         text += f" side output {edge.tag.tag_id!r}"
     if edge.side:
         text += " as second input"
-    if partitioning.exchange is not Exchange.KEY:
-        return f"{text} {partitioning.exchange.value}"
+    if partitioning.partitioner is not Partitioner.KEY:
+        return f"{text} {partitioning.partitioner.value}"
     text += f" by key ({', '.join(partitioning.columns) or 'a function'})"
     if partitioning.order is not None:
         text += f" in order of {', '.join(partitioning.order) or 'event time'}"
@@ -104,12 +104,12 @@ def _states(node: Node, plan: JobPlan) -> list[str]:
     """States that an operator asks for; its function is tried, on a copy of it."""
     if not node.keyed:
         return []
-    if node.kind is Kind.REDUCE:
+    if node.kind is OperatorKind.REDUCE:
         return [f"value 'reduced': {node.output}"]
     if not isinstance(node.function, Function):
         return []
     operator = operators_of(plan)[plan.uids[node.id]]
-    declared = declared_states(operator, plan.levels[0].job_parameters)
+    declared = declared_states(operator, plan.stages[0].job_parameters)
     found = [f"{d.kind} {d.name!r}: {_type_text(d)}{_ttl_text(d)}" for d in declared.keyed.values()]
     return (
         found

@@ -16,7 +16,7 @@ from holdfast.job.model import JobExecutionResult
 from holdfast.job.statistics import JobStatistics, JobStatus
 from holdfast.job.threads import start_thread
 from holdfast.spark.failures import summary
-from holdfast.spark.job_attempt import Incarnation
+from holdfast.spark.job_attempt import JobAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,8 +57,8 @@ class JobClient:
     @property
     def query(self) -> StreamingQuery:
         """The Spark query that runs the job now; a job in one pass has none."""
-        incarnation = self._supervisor.incarnation
-        query = None if incarnation is None else incarnation.query
+        job_attempt = self._supervisor.job_attempt
+        query = None if job_attempt is None else job_attempt.query
         if query is None:
             raise JobExecutionError(f"job {self._name!r} runs in one pass, without a query")
         return query
@@ -109,8 +109,8 @@ class JobClient:
 
     def _is_own_thread(self) -> bool:
         """Whether this is a thread in which the job itself works, and which cannot wait for it."""
-        incarnation = self._supervisor.incarnation
-        in_epoch = None if incarnation is None else incarnation.epoch_thread
+        job_attempt = self._supervisor.job_attempt
+        in_epoch = None if job_attempt is None else job_attempt.epoch_thread
         calling = self._supervisor.checkpointing.patience.is_calling()
         return threading.get_ident() == in_epoch or calling
 
@@ -133,7 +133,7 @@ class JobClient:
             CheckpointError: The savepoint failed; the job goes on.
         """
         request = self._savepoint_request(directory, format_type)
-        self._in_background(request, partial(Incarnation.take_savepoint, request=request))
+        self._in_background(request, partial(JobAttempt.take_savepoint, request=request))
         return request.result(timeout)
 
     def stop_with_savepoint(
@@ -179,7 +179,7 @@ class JobClient:
         self._in_background(
             request,
             partial(
-                Incarnation.finish_with_savepoint,
+                JobAttempt.finish_with_savepoint,
                 request=request,
                 drain=drain,
                 on_complete=complete,
@@ -192,7 +192,7 @@ class JobClient:
     def _savepoint_request(
         self, directory: str | None, form: SavepointFormatType
     ) -> SavepointRequest:
-        if self._supervisor.order.pace.one_pass:
+        if self._supervisor.order.trigger.one_pass:
             raise JobExecutionError(
                 f"job {self._name!r} runs in one pass and keeps no state, so there is nothing to "
                 "take a savepoint of; set the runtime mode to STREAMING"
@@ -200,13 +200,11 @@ class JobClient:
         where = directory or self._supervisor.order.savepoint_dir
         return SavepointRequest.at(where, self.job_id, form)
 
-    def _in_background(
-        self, request: SavepointRequest, work: Callable[[Incarnation], None]
-    ) -> None:
-        """Let the incarnation that runs now do something between two epochs."""
-        incarnation = self._supervisor.incarnation
+    def _in_background(self, request: SavepointRequest, work: Callable[[JobAttempt], None]) -> None:
+        """Let the job attempt that runs now do something between two epochs."""
+        job_attempt = self._supervisor.job_attempt
         status = self.status()
-        if status is not JobStatus.RUNNING or incarnation is None:
+        if status is not JobStatus.RUNNING or job_attempt is None:
             raise JobExecutionError(
                 f"job {self._name!r} is {status.name}; a savepoint is taken of a running job"
             )
@@ -216,7 +214,7 @@ class JobClient:
                 "be published, and one that waits for it does not end; ask for it from another "
                 "thread"
             )
-        take = partial(decide, request, partial(work, incarnation))
+        take = partial(decide, request, partial(work, job_attempt))
         InheritableThread(target=take, daemon=True).start()
 
     def result(self, timeout: float | None = None) -> JobExecutionResult:

@@ -1,6 +1,6 @@
 """One start of a job: a query and the epochs it causes, until it ends or breaks.
 
-A job that is restarted after a failure begins a new incarnation: another query on
+A job that is restarted after a failure begins a new job attempt: another query on
 another directory, and other local stores. Nothing of an older one is written again.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from holdfast.checkpoint.savepoint.requests import SavepointRequest
     from holdfast.job.model import EpochOrder, EpochResult
-    from holdfast.job.trigger import Pace
+    from holdfast.job.trigger import JobTrigger
     from holdfast.spark.epoch_runner import EpochRunner
 
 LOOK_AROUND = 0.05
@@ -78,14 +78,14 @@ class Barriers(Protocol):
         """The epoch has failed."""
 
 
-class Incarnation:
+class JobAttempt:
     """One start of a job."""
 
     def __init__(
         self,
         spark: SparkSession,
         name: str,
-        pace: Pace,
+        trigger: JobTrigger,
         runner: EpochRunner,
         barriers: Barriers,
         frames: list[DataFrame],
@@ -94,12 +94,12 @@ class Incarnation:
         restored_batch: int | None = None,
         patience: Patience | None = None,
     ) -> None:
-        """An incarnation that is not started yet.
+        """A job attempt that is not started yet.
 
         Args:
             spark: The session.
             name: Name of the query, for Spark's UI.
-            pace: When epochs run.
+            trigger: When epochs run.
             runner: Runs the epochs.
             barriers: Decides about checkpoints.
             frames: DataFrames of the plan's sources, in their order.
@@ -111,7 +111,7 @@ class Incarnation:
         self._patience = patience or Patience()
         self._spark = spark
         self._name = name
-        self._pace = pace
+        self._trigger = trigger
         self._runner = runner
         self._barriers = barriers
         self._frames = frames
@@ -136,7 +136,7 @@ class Incarnation:
 
     def start(self) -> None:
         """Start the query; a job in one pass starts when it is waited for."""
-        if not self._pace.one_pass:
+        if not self._trigger.one_pass:
             try:
                 with settings(self._spark, QUERY_SETTINGS):
                     self.query = self._start_query()
@@ -307,10 +307,10 @@ class Incarnation:
 
     def _start_query(self) -> StreamingQuery:
         writer = self._writer(self._run_batch, self._name)
-        if self._pace.available_now:
+        if self._trigger.available_now:
             writer = writer.trigger(availableNow=True)
-        elif self._pace.interval_ms:
-            writer = writer.trigger(processingTime=f"{self._pace.interval_ms} milliseconds")
+        elif self._trigger.interval_ms:
+            writer = writer.trigger(processingTime=f"{self._trigger.interval_ms} milliseconds")
         return writer.start()
 
     def _run_one_pass(self) -> None:
@@ -326,7 +326,7 @@ class Incarnation:
                 return
             order = self._barriers.order(idle=False)
             assert order is not None
-            self._run_epoch(batch, replace(order, last=self._pace.one_pass), batch_id)
+            self._run_epoch(batch, replace(order, last=self._trigger.one_pass), batch_id)
             # Not before: a checkpoint of a later epoch says that it contains this batch.
             self._last_batch = batch_id
             # The epoch took longer than was foreseen, and a checkpoint has become due.
@@ -344,7 +344,7 @@ class Incarnation:
             self._refuse_to_go_on()
             result = self._runner.run(batch, order)
             if self._ended.is_set():
-                # It took so long that nobody waits: another incarnation may have begun.
+                # It took so long that nobody waits: another job attempt may have begun.
                 self._refuse_to_go_on()
             self._barriers.taken(order, result, batch_id)
             self._on_epoch(result)
@@ -446,7 +446,7 @@ class Incarnation:
         Raises:
             QueryStoppedError: It has not: somebody else has stopped it.
         """
-        if not self._pace.confirms_end or self._is_ending():
+        if not self._trigger.confirms_end or self._is_ending():
             return
         more = threading.Event()
         with settings(self._spark, QUERY_SETTINGS):
@@ -483,7 +483,7 @@ class Incarnation:
 
     def _end_time(self) -> None:
         """Let everything fire that still waits, if all input there will ever be is processed."""
-        if not self._pace.ends or self._last_batch is None or self._is_ending():
+        if not self._trigger.ends or self._last_batch is None or self._is_ending():
             return
         if self._runner.has_pending_timers:
             order = self._barriers.order(idle=False)
@@ -493,7 +493,7 @@ class Incarnation:
 
     def _keep_interval(self) -> None:
         """Space epochs out where the trigger does not."""
-        if self._pace.available_now and self._last_start is not None:
-            pause = self._last_start + self._pace.interval_ms / 1000 - monotonic()
+        if self._trigger.available_now and self._last_start is not None:
+            pause = self._last_start + self._trigger.interval_ms / 1000 - monotonic()
             self._stopping.wait(max(0.0, pause))
         self._last_start = monotonic()

@@ -55,7 +55,7 @@ class _Held:
 
 
 class LookupTables:
-    """The tables of one incarnation of a job."""
+    """The tables of one job attempt of a job."""
 
     def __init__(self, spark: SparkSession, lookups: Mapping[str, LookupJoin]) -> None:
         """Nothing is read yet."""

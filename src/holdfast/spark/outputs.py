@@ -16,9 +16,9 @@ from pyspark.sql import functions as F
 from holdfast._faults import fault_point
 from holdfast.api.sinks import CollectSink, ForeachBatchSink, PrintSink, SparkSink
 from holdfast.errors import JobExecutionError
-from holdfast.runtime.exchange import CHANNEL, slot_name
+from holdfast.runtime.exchange import CHANNEL, payload_name
 from holdfast.spark.types import spark_schema
-from holdfast.types.columns.batches import Reader
+from holdfast.types.columns.batches import BatchReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from holdfast.api.sinks import StagedRows, Staging
     from holdfast.api.streams.graph import Node
     from holdfast.job.model import OutputPlan
-    from holdfast.runtime.plan import Channel, Wire
+    from holdfast.runtime.plan import Channel, Exchange
 
 
 class Outputs:
     """The sinks of one job."""
 
-    def __init__(self, outputs: tuple[OutputPlan, ...], wire: Wire) -> None:
-        """Sinks that read rows off the last wire."""
-        self._wire = wire
+    def __init__(self, outputs: tuple[OutputPlan, ...], exchange: Exchange) -> None:
+        """Sinks that read rows off the last exchange."""
+        self._exchange = exchange
         self._sinks = [(output.channel, sink) for output in outputs for sink in output.sinks]
 
     def emit(self, rows: DataFrame, epoch: int) -> None:
@@ -61,12 +61,12 @@ class Outputs:
             staged.unpersist()
 
     def _view(self, rows: DataFrame, channel: Channel) -> DataFrame:
-        wire = self._wire
-        if wire.tagged:
+        exchange = self._exchange
+        if exchange.tagged:
             rows = rows.filter(F.col(CHANNEL) == channel.id)
-        if wire.flat:
+        if exchange.flat:
             return rows.drop(CHANNEL)
-        return rows.select(f"{slot_name(wire.slot_of[channel.id])}.*")
+        return rows.select(f"{payload_name(exchange.payload_of[channel.id])}.*")
 
 
 def run_only(rows: DataFrame) -> None:
@@ -114,7 +114,7 @@ def deliver_frame(sink: Node, rows: DataFrame, number: int, occasion: str) -> No
 
 
 def _elements(rows: DataFrame, channel: Channel) -> list[Any]:
-    reader = Reader(channel.type)
+    reader = BatchReader(channel.type)
     table = rows.toArrow()
     return [element for batch in table.to_batches() for element in reader.elements(batch)]
 

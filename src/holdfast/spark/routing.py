@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from holdfast.api.streams.graph import Exchange
-from holdfast.runtime.exchange import CHANNEL, SUBTASK, slot_name
+from holdfast.api.streams.graph import Partitioner
+from holdfast.runtime.exchange import CHANNEL, SUBTASK, payload_name
 from holdfast.runtime.plan import ORDER, TIME
 from holdfast.spark.types import spark_schema
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from holdfast.job.model import SortedChannel
-    from holdfast.runtime.plan import Channel, TimeColumn, Wire
+    from holdfast.runtime.plan import Channel, Exchange, TimeColumn
 
 ARRIVED = "_hf_arrived"
 """Column with a row's place in its partition, while that is sorted."""
@@ -30,10 +30,10 @@ _AS_THEY_ARE = (T.DoubleType, T.BinaryType, T.TimestampType, T.TimestampNTZType)
 
 def routable(df: DataFrame, channel: Channel) -> bool:
     """Whether the JVM can say which subtask receives a row of `df`."""
-    if channel.partitioning.exchange in (Exchange.REBALANCE, Exchange.BROADCAST):
+    if channel.partitioning.partitioner in (Partitioner.REBALANCE, Partitioner.BROADCAST):
         # A streaming plan may not number its rows.
         return False
-    if channel.partitioning.exchange is not Exchange.KEY:
+    if channel.partitioning.partitioner is not Partitioner.KEY:
         return True
     columns = channel.partitioning.columns
     return bool(columns) and all(
@@ -96,49 +96,49 @@ def key_hash_column(df: DataFrame, columns: tuple[str, ...]) -> Column:
 
 def _subtask_column(df: DataFrame, channel: Channel) -> Column:
     p = channel.parallelism
-    match channel.partitioning.exchange:
-        case Exchange.KEY:
+    match channel.partitioning.partitioner:
+        case Partitioner.KEY:
             groups = channel.max_parallelism
             group = F.pmod(key_hash_column(df, channel.partitioning.columns), F.lit(groups))
             # Whole-number division: both are below 2^15, so their product is exact.
             return F.floor(group * F.lit(p) / F.lit(groups)).cast("int")
-        case Exchange.FORWARD:
+        case Partitioner.FORWARD:
             return F.pmod(F.spark_partition_id(), F.lit(p)).cast("int")
         case _:
             return F.floor(F.rand() * p).cast("int")
 
 
 def routed(
-    df: DataFrame, channels: tuple[Channel, ...], wire: Wire, time: TimeColumn | None = None
+    df: DataFrame, channels: tuple[Channel, ...], exchange: Exchange, time: TimeColumn | None = None
 ) -> DataFrame:
-    """A source's rows on the wire, once for each of `channels`."""
-    payload = df.columns
-    if wire.tagged or len(channels) > 1:
+    """A source's rows on the exchange, once for each of `channels`."""
+    names = df.columns
+    if exchange.tagged or len(channels) > 1:
         ids = F.array(*[F.lit(channel.id) for channel in channels])
         df = df.select("*", F.explode(ids).alias(CHANNEL))
     columns: list[Column] = []
-    if wire.routed:
+    if exchange.routed:
         columns.append(_by_channel(df, channels).alias(SUBTASK))
-    if wire.tagged:
+    if exchange.tagged:
         columns.append(F.col(CHANNEL))
-    if wire.timed:
+    if exchange.timed:
         found = F.lit(None).cast("bigint") if time is None else _time_column(df, time)
         columns.append(found.alias(TIME))
-    if wire.ordered:
+    if exchange.ordered:
         columns.append(F.lit(None).cast("bigint").alias(ORDER))
-    fields = [F.col(_quoted(name)) for name in payload]
-    if wire.flat:
+    fields = [F.col(_quoted(name)) for name in names]
+    if exchange.flat:
         return df.select(*columns, *fields)
-    mine = {wire.slot_of[channel.id] for channel in channels}
-    for slot, schema in enumerate(wire.slots):
-        if slot in mine:
-            columns.append(F.struct(*fields).alias(slot_name(slot)))
+    mine = {exchange.payload_of[channel.id] for channel in channels}
+    for payload, schema in enumerate(exchange.payloads):
+        if payload in mine:
+            columns.append(F.struct(*fields).alias(payload_name(payload)))
         else:
-            columns.append(F.lit(None).cast(spark_schema(schema)).alias(slot_name(slot)))
+            columns.append(F.lit(None).cast(spark_schema(schema)).alias(payload_name(payload)))
     return df.select(*columns)
 
 
-def in_order(df: DataFrame, channels: tuple[SortedChannel, ...], wire: Wire) -> DataFrame:
+def in_order(df: DataFrame, channels: tuple[SortedChannel, ...], exchange: Exchange) -> DataFrame:
     """Rows of a partition in the order that these channels ask for: what is broadcast first.
 
     Rows that are equal in it stay in the order in which they have arrived: a sort in Spark
@@ -146,29 +146,29 @@ def in_order(df: DataFrame, channels: tuple[SortedChannel, ...], wire: Wire) -> 
     """
     if not channels:
         return df
-    by_column = _sort_keys([one for one in channels if not one.channel.broadcast], wire)
+    by_column = _sort_keys([one for one in channels if not one.channel.broadcast], exchange)
     arrived = F.monotonically_increasing_id()
     if not by_column:
         # One number for both, which is what Spark sorts fastest; broadcast rows come below zero.
         arrived = F.coalesce(F.col(ORDER) - F.lit(1 << 62), arrived)
-    elif wire.ordered:
+    elif exchange.ordered:
         by_column.insert(0, F.col(ORDER).asc_nulls_last())
     df = df.withColumn(ARRIVED, arrived)
     return df.sortWithinPartitions(*by_column, F.col(ARRIVED)).drop(ARRIVED)
 
 
-def _sort_keys(channels: list[SortedChannel], wire: Wire) -> list[Column]:
+def _sort_keys(channels: list[SortedChannel], exchange: Exchange) -> list[Column]:
     """What rows are sorted by; those of a union by one and the same."""
     alike: dict[tuple[int, tuple[str, ...]], list[int]] = {}
     for one in channels:
-        same = (wire.slot_of[one.channel.id], one.columns)
+        same = (exchange.payload_of[one.channel.id], one.columns)
         alike.setdefault(same, []).append(one.channel.id)
     keys = []
-    for (slot, names), ids in alike.items():
-        inside = "" if wire.flat else f"{slot_name(slot)}."
+    for (payload, names), ids in alike.items():
+        inside = "" if exchange.flat else f"{payload_name(payload)}."
         for path in [f"{inside}{_quoted(name)}" for name in names] or [TIME]:
             column = F.col(path)
-            keys.append(F.when(F.col(CHANNEL).isin(ids), column) if wire.tagged else column)
+            keys.append(F.when(F.col(CHANNEL).isin(ids), column) if exchange.tagged else column)
     return keys
 
 

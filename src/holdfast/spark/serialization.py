@@ -21,23 +21,23 @@ from holdfast.errors import NotSerializableError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from holdfast.runtime.plan import LevelPlan
+    from holdfast.runtime.plan import StagePlan
 
 
-def dump_level(level: LevelPlan) -> bytes:
-    """A level, pickled for its tasks; functions of `__main__` and notebooks by value."""
+def dump_stage(stage: StagePlan) -> bytes:
+    """A stage, pickled for its tasks; functions of `__main__` and notebooks by value."""
     resolve_main()
     try:
-        return dumps(level)
+        return dumps(stage)
     except Exception as error:
-        for operator in level.operators:
+        for operator in stage.operators:
             parts = [("function", operator.function)]
             if operator.key is not None:
                 parts.append(("key function", operator.key.selector))
             for what, part in parts:
                 _check(part, what, f"operator {operator.name!r} (uid {operator.uid!r})")
         raise NotSerializableError(
-            f"level {level.index} of the job cannot be pickled: {error}"
+            f"stage {stage.index} of the job cannot be pickled: {error}"
         ) from error
 
 
@@ -143,14 +143,14 @@ def _struct_reduced(
 ) -> tuple[Any, ...]:
     """How a Struct class is pickled, given how cloudpickle would: with its fields."""
     metaclass, name, bases, namespace, tracker_id, _ = args
-    wire_names = dict(zip(cls.__struct_fields__, cls.__struct_encode_fields__, strict=True))
-    own = [field for field in get_annotations(cls) if field in wire_names]
+    exchange_names = dict(zip(cls.__struct_fields__, cls.__struct_encode_fields__, strict=True))
+    own = [field for field in get_annotations(cls) if field in exchange_names]
     settings = cls.__struct_config__
     config = {setting: getattr(settings, setting) for setting in _CONFIG}
     config |= {
         "tag": False if settings.tag is None else settings.tag,
         "tag_field": settings.tag_field,
-        "rename": {field: wire_names[field] for field in own},
+        "rename": {field: exchange_names[field] for field in own},
         "kw_only": any(_is_keyword_only(cls, field) for field in own),
     }
     state[0].pop("__slots__", None)

@@ -1,6 +1,6 @@
-"""Runs a job, incarnation after incarnation, and ends it.
+"""Runs a job, job attempt after job attempt, and ends it.
 
-When an incarnation breaks, the restart strategy decides whether and when the next begins, from
+When a job attempt breaks, the restart strategy decides whether and when the next begins, from
 the newest complete checkpoint.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JJavaError
 from pyspark import InheritableThread
 
-from holdfast.checkpoint.restore.checks import SCRATCH, check_kept_rows
+from holdfast.checkpoint.restore.checks import SCRATCH, check_static_rows
 from holdfast.checkpoint.service import JobEnding
 from holdfast.clock import SystemClock, monotonic
 from holdfast.errors import (
@@ -36,9 +36,9 @@ from holdfast.job.statistics_keeper import StatisticsKeeper
 from holdfast.job.timer_schedule import warn_of_held_time
 from holdfast.spark.epoch_runner import EpochRunner
 from holdfast.spark.failures import original_error, summary
-from holdfast.spark.job_attempt import Incarnation, QueryStoppedError
+from holdfast.spark.job_attempt import JobAttempt, QueryStoppedError
 from holdfast.spark.outputs import publish_frame
-from holdfast.spark.placement.executor_calls import PinnedCalls
+from holdfast.spark.placement.executor_calls import ExecutorCalls
 from holdfast.spark.placement.executors import ExecutorWatch
 from holdfast.spark.placement.local_state import (
     delete_local_state,
@@ -57,10 +57,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from holdfast.checkpoint.service import Checkpointing
+    from holdfast.checkpoint.service import CheckpointService
     from holdfast.config.restart import RestartStrategy
     from holdfast.job.model import EpochResult, JobPlan, SourcePlan
-    from holdfast.job.trigger import Pace
+    from holdfast.job.trigger import JobTrigger
 
 logger = logging.getLogger("holdfast")
 
@@ -80,7 +80,7 @@ class JobOrder:
     name: str
     job_id: str
     plan: JobPlan
-    pace: Pace
+    trigger: JobTrigger
     restarts: RestartStrategy
     lasting_id: bool = False
     """Whether other runs of the job have the same id."""
@@ -93,7 +93,9 @@ class JobOrder:
 class Supervisor:
     """Starts a job, restarts it, and sees to its end."""
 
-    def __init__(self, spark: SparkSession, order: JobOrder, checkpointing: Checkpointing) -> None:
+    def __init__(
+        self, spark: SparkSession, order: JobOrder, checkpointing: CheckpointService
+    ) -> None:
         """A job that is not started yet."""
         self._spark = spark
         self.order = order
@@ -103,18 +105,18 @@ class Supervisor:
         root = local_state_root(spark, order.local_dir)
         self._job = JobIdentity(order.job_id, order.name, root)
         self._pinning = Pinning(spark)
-        self._calls = PinnedCalls(spark, self._pinning)
+        self._calls = ExecutorCalls(spark, self._pinning)
         self._statistics = StatisticsKeeper(order.plan)
         self._listeners = EpochListeners(order.listeners, checkpointing.patience)
         self._restarts = RestartTracker(order.restarts)
         self._scratch = scratch_directory()
-        self.incarnation: Incarnation | None = None
+        self.job_attempt: JobAttempt | None = None
         """The one that runs now."""
         self._runner: EpochRunner | None = None
         self._begun = 0
         self._prepared = False
         self._ran = False
-        """Whether an incarnation has ever begun."""
+        """Whether a job attempt has ever begun."""
         self.status = JobStatus.RUNNING
         self.failure: BaseException | None = None
         """What the job has failed with."""
@@ -134,9 +136,9 @@ class Supervisor:
         return replace(figures, checkpoints=self.checkpointing.statistics())
 
     def stop(self) -> None:
-        """Stop the incarnation that runs now."""
-        if self.incarnation is not None:
-            self.incarnation.stop()
+        """Stop the job attempt that runs now."""
+        if self.job_attempt is not None:
+            self.job_attempt.stop()
 
     def start(self) -> None:
         """Start the job in the background.
@@ -175,8 +177,8 @@ class Supervisor:
         return True
 
     def _prepare(self) -> None:
-        """Do what is done once for all incarnations."""
-        self._pinning.anchor(self._plan.level_parallelism)
+        """Do what is done once for all job attempts."""
+        self._pinning.anchor(self._plan.stage_parallelism)
         self.checkpointing.open(
             self._plan, self._calls, partial(publish_frame, self._spark), self._break_off
         )
@@ -187,7 +189,7 @@ class Supervisor:
         self._prepared = True
 
     def _frame(self, source: SourcePlan) -> DataFrame:
-        if self.order.pace.one_pass:
+        if self.order.trigger.one_pass:
             return in_one_pass(source.node.function)
         frame: DataFrame = source.node.function.streaming(self._source_directory(source))
         return frame
@@ -197,12 +199,12 @@ class Supervisor:
         return kept or (self._scratch / f"{SCRATCH}{source.node.id}").as_uri()
 
     def _begin(self) -> None:
-        """Begin the next incarnation, from the newest checkpoint if there is one."""
+        """Begin the next job attempt, from the newest checkpoint if there is one."""
         if not self._prepared:
             self._prepare()
         self._close_runner()
         self._begun += 1
-        job = replace(self._job, incarnation=self.checkpointing.incarnation(self._begun))
+        job = replace(self._job, job_attempt=self.checkpointing.job_attempt(self._begun))
         shutil.rmtree(self._query_dir(self._begun - 1), ignore_errors=True)
         query_dir = self._query_dir(self._begun)
         self._calls.forget()
@@ -212,7 +214,7 @@ class Supervisor:
         position = restored.position
         if position is not None:
             if restored.base is None:
-                check_kept_rows(position, self._plan, one_pass=self.order.pace.one_pass)
+                check_static_rows(position, self._plan, one_pass=self.order.trigger.one_pass)
                 directories = {one.uid: self._source_directory(one) for one in self._plan.sources}
                 position = with_rows_read(position, self._plan, directories, self._spark)
             with settings(self._spark, QUERY_SETTINGS):
@@ -225,15 +227,15 @@ class Supervisor:
             self._pinning,
             restored.start,
             self.checkpointing.delivery,
-            self.order.pace.interval_ms,
+            self.order.trigger.interval_ms,
         )
         self._runner = runner
         self.checkpointing.begin(job, restored, partial(capture, query_dir, leaves))
         self._watch.note()
-        self.incarnation = Incarnation(
+        self.job_attempt = JobAttempt(
             self._spark,
-            f"{self._name}-{self.order.job_id[:8]}-{job.incarnation}",
-            self.order.pace,
+            f"{self._name}-{self.order.job_id[:8]}-{job.job_attempt}",
+            self.order.trigger,
             runner,
             self.checkpointing,
             self._frames,
@@ -242,7 +244,7 @@ class Supervisor:
             restored.batch_id,
             self.checkpointing.patience,
         )
-        self.incarnation.start()
+        self.job_attempt.start()
         self._ran = True
 
     def _source_leaves(self) -> dict[str, tuple[int, ...]]:
@@ -252,9 +254,9 @@ class Supervisor:
         uids = (source.uid for source in self._plan.sources)
         return source_leaves(dict(zip(uids, self._frames, strict=True)))
 
-    def _query_dir(self, incarnation: int) -> Path:
-        """Directory of the log of an incarnation's query."""
-        return self._scratch / f"query-{incarnation}"
+    def _query_dir(self, job_attempt: int) -> Path:
+        """Directory of the log of a job attempt's query."""
+        return self._scratch / f"query-{job_attempt}"
 
     def _supervise(self, failure: BaseException | None) -> None:
         try:
@@ -288,14 +290,14 @@ class Supervisor:
         return True
 
     def _run_to_the_end(self, failure: BaseException | None) -> BaseException | None:
-        """Run incarnation after incarnation; what broke the last one, or None.
+        """Run job attempt after job attempt; what broke the last one, or None.
 
         Args:
             failure: What kept the first one from beginning, if something did.
         """
         if failure is None:
-            assert self.incarnation is not None
-            failure = self.incarnation.wait()
+            assert self.job_attempt is not None
+            failure = self.job_attempt.wait()
         while failure is not None and not self.told_to_end.is_set():
             decision = None
             if not isinstance(failure, (*HOPELESS, QueryStoppedError)) and is_alive(self._spark):
@@ -323,15 +325,15 @@ class Supervisor:
             return original_error(failure)
         self.status = JobStatus.RUNNING
         if self.told_to_end.is_set():
-            # Cancelled in between: the stop went to the incarnation before.
+            # Cancelled in between: the stop went to the job attempt before.
             self.stop()
-        assert self.incarnation is not None
-        return self.incarnation.wait()
+        assert self.job_attempt is not None
+        return self.job_attempt.wait()
 
     def _break_off(self, failure: BaseException) -> None:
-        """Let the incarnation that runs now fail."""
-        if self.incarnation is not None:
-            self.incarnation.break_off(failure)
+        """Let the job attempt that runs now fail."""
+        if self.job_attempt is not None:
+            self.job_attempt.break_off(failure)
 
     def _end(self) -> None:
         """Clean up, and tell those who wait for the end, whatever that comes to."""
@@ -365,7 +367,7 @@ class Supervisor:
             self.checkpointing.close(None)
             return
         order = self.order
-        ending = JobEnding(self.status, order.lasting_id, not order.pace.ends, self.savepoint)
+        ending = JobEnding(self.status, order.lasting_id, not order.trigger.ends, self.savepoint)
         self.checkpointing.close(ending)
 
     def _close_runner(self) -> None:
@@ -379,7 +381,7 @@ class Supervisor:
             watch.stop()
 
     def _delete_local_state(self) -> None:
-        tasks = max(self._plan.level_parallelism, default=1)
+        tasks = max(self._plan.stage_parallelism, default=1)
         delete_local_state(self._spark, self._job, tasks)
 
     def _end_epoch(self, result: EpochResult) -> None:

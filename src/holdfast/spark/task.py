@@ -1,4 +1,4 @@
-"""The function that Spark runs in a Python worker: a thin shell around `LevelTask`."""
+"""The function that Spark runs in a Python worker: a thin shell around `StageTask`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 from holdfast.clock import SystemClock
 from holdfast.runtime.operator_task import TaskIdentity
 from holdfast.runtime.report import TaskReport
-from holdfast.runtime.task import LevelTask
+from holdfast.runtime.task import StageTask
 from holdfast.spark.serialization import dumps
 from holdfast.types.columns.pickling import pickle_by_value_with
 
@@ -39,31 +39,31 @@ class ReportsParam(AccumulatorParam[list[TaskReport]]):
         return value1
 
 
-class LevelFunction:
-    """What `mapInArrow` is given: runs one level over one task's batches."""
+class StageFunction:
+    """What `mapInArrow` is given: runs one stage over one task's batches."""
 
     def __init__(
         self,
-        level: bytes,
+        stage: bytes,
         reports: Accumulator[list[TaskReport]],
         epoch: EpochPlan | None = None,
         assignments: Assignments | None = None,
     ) -> None:
-        """A function for all tasks of a level.
+        """A function for all tasks of a stage.
 
         Args:
-            level: A pickled `LevelPlan`: pickled once, unpickled fresh in every task.
+            stage: A pickled `StagePlan`: pickled once, unpickled fresh in every task.
             reports: Where tasks report.
-            epoch: What all tasks are told alike; None for the level at the sources.
+            epoch: What all tasks are told alike; None for the stage at the sources.
             assignments: What each of them is told beside that.
         """
-        self._level = level
+        self._stage = stage
         self._reports = reports
         self._epoch = epoch
         self._assignments = assignments
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the level; reports once all input was processed and state committed."""
+        """Run the stage; reports once all input was processed and state committed."""
         context = TaskContext.get()
         assert context is not None
         identity = TaskIdentity(
@@ -72,6 +72,6 @@ class LevelFunction:
         epoch = self._epoch
         if epoch is not None and self._assignments is not None:
             epoch = self._assignments.told(epoch, identity.subtask)
-        task = LevelTask(pickle.loads(self._level), epoch, identity, SystemClock())
+        task = StageTask(pickle.loads(self._stage), epoch, identity, SystemClock())
         yield from task.run(batches)
         self._reports.add([task.report])

@@ -205,11 +205,11 @@ class KeyedStateBackend:
         """What `read` gives of a state, for the current key; the state stays as it was."""
         handle, key = self.handle(name), self._current.key
         table = next(table for table in self._void.tables if table.name == name)
-        remembered = table.remember(key)
+        saved = table.save_point(key)
         try:
             return read(handle)
         finally:
-            table.put_back(key, remembered)
+            table.roll_back(key, saved)
 
     def timers(self, name: str) -> TimerTable:
         """The timers of a time domain; the same object for the same name.
@@ -224,7 +224,7 @@ class KeyedStateBackend:
             table = TimerTable(
                 *(name, state_id, codec_for(bytes), self._store, self._encoder, self._current),
                 key_groups=self._key_groups,
-                relieve=self.relieve,
+                evict_if_full=self.evict_if_full,
                 known=known,
             )
             self._timers[name] = table
@@ -247,7 +247,7 @@ class KeyedStateBackend:
     def _all_tables(self) -> Iterator[StateTable]:
         return (table for scope in self._scopes for table in scope.tables)
 
-    def relieve(self) -> None:
+    def evict_if_full(self) -> None:
         """Empty the caches into the store if they have grown beyond `CACHE_LIMIT`."""
         if sum(table.cached() for table in self._all_tables()) > CACHE_LIMIT:
             self.flush()
@@ -280,7 +280,7 @@ class KeyedStateBackend:
     def _keys_under(self, prefix: bytes) -> Iterator[list[Any]]:
         place: bytes | None = b""
         while place is not None:
-            self.relieve()
+            self.evict_if_full()
             self.flush()
             keys, place = read_keys(self._store, prefix, place, KEYS_AT_ONCE)
             if keys:

@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast.errors import StateDescriptorError
 from holdfast.state.list import pack_chunk, unpack_chunk
-from holdfast.state.schemas import SchemaHistory, conversion, declared_in, evolving, in_entries
+from holdfast.state.schemas import SchemaHistory, change_entries, conversion, declare, evolving
 from holdfast.state.ttl.layout import (
     SWEEP_PREFIX,
     TTL_SUFFIX,
@@ -138,7 +138,7 @@ class StateCatalog:
         for entry in known:
             if entry["kind"] != kind:
                 raise other_kind(name, kind, entry["kind"])
-        declaration = declared_in(name, list(map(SchemaHistory.of_entry, known)), codecs)
+        declaration = declare(name, list(map(SchemaHistory.of_entry, known)), codecs)
         self._check_type(name, declaration.history)
         self._keep(own, kind, declaration.history, timed=timed)
         if other in self._stored:
@@ -172,7 +172,7 @@ class StateCatalog:
             drawn = int(known["id"])
             change = conversion(SchemaHistory.of_entry(known), history)
             if change is not None:
-                self._change(_prefix(known), in_entries(kind, timed=timed, change=change))
+                self._change(_prefix(known), change_entries(kind, timed=timed, change=change))
         entry: dict[str, Any] = {"id": drawn, "kind": kind, **history.as_entry()}
         if timed:
             entry["ttl"] = True
@@ -193,7 +193,7 @@ class StateCatalog:
         changed = dropping_time(kind) if time is None else adding_time(kind, time.stamp())
         change = conversion(SchemaHistory.of_entry(gone), history)
         if change is not None:
-            changed = _both(in_entries(kind, timed=time is None, change=change), changed)
+            changed = _both(change_entries(kind, timed=time is None, change=change), changed)
         migrate(self._store, kind, _prefix(gone), _prefix(self._stored[new]), changed)
         keys = [STATE_PREFIX + old.encode(), SWEEP_PREFIX + old.encode()]
         self._store.write([(key, None) for key in keys])

@@ -135,7 +135,7 @@ class ListTable(StateTable, ListState[Any]):
         """See `StateTable.cached`."""
         return len(self._cache)
 
-    def remember(self, key: Any) -> object:
+    def save_point(self, key: Any) -> object:
         """See `StateTable.remember`."""
         entry = self._cache.get(key)
         if entry is None:
@@ -143,14 +143,14 @@ class ListTable(StateTable, ListState[Any]):
         # Between two drains a list in the cache is only appended to or replaced whole.
         return entry.stored, entry.added, len(entry.added), entry.rewrite, key in self._dirty
 
-    def put_back(self, key: Any, remembered: Any) -> None:
+    def roll_back(self, key: Any, saved: Any) -> None:
         """See `StateTable.put_back`."""
-        if remembered is None:
+        if saved is None:
             self._cache.pop(key, None)
             self._dirty.discard(key)
             return
         entry = self._cache[key]
-        entry.stored, entry.added, length, entry.rewrite, dirty = remembered
+        entry.stored, entry.added, length, entry.rewrite, dirty = saved
         del entry.added[length:]
         if not dirty:
             self._dirty.discard(key)

@@ -155,14 +155,14 @@ class MapTable(StateTable, MapState[Any, Any]):
         """See `StateTable.cached`."""
         return sum(1 + len(entry.values) for entry in self._cache.values())
 
-    def remember(self, key: Any) -> object:
+    def save_point(self, key: Any) -> object:
         """See `StateTable.remember`."""
         entry = self._cache.get(key)
         return None if entry is None else entry.copy(), key in self._dirty
 
-    def put_back(self, key: Any, remembered: Any) -> None:
+    def roll_back(self, key: Any, saved: Any) -> None:
         """See `StateTable.put_back`."""
-        entry, dirty = remembered
+        entry, dirty = saved
         if entry is None:
             self._cache.pop(key, None)
         else:

@@ -27,7 +27,7 @@ from holdfast.state.backend import FORMAT, OPERATOR_KEY
 from holdfast.state.catalog import STATE_PREFIX
 from holdfast.state.operator.layout import SUBTASK_PREFIX, layout
 from holdfast.state.operator.redistribution import OperatorStateSnapshot
-from holdfast.state.schemas import SchemaHistory, conversion, in_entries
+from holdfast.state.schemas import SchemaHistory, change_entries, conversion
 from holdfast.state.snapshots import open_snapshot_of
 from holdfast.state.store.opening import open_store
 from holdfast.state.store.snapshot import built_aside
@@ -275,7 +275,7 @@ def _marked(entries: Entries, own: dict[str, Any], joined: dict[str, Any]) -> En
     change = conversion(SchemaHistory.of_entry(own), SchemaHistory.of_entry(joined))
     if change is None:
         return entries
-    changed = in_entries(joined["kind"], timed=bool(joined.get("ttl")), change=change)
+    changed = change_entries(joined["kind"], timed=bool(joined.get("ttl")), change=change)
     return ((key, changed(value)) for key, value in entries)
 
 

@@ -45,7 +45,7 @@ class Declaration:
     """By id; the first schema's by None. Empty if there is only one schema."""
 
 
-def declared_in(name: str, known: list[SchemaHistory], codecs: list[Codec]) -> Declaration:
+def declare(name: str, known: list[SchemaHistory], codecs: list[Codec]) -> Declaration:
     """Declare a state anew.
 
     Args:
@@ -289,7 +289,7 @@ def conversion(source: SchemaHistory, target: SchemaHistory) -> Change | None:
     return lambda data: head + data
 
 
-def in_entries(kind: str, *, timed: bool, change: Change) -> Change:
+def change_entries(kind: str, *, timed: bool, change: Change) -> Change:
     """The same change, of what a store holds of a state: `state/table.py`, `state/ttl/layout.py`.
 
     Args:

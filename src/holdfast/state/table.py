@@ -109,12 +109,12 @@ class StateTable(ABC):
         """Entries in the cache."""
 
     @abstractmethod
-    def remember(self, key: Any) -> object:
-        """What the cache holds for `key`, in a form that `put_back` takes."""
+    def save_point(self, key: Any) -> object:
+        """What the cache holds for `key`, in a form that `roll_back` takes."""
 
     @abstractmethod
-    def put_back(self, key: Any, remembered: object) -> None:
-        """Undo all writes to `key` since `remember`."""
+    def roll_back(self, key: Any, saved: object) -> None:
+        """Undo all writes to `key` since `save_point`."""
 
     def _entry_prefix(self, key: Any) -> bytes:
         return self._encoder.encode(self._prefix, key)

@@ -85,13 +85,13 @@ class ValueTable(StateTable, ValueState[Any]):
         """See `StateTable.cached`."""
         return len(self._cache)
 
-    def remember(self, key: Any) -> object:
+    def save_point(self, key: Any) -> object:
         """See `StateTable.remember`."""
         return self._cache.get(key, NO_KEY), self._dirty.get(key, NO_KEY)
 
-    def put_back(self, key: Any, remembered: Any) -> None:
+    def roll_back(self, key: Any, saved: Any) -> None:
         """See `StateTable.put_back`."""
-        for where, value in zip((self._cache, self._dirty), remembered, strict=True):
+        for where, value in zip((self._cache, self._dirty), saved, strict=True):
             if value is NO_KEY:
                 where.pop(key, None)
             else:

@@ -37,18 +37,18 @@ from holdfast.config.backends import HashMapStateBackend, StateBackend
 from holdfast.config.parallelism import check_parallelism, default_max_parallelism
 from holdfast.errors import ConfigurationError, JobGraphError, StateAccessError
 from holdfast.runtime.event_times import by_tag
-from holdfast.runtime.operator_task import Seat, TaskIdentity
+from holdfast.runtime.operator_task import OperatorTask, TaskIdentity
 from holdfast.runtime.operators.base import Output, Reported
 from holdfast.runtime.operators.co import BroadcastOperator
 from holdfast.runtime.plan import (
     CheckpointOrder,
     EpochPlan,
     EpochTime,
+    Exchange,
     KeyPlan,
-    LevelPlan,
     OperatorPlan,
     SecondInput,
-    Wire,
+    StagePlan,
 )
 from holdfast.serde.key_shapes import KeyTypes
 from holdfast.serde.keys import canonical_key, key_group_of, key_hash
@@ -71,8 +71,8 @@ if TYPE_CHECKING:
     from holdfast.api.outputs import OutputTag
 
 _UID = "harness"
-_INCARNATION = "1"
-_NOTHING = Wire((), (), {}, routed=False)
+_JOB_ATTEMPT = "1"
+_NOTHING = Exchange((), (), {}, routed=False)
 
 
 class OperatorHarness:
@@ -158,7 +158,7 @@ class OperatorHarness:
         self._epoch = point.epoch
         version = f"restored-{point.checkpoint_id}"
         claim_job(self._directory, _UID, ProcessIdentity.current())
-        directory = store_directory(self._directory, _UID, _INCARNATION, _UID, self._subtask)
+        directory = store_directory(self._directory, _UID, _JOB_ATTEMPT, _UID, self._subtask)
         if point.restore(self._backend, directory, self._subtask, self._parallelism, version):
             self._version = version
 
@@ -180,17 +180,17 @@ class OperatorHarness:
     def advance_watermark(self, watermark: int) -> None:
         """Let event time pass, and the timers fire that it reaches. It never goes back."""
         self._watermark = max(self._watermark, watermark)
-        self._fire(self._seat.fire_by_watermark(self._watermark))
+        self._fire(self._operator_task.fire_by_watermark(self._watermark))
 
     def set_processing_time(self, milliseconds: int) -> None:
         """Set the clock, and let the timers fire that it reaches."""
         self.clock.set(milliseconds)
-        self._fire(self._seat.fire_by_clock())
+        self._fire(self._operator_task.fire_by_clock())
 
     def end_input(self) -> None:
         """Let time come to its end, as at the end of a bounded stream: every timer fires."""
         self._watermark = MAX_WATERMARK
-        self._fire(self._seat.fire_at_end(everything=True, watermark=MAX_WATERMARK))
+        self._fire(self._operator_task.fire_at_end(everything=True, watermark=MAX_WATERMARK))
 
     def _fire(self, outputs: Iterable[Output]) -> None:
         try:
@@ -201,19 +201,19 @@ class OperatorHarness:
             raise
 
     def _push(self, batch: list[Any], at: int | None, side: int) -> None:
-        seat = self._seat
+        operator_task = self._operator_task
         try:
-            keys = seat.keys_of(batch, None, side)
+            keys = operator_task.keys_of(batch, None, side)
             if keys is not None:
                 # A job refuses what cannot be a key when it spreads the elements.
                 for key in keys:
                     key_hash(key)
-                seat.current.start_batch(keys)
+                operator_task.current.start_batch(keys)
             times = None if at is None else [at] * len(batch)
-            seat.report.records_in += len(batch)
-            out = seat.operator.process(batch, keys, times, side)
-            seat.current.end_batch()
-            seat.relieve()
+            operator_task.report.records_in += len(batch)
+            out = operator_task.operator.process(batch, keys, times, side)
+            operator_task.current.end_batch()
+            operator_task.evict_if_full()
         except BaseException:
             self.fail()
             raise
@@ -232,40 +232,40 @@ class OperatorHarness:
     @property
     def function(self) -> Any:
         """The copy of the function that is at work in this epoch."""
-        return self._seat.plan.function
+        return self._operator_task.plan.function
 
     @property
     def skipped(self) -> int:
         """Elements of this epoch that the error policy has dropped or diverted."""
-        return self._seat.operator.skipped
+        return self._operator_task.operator.skipped
 
     @property
     def metrics(self) -> MetricValues:
         """What the function's metrics hold in this epoch."""
-        return self._seat.finished_report().metrics
+        return self._operator_task.finished_report().metrics
 
     def state(self, name: str, key: Any) -> Any:
         """What a state holds for `key`: its value, list, map as a dict, or result."""
-        if self._seat.state is None:
+        if self._operator_task.state is None:
             raise StateAccessError(
                 f"there is no state {name!r} to read: the function has registered none in open()"
             )
-        current, key = self._seat.current, canonical_key(key)
-        KeyTypes(self._seat.key_types.shape).check([key])
+        current, key = self._operator_task.current, canonical_key(key)
+        KeyTypes(self._operator_task.key_types.shape).check([key])
         current.key = key
         try:
-            return self._seat.state.peek(name, _content)
+            return self._operator_task.state.peek(name, _content)
         finally:
             current.key = NO_KEY
 
     def operator_state(self, name: str) -> Any:
         """What an operator state holds now: a list, or a broadcast state's map as a dict."""
-        operator = self._seat.operator
+        operator = self._operator_task.operator
         if isinstance(operator, BroadcastOperator):
             # The function may not have asked for it in this epoch.
             for descriptor in self._broadcast:
                 operator.open_operator_state().get_broadcast_state(descriptor)
-        backend = self._seat.operator_state
+        backend = self._operator_task.operator_state
         if backend is None:
             raise StateAccessError(
                 f"there is no operator state {name!r} to read: the function is neither a "
@@ -294,7 +294,7 @@ class OperatorHarness:
                 "CheckpointListener"
             )
         try:
-            with Reported(self._seat.operator, "in a notification of a checkpoint"):
+            with Reported(self._operator_task.operator, "in a notification of a checkpoint"):
                 getattr(self.function, method)(checkpoint_id)
         except BaseException:
             self.fail()
@@ -328,9 +328,11 @@ class OperatorHarness:
     def _snapshot_store(self) -> tuple[dict[str, bytes], bytes | None]:
         # As a task does whose function has seen no element in the checkpoint's epoch.
         self._epoch += 1
-        seat = self._make_seat(CheckpointOrder(self._checkpoint, self.clock.now_ms()))
-        seat.open_state()
-        report = seat.commit()
+        operator_task = self._make_operator_task(
+            CheckpointOrder(self._checkpoint, self.clock.now_ms())
+        )
+        operator_task.open_state()
+        report = operator_task.commit()
         assert report is not None
         assert report.snapshot is not None
         self._version = report.version
@@ -342,12 +344,12 @@ class OperatorHarness:
         self._start_epoch()
 
     def _finish_epoch(self) -> None:
-        seat = self._seat
+        operator_task = self._operator_task
         try:
-            self._collect(Output(seat.operator.finish()))
-            seat.snapshot_function()
-            seat.operator.close()
-            report = seat.commit()
+            self._collect(Output(operator_task.operator.finish()))
+            operator_task.snapshot_function()
+            operator_task.operator.close()
+            report = operator_task.commit()
         except BaseException:
             self.fail()
             raise
@@ -364,7 +366,7 @@ class OperatorHarness:
     def close(self) -> None:
         """Close the function and delete its state."""
         try:
-            self._seat.operator.close()
+            self._operator_task.operator.close()
         finally:
             self._abort()
             self._delete()
@@ -390,32 +392,32 @@ class OperatorHarness:
 
     def _abort(self) -> None:
         with suppress(Exception):
-            self._seat.operator.close()
-        self._seat.abort()
+            self._operator_task.operator.close()
+        self._operator_task.abort()
 
     def _start_epoch(self) -> None:
         self._epoch += 1
         self._settled = {tag: len(outputs) for tag, outputs in self._sides.items()}
         self._settled[None] = len(self.outputs)
-        self._seat = self._make_seat()
+        self._operator_task = self._make_operator_task()
         try:
-            self._seat.open()
+            self._operator_task.open()
         except BaseException:
             self._abort()
             raise
 
-    def _make_seat(self, checkpoint: CheckpointOrder | None = None) -> Seat:
+    def _make_operator_task(self, checkpoint: CheckpointOrder | None = None) -> OperatorTask:
         plan = self._plan(*self._fresh_copy())
-        level = LevelPlan(
+        stage = StagePlan(
             1, (plan,), {}, _NOTHING, _NOTHING, self._backend, job_parameters=self._job_parameters
         )
         task = TaskIdentity(self._subtask, 0, self._epoch)
-        return Seat(plan, level, self._epoch_plan(checkpoint), task, self.clock)
+        return OperatorTask(plan, stage, self._epoch_plan(checkpoint), task, self.clock)
 
     def _epoch_plan(self, checkpoint: CheckpointOrder | None) -> EpochPlan:
         return EpochPlan(
             job_id=_UID,
-            incarnation=_INCARNATION,
+            job_attempt=_JOB_ATTEMPT,
             epoch=self._epoch,
             local_dir=self._directory,
             owner=ProcessIdentity.current(),

@@ -24,38 +24,51 @@ from holdfast.api.functions import (
     SinkFunction,
 )
 from holdfast.api.sinks import Sink
-from holdfast.api.streams.graph import Kind
+from holdfast.api.streams.graph import OperatorKind
 from holdfast.api.two_phase_commit import TwoPhaseCommitSinkFunction
 from holdfast.errors import JobGraphError
 
-_KINDS: Final[tuple[tuple[type, Kind], ...]] = (
-    (KeyedProcessFunction, Kind.KEYED_PROCESS),
-    (ProcessFunction, Kind.PROCESS),
-    (MapFunction, Kind.MAP),
-    (FlatMapFunction, Kind.FLAT_MAP),
-    (FilterFunction, Kind.FILTER),
-    (ReduceFunction, Kind.REDUCE),
-    (CoMapFunction, Kind.CO_MAP),
-    (CoFlatMapFunction, Kind.CO_FLAT_MAP),
-    (CoProcessFunction, Kind.CO_PROCESS),
-    (KeyedCoProcessFunction, Kind.KEYED_CO_PROCESS),
-    (BroadcastProcessFunction, Kind.BROADCAST_PROCESS),
-    (KeyedBroadcastProcessFunction, Kind.KEYED_BROADCAST_PROCESS),
-    (SinkFunction, Kind.SINK_FUNCTION),
+_KINDS: Final[tuple[tuple[type, OperatorKind], ...]] = (
+    (KeyedProcessFunction, OperatorKind.KEYED_PROCESS),
+    (ProcessFunction, OperatorKind.PROCESS),
+    (MapFunction, OperatorKind.MAP),
+    (FlatMapFunction, OperatorKind.FLAT_MAP),
+    (FilterFunction, OperatorKind.FILTER),
+    (ReduceFunction, OperatorKind.REDUCE),
+    (CoMapFunction, OperatorKind.CO_MAP),
+    (CoFlatMapFunction, OperatorKind.CO_FLAT_MAP),
+    (CoProcessFunction, OperatorKind.CO_PROCESS),
+    (KeyedCoProcessFunction, OperatorKind.KEYED_CO_PROCESS),
+    (BroadcastProcessFunction, OperatorKind.BROADCAST_PROCESS),
+    (KeyedBroadcastProcessFunction, OperatorKind.KEYED_BROADCAST_PROCESS),
+    (SinkFunction, OperatorKind.SINK_FUNCTION),
 )
 _KEYED: Final = frozenset(
-    {Kind.KEYED_PROCESS, Kind.REDUCE, Kind.KEYED_CO_PROCESS, Kind.KEYED_BROADCAST_PROCESS}
+    {
+        OperatorKind.KEYED_PROCESS,
+        OperatorKind.REDUCE,
+        OperatorKind.KEYED_CO_PROCESS,
+        OperatorKind.KEYED_BROADCAST_PROCESS,
+    }
 )
-_NOT_KEYED: Final = frozenset({Kind.PROCESS, Kind.CO_PROCESS, Kind.BROADCAST_PROCESS})
+_NOT_KEYED: Final = frozenset(
+    {OperatorKind.PROCESS, OperatorKind.CO_PROCESS, OperatorKind.BROADCAST_PROCESS}
+)
 CONNECTED: Final = frozenset(
-    {Kind.CO_MAP, Kind.CO_FLAT_MAP, Kind.CO_PROCESS, Kind.KEYED_CO_PROCESS, Kind.WINDOW_JOIN}
+    {
+        OperatorKind.CO_MAP,
+        OperatorKind.CO_FLAT_MAP,
+        OperatorKind.CO_PROCESS,
+        OperatorKind.KEYED_CO_PROCESS,
+        OperatorKind.WINDOW_JOIN,
+    }
 )
 """Functions of two streams."""
-BROADCAST: Final = frozenset({Kind.BROADCAST_PROCESS, Kind.KEYED_BROADCAST_PROCESS})
+BROADCAST: Final = frozenset({OperatorKind.BROADCAST_PROCESS, OperatorKind.KEYED_BROADCAST_PROCESS})
 """Functions of a stream and a broadcast stream."""
 
 
-def kind_of(function: Any, *, keyed: bool) -> Kind:
+def kind_of(function: Any, *, keyed: bool) -> OperatorKind:
     """The kind of operator that runs `function` on a stream, keyed or not.
 
     Raises:
@@ -73,8 +86,8 @@ def kind_of(function: Any, *, keyed: bool) -> Kind:
             f"{type(function).__name__} is called by a join; call its process_element, or try it "
             "in a small job"
         )
-    kind = next((kind for cls, kind in _KINDS if isinstance(function, cls)), Kind.MAP)
-    if kind is Kind.MAP and not (isinstance(function, MapFunction) or callable(function)):
+    kind = next((kind for cls, kind in _KINDS if isinstance(function, cls)), OperatorKind.MAP)
+    if kind is OperatorKind.MAP and not (isinstance(function, MapFunction) or callable(function)):
         raise JobGraphError(f"the harness takes a function, not {type(function).__name__}")
     if kind in _KEYED and not keyed:
         raise JobGraphError(f"{type(function).__name__} runs on a keyed stream; give a key")

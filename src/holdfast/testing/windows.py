@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from holdfast.api.streams.data_stream import DataStream
-from holdfast.api.streams.graph import Edge, JobGraph, Kind
+from holdfast.api.streams.graph import Edge, JobGraph, OperatorKind
 from holdfast.api.streams.window_joins import CoGroupedStreams, JoinedStreams
 from holdfast.api.time import WatermarkStrategy
 from holdfast.errors import JobGraphError
@@ -44,10 +44,13 @@ class _Program:
     def stream(self, type_spec: Any) -> DataStream:
         """A stream with event time."""
         stream_type = StreamType.of(type_spec)
-        source = self.graph.add(Kind.SOURCE, (), stream_type)
+        source = self.graph.add(OperatorKind.SOURCE, (), stream_type)
         strategy = WatermarkStrategy.no_watermarks()
         node = self.graph.add(
-            Kind.TIMESTAMPS, (Edge(source, None, stream_type),), stream_type, details=strategy
+            OperatorKind.TIMESTAMPS,
+            (Edge(source, None, stream_type),),
+            stream_type,
+            details=strategy,
         )
         return DataStream(self, (Edge(node, None, stream_type),))
 
@@ -74,10 +77,10 @@ def window_joined(
     return streams.where(_no_key).equal_to(_no_key).window(assigner)
 
 
-def windows_of(stream: DataStream, *, keyed: bool) -> tuple[Any, Any, Kind]:
+def windows_of(stream: DataStream, *, keyed: bool) -> tuple[Any, Any, OperatorKind]:
     """Function, details and kind of the operator behind a stream of windows."""
     node = stream._edges[0].node
-    if node.kind not in (Kind.WINDOW, Kind.WINDOW_JOIN):
+    if node.kind not in (OperatorKind.WINDOW, OperatorKind.WINDOW_JOIN):
         raise JobGraphError("the harness takes a function, or windows as windowed() makes them")
     if node.keyed != keyed:
         raise JobGraphError(

@@ -174,7 +174,7 @@ def _hashable(column: pa.DataType) -> bool:
     return not pa.types.is_nested(column)
 
 
-def is_like(found: pa.DataType, wanted: pa.DataType) -> bool:
+def same_values(found: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether a column of the one type holds values of the other.
 
     Another program that writes a table anew may call the parts of lists otherwise, and have
@@ -189,18 +189,18 @@ def is_like(found: pa.DataType, wanted: pa.DataType) -> bool:
     if of.is_map(wanted):
         return (
             of.is_map(found)
-            and is_like(found.key_type, wanted.key_type)
-            and is_like(found.item_type, wanted.item_type)
+            and same_values(found.key_type, wanted.key_type)
+            and same_values(found.item_type, wanted.item_type)
         )
     if _is_list(wanted):
-        return _is_list(found) and is_like(found.value_type, wanted.value_type)
+        return _is_list(found) and same_values(found.value_type, wanted.value_type)
     return bool(found == wanted)
 
 
 def _have_like_fields(found: pa.DataType, wanted: pa.DataType) -> bool:
     if [field.name for field in found] != [field.name for field in wanted]:
         return False
-    return all(is_like(a.type, b.type) for a, b in zip(found, wanted, strict=True))
+    return all(same_values(a.type, b.type) for a, b in zip(found, wanted, strict=True))
 
 
 def _is_text(column: pa.DataType) -> bool:

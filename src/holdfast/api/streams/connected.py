@@ -16,7 +16,7 @@ from holdfast.api.co_functions import (
 )
 from holdfast.api.descriptors import MapStateDescriptor
 from holdfast.api.streams.data_stream import DataStream, output_type_of, wrong_function
-from holdfast.api.streams.graph import Edge, Kind
+from holdfast.api.streams.graph import Edge, OperatorKind
 from holdfast.api.streams.keyed_stream import KeyedStream
 from holdfast.config.options import signed_duration_ms
 from holdfast.errors import JobGraphError, StateDescriptorError
@@ -99,7 +99,7 @@ class ConnectedStreams:
         """Turn every element of either stream into one other."""
         _check(function, CoMapFunction, "map")
         output = _common_output(function.map1, function.map2, output_type, per_element=True)
-        return self._then(Kind.CO_MAP, function, output)
+        return self._then(OperatorKind.CO_MAP, function, output)
 
     def flat_map(self, function: CoFlatMapFunction, output_type: Any = None) -> DataStream:
         """Turn every element of either stream into any number of others."""
@@ -107,13 +107,13 @@ class ConnectedStreams:
         output = _common_output(
             function.flat_map1, function.flat_map2, output_type, per_element=False
         )
-        return self._then(Kind.CO_FLAT_MAP, function, output)
+        return self._then(OperatorKind.CO_FLAT_MAP, function, output)
 
     def process(
         self, function: CoProcessFunction | KeyedCoProcessFunction, output_type: Any = None
     ) -> DataStream:
         """Apply the general operator; with keyed state and timers if both streams are keyed."""
-        kind = Kind.KEYED_CO_PROCESS if self._keyed() else Kind.CO_PROCESS
+        kind = OperatorKind.KEYED_CO_PROCESS if self._keyed() else OperatorKind.CO_PROCESS
         wanted = KeyedCoProcessFunction if self._keyed() else CoProcessFunction
         _check(function, wanted, "process")
         output = _common_output(
@@ -131,7 +131,7 @@ class ConnectedStreams:
             )
         return keyed
 
-    def _then(self, kind: Kind, function: object, output: StreamType) -> DataStream:
+    def _then(self, kind: OperatorKind, function: object, output: StreamType) -> DataStream:
         self._keyed()
         return joined(self.first, self.second, kind, function, output)
 
@@ -153,7 +153,7 @@ class BroadcastConnectedStream:
         keyed = isinstance(self.data, KeyedStream)
         wanted = KeyedBroadcastProcessFunction if keyed else BroadcastProcessFunction
         _check(function, wanted, "process")
-        kind = Kind.KEYED_BROADCAST_PROCESS if keyed else Kind.BROADCAST_PROCESS
+        kind = OperatorKind.KEYED_BROADCAST_PROCESS if keyed else OperatorKind.BROADCAST_PROCESS
         output = _common_output(
             function.process_element,
             function.process_broadcast_element,
@@ -235,13 +235,13 @@ class IntervalJoined:
             self.late_left,
             self.late_right,
         )
-        return joined(self.left, self.right, Kind.INTERVAL_JOIN, function, output, interval)
+        return joined(self.left, self.right, OperatorKind.INTERVAL_JOIN, function, output, interval)
 
 
 def joined(
     first: DataStream,
     second: DataStream,
-    kind: Kind,
+    kind: OperatorKind,
     function: object,
     output: StreamType,
     details: object = None,

@@ -20,7 +20,15 @@ from holdfast.api.functions import (
     SinkFunction,
 )
 from holdfast.api.sinks import ForeachBatchSink, PrintSink, Sink, SparkSink
-from holdfast.api.streams.graph import FORWARD, Edge, Exchange, JobGraph, Kind, Node, Partitioning
+from holdfast.api.streams.graph import (
+    FORWARD,
+    Edge,
+    JobGraph,
+    Node,
+    OperatorKind,
+    Partitioner,
+    Partitioning,
+)
 from holdfast.api.streams.output_type import declared_output
 from holdfast.api.time import check_strategy
 from holdfast.api.two_phase_commit import TwoPhaseCommitSink, TwoPhaseCommitSinkFunction
@@ -106,7 +114,7 @@ class StreamOperator:
     def on_error(self: S, policy: ErrorPolicy) -> S:
         """Say what happens to a row on which the operator's function raises."""
         node = self._operator("on_error")
-        if node.kind in (Kind.SOURCE, Kind.OUTPUT, Kind.LOOKUP_JOIN) or (
+        if node.kind in (OperatorKind.SOURCE, OperatorKind.OUTPUT, OperatorKind.LOOKUP_JOIN) or (
             isinstance(node.function, Sink) and node.function.takes_rows
         ):
             raise JobGraphError(
@@ -137,7 +145,7 @@ class DataStreamSink(StreamOperator):
 
 def _check_not_single(node: Node, count: int, what: str) -> None:
     """Refuse to spread the windows of a stream that is not keyed: they hold all elements."""
-    if count > 1 and node.kind is Kind.WINDOW and not node.keyed:
+    if count > 1 and node.kind is OperatorKind.WINDOW and not node.keyed:
         raise JobGraphError(
             f"{what}({count}): {node.name!r} has windows of the whole stream, which one subtask "
             "must hold; call key_by before window to spread them"
@@ -158,7 +166,7 @@ class DataStream(StreamOperator):
         """Turn every element into one other."""
         call = function.map if isinstance(function, MapFunction) else function
         output = output_type_of(call, output_type, per_element=True)
-        return self._then(Kind.MAP, output, checked_function(function, MapFunction, "map"))
+        return self._then(OperatorKind.MAP, output, checked_function(function, MapFunction, "map"))
 
     def flat_map(
         self,
@@ -169,13 +177,13 @@ class DataStream(StreamOperator):
         call = function.flat_map if isinstance(function, FlatMapFunction) else function
         output = output_type_of(call, output_type, per_element=False)
         return self._then(
-            Kind.FLAT_MAP, output, checked_function(function, FlatMapFunction, "flat_map")
+            OperatorKind.FLAT_MAP, output, checked_function(function, FlatMapFunction, "flat_map")
         )
 
     def filter(self, function: FilterFunction | Callable[[Any], bool]) -> DataStream:
         """Keep the elements for which `function` is true."""
         return self._then(
-            Kind.FILTER, self.type, checked_function(function, FilterFunction, "filter")
+            OperatorKind.FILTER, self.type, checked_function(function, FilterFunction, "filter")
         )
 
     def process(self, function: ProcessFunction, output_type: Any = None) -> DataStream:
@@ -183,7 +191,7 @@ class DataStream(StreamOperator):
         if not isinstance(function, ProcessFunction):
             raise JobGraphError(wrong_function("process", function, "ProcessFunction"))
         output = output_type_of(function.process_element, output_type, per_element=False)
-        return self._then(Kind.PROCESS, output, function)
+        return self._then(OperatorKind.PROCESS, output, function)
 
     def key_by(self, *key: str | KeySelector | Callable[[Any], Any]) -> KeyedStream:
         """Spread the stream by key: names of columns, or one function.
@@ -197,11 +205,11 @@ class DataStream(StreamOperator):
             columns = tuple(str(column) for column in key)
             self._check_columns(columns, "key_by")
             self._check_key_types(columns)
-            partitioning = Partitioning(Exchange.KEY, columns=columns)
+            partitioning = Partitioning(Partitioner.KEY, columns=columns)
         elif len(key) == 1 and isinstance(key[0], KeySelector):
-            partitioning = Partitioning(Exchange.KEY, selector=key[0].get_key)
+            partitioning = Partitioning(Partitioner.KEY, selector=key[0].get_key)
         elif len(key) == 1 and callable(key[0]):
-            partitioning = Partitioning(Exchange.KEY, selector=key[0])
+            partitioning = Partitioning(Partitioner.KEY, selector=key[0])
         else:
             raise JobGraphError(
                 f"key_by takes names of columns, or one function or KeySelector, not {key!r}"
@@ -257,13 +265,13 @@ class DataStream(StreamOperator):
         """
         from holdfast.api.streams.connected import BroadcastStream
 
-        stream = DataStream(self._env, self._partitioned(Partitioning(Exchange.BROADCAST)))
+        stream = DataStream(self._env, self._partitioned(Partitioning(Partitioner.BROADCAST)))
         return BroadcastStream(stream, descriptors) if descriptors else stream
 
     def assign_timestamps_and_watermarks(self, strategy: WatermarkStrategy) -> DataStream:
         """Give elements their event time, and say how late they may come."""
         check_strategy(strategy, self.type, timed=self.timed)
-        return self._then(Kind.TIMESTAMPS, self.type, None, strategy)
+        return self._then(OperatorKind.TIMESTAMPS, self.type, None, strategy)
 
     @property
     def timed(self) -> bool:
@@ -292,7 +300,7 @@ class DataStream(StreamOperator):
         """
         self._check_typed("lookup_join")
         lookup = self._env.lookup(self.type, table, on, refresh_interval, how)
-        return self._then(Kind.LOOKUP_JOIN, lookup.output, None, lookup)
+        return self._then(OperatorKind.LOOKUP_JOIN, lookup.output, None, lookup)
 
     def window_all(self, assigner: WindowAssigner) -> WindowedStream:
         """Cut the whole stream into windows. One subtask does all the work."""
@@ -320,11 +328,11 @@ class DataStream(StreamOperator):
 
     def rebalance(self) -> DataStream:
         """Deal the elements out to the next operator's subtasks in turn."""
-        return DataStream(self._env, self._partitioned(Partitioning(Exchange.REBALANCE)))
+        return DataStream(self._env, self._partitioned(Partitioning(Partitioner.REBALANCE)))
 
     def shuffle(self) -> DataStream:
         """Deal the elements out to the next operator's subtasks at random."""
-        return DataStream(self._env, self._partitioned(Partitioning(Exchange.SHUFFLE)))
+        return DataStream(self._env, self._partitioned(Partitioning(Partitioner.SHUFFLE)))
 
     def get_side_output(self, tag: OutputTag) -> DataStream:
         """The stream of what the operator yields as `(tag, value)`."""
@@ -340,13 +348,13 @@ class DataStream(StreamOperator):
             return self.sink_to(TwoPhaseCommitSink(sink))
         if not isinstance(sink, SinkFunction):
             raise JobGraphError(wrong_function("add_sink", sink, "SinkFunction"))
-        return self._sink(Kind.SINK_FUNCTION, sink, "Sink")
+        return self._sink(OperatorKind.SINK_FUNCTION, sink, "Sink")
 
     def sink_to(self, sink: Sink | SparkSink) -> DataStreamSink:
         """Write with a sink that publishes in a second step, or with one of Spark's writers."""
         if isinstance(sink, SparkSink):
             self._check_typed(f"a {sink.format} sink")
-            return self._sink(Kind.OUTPUT, sink, f"Sink: {sink.format}")
+            return self._sink(OperatorKind.OUTPUT, sink, f"Sink: {sink.format}")
         if not isinstance(sink, Sink):
             raise JobGraphError(
                 f"sink_to takes a Sink or a SparkSink, not {type(sink).__name__}; "
@@ -360,7 +368,7 @@ class DataStream(StreamOperator):
         if sink.takes_rows:
             self._check_typed(f"a {sink.name}")
             sink.check(self.type.schema)
-        return self._sink(Kind.WRITER, sink, f"Sink: {sink.name}")
+        return self._sink(OperatorKind.WRITER, sink, f"Sink: {sink.name}")
 
     def foreach_batch(self, function: Callable[[Any, int], object]) -> DataStreamSink:
         """Hand a DataFrame and its number to `function`, on the driver.
@@ -374,11 +382,11 @@ class DataStream(StreamOperator):
                 wrong_function("foreach_batch", function, "function of (df, epoch)")
             )
         self._check_typed("foreach_batch")
-        return self._sink(Kind.OUTPUT, ForeachBatchSink(function), "Sink: foreach_batch")
+        return self._sink(OperatorKind.OUTPUT, ForeachBatchSink(function), "Sink: foreach_batch")
 
     def print(self, label: str | None = None) -> DataStreamSink:
         """Print every element on the driver, after `label` if one is given."""
-        return self._sink(Kind.OUTPUT, PrintSink(label), "Sink: print")
+        return self._sink(OperatorKind.OUTPUT, PrintSink(label), "Sink: print")
 
     def execute_and_collect(self, job_name: str | None = None, limit: int | None = None) -> Any:
         """Run the program and iterate over the elements of this stream.
@@ -388,12 +396,12 @@ class DataStream(StreamOperator):
         return self._env.execute_and_collect(self, job_name, limit)
 
     def _then(
-        self, kind: Kind, output: StreamType, function: object, details: object = None
+        self, kind: OperatorKind, output: StreamType, function: object, details: object = None
     ) -> DataStream:
         node = self._env.graph.add(kind, self._edges, output, function=function, details=details)
         return DataStream(self._env, (Edge(node, None, output),))
 
-    def _sink(self, kind: Kind, function: object, name: str) -> DataStreamSink:
+    def _sink(self, kind: OperatorKind, function: object, name: str) -> DataStreamSink:
         node = self._env.graph.add(kind, self._edges, self.type, function=function, name=name)
         return DataStreamSink(self._env, (Edge(node, None, self.type),))
 
@@ -434,7 +442,7 @@ class DataStream(StreamOperator):
 
 def _unkeyed(edge: Edge) -> Edge:
     """The edge without its key: the parts of a union may be keyed differently, or not at all."""
-    keyed = edge.partitioning.exchange is Exchange.KEY
+    keyed = edge.partitioning.partitioner is Partitioner.KEY
     return Edge(edge.node, edge.tag, edge.type) if keyed else edge
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
-class Kind(Enum):
+class OperatorKind(Enum):
     """What an operator does; the value is its default name."""
 
     SOURCE = "Source"
@@ -55,7 +55,7 @@ class Kind(Enum):
     OUTPUT = "Output"
 
 
-class Exchange(Enum):
+class Partitioner(Enum):
     """How rows find the subtask that receives them."""
 
     FORWARD = "forward"
@@ -74,7 +74,7 @@ class Exchange(Enum):
 class Partitioning:
     """An exchange, and for one by key, the key."""
 
-    exchange: Exchange
+    partitioner: Partitioner
     columns: tuple[str, ...] = ()
     """Columns the key is made of, if it is made of columns."""
     selector: Callable[[Any], Any] | None = None
@@ -83,7 +83,7 @@ class Partitioning:
     """Columns that rows are sorted by within an epoch; empty for event time, None for none."""
 
 
-FORWARD = Partitioning(Exchange.FORWARD)
+FORWARD = Partitioning(Partitioner.FORWARD)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +103,7 @@ class Node:
     """One operator."""
 
     id: int
-    kind: Kind
+    kind: OperatorKind
     name: str
     inputs: tuple[Edge, ...]
     output: StreamType
@@ -121,12 +121,12 @@ class Node:
     @property
     def keyed(self) -> bool:
         """Whether its input is spread by key."""
-        return any(edge.partitioning.exchange is Exchange.KEY for edge in self.inputs)
+        return any(edge.partitioning.partitioner is Partitioner.KEY for edge in self.inputs)
 
     @cached_property
     def timed(self) -> bool:
         """Whether its output has event time."""
-        return self.kind is Kind.TIMESTAMPS or any(edge.node.timed for edge in self.inputs)
+        return self.kind is OperatorKind.TIMESTAMPS or any(edge.node.timed for edge in self.inputs)
 
     @property
     def has_two_inputs(self) -> bool:
@@ -139,9 +139,9 @@ class Node:
         if isinstance(self.function, CheckpointedFunction | ListCheckpointed | Sink):
             # Of a sink, output that waits to be published is found by its uid.
             return True
-        if self.kind in (Kind.BROADCAST_PROCESS, Kind.WINDOW):
+        if self.kind in (OperatorKind.BROADCAST_PROCESS, OperatorKind.WINDOW):
             return True
-        return self.keyed and self.kind is not Kind.OUTPUT
+        return self.keyed and self.kind is not OperatorKind.OUTPUT
 
     def __str__(self) -> str:
         """Name, uid and where it was made, for messages."""
@@ -159,7 +159,7 @@ class JobGraph:
 
     def add(
         self,
-        kind: Kind,
+        kind: OperatorKind,
         inputs: tuple[Edge, ...],
         output: StreamType,
         *,
@@ -241,7 +241,7 @@ def _derived_uid(node: Node, uids: dict[int, str], taken: set[str]) -> str:
         parts += [
             uids[edge.node.id],
             edge.tag.tag_id if edge.tag else "",
-            edge.partitioning.exchange.name,
+            edge.partitioning.partitioner.name,
             ",".join(edge.partitioning.columns),
         ]
         if edge.side:

@@ -15,7 +15,7 @@ from holdfast.api.streams.data_stream import (
     output_type_of,
     wrong_function,
 )
-from holdfast.api.streams.graph import Kind
+from holdfast.api.streams.graph import OperatorKind
 from holdfast.errors import JobGraphError
 
 if TYPE_CHECKING:
@@ -82,12 +82,12 @@ class KeyedStream(DataStream):
         if not isinstance(function, KeyedProcessFunction):
             raise JobGraphError(wrong_function("process", function, "KeyedProcessFunction"))
         output = output_type_of(function.process_element, output_type, per_element=False)
-        return self._then(Kind.KEYED_PROCESS, output, function)
+        return self._then(OperatorKind.KEYED_PROCESS, output, function)
 
     def reduce(self, function: ReduceFunction | Callable[[Any, Any], Any]) -> DataStream:
         """Fold the elements of every key; emits the result so far for every element."""
         return self._then(
-            Kind.REDUCE, self.type, checked_function(function, ReduceFunction, "reduce")
+            OperatorKind.REDUCE, self.type, checked_function(function, ReduceFunction, "reduce")
         )
 
     def sum(self, field: int | str = 0) -> DataStream:
@@ -111,5 +111,5 @@ class KeyedStream(DataStream):
         return self._aggregate("max_by", field)
 
     def _aggregate(self, how: str, field: int | str) -> DataStream:
-        stream = self._then(Kind.REDUCE, self.type, field_aggregate(how, field, self.type))
+        stream = self._then(OperatorKind.REDUCE, self.type, field_aggregate(how, field, self.type))
         return stream.name(f"{how}({field!r})")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.api.streams.connected import check_one_environment, joined
 from holdfast.api.streams.data_stream import DataStream, output_type_of, wrong_function
-from holdfast.api.streams.graph import Kind
+from holdfast.api.streams.graph import OperatorKind
 from holdfast.api.streams.windowed import WindowSettings, windowing
 from holdfast.api.windows.functions import CoGroupFunction, FlatJoinFunction, JoinFunction
 from holdfast.api.windows.spec import Caller
@@ -99,7 +99,9 @@ class JoinWindows(WindowSettings):
         output = output_type_of(call, output_type, per_element=caller is Caller.JOIN)
         details = replace(self._windowing, caller=caller)
         streams = self._streams
-        return joined(streams.first, streams.second, Kind.WINDOW_JOIN, function, output, details)
+        return joined(
+            streams.first, streams.second, OperatorKind.WINDOW_JOIN, function, output, details
+        )
 
     def _caller(self, function: Any) -> tuple[Caller, Callable[..., Any]]:
         pairs = self._streams.pairs

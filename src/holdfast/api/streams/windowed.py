@@ -14,7 +14,7 @@ from holdfast.api.functions import AggregateFunction, ReduceFunction
 from holdfast.api.outputs import OutputTag
 from holdfast.api.streams.aggregations import field_aggregate
 from holdfast.api.streams.data_stream import DataStream, output_type_of, wrong_function
-from holdfast.api.streams.graph import Edge, Exchange, Kind, Partitioning
+from holdfast.api.streams.graph import Edge, OperatorKind, Partitioner, Partitioning
 from holdfast.api.streams.keyed_stream import KeyedStream
 from holdfast.api.streams.output_type import return_annotation
 from holdfast.api.windows.assigners import GlobalWindows, MergingWindowAssigner, WindowAssigner
@@ -241,7 +241,9 @@ class WindowedStream(WindowSettings):
         edges = stream._edges
         if not self._keyed:
             edges = tuple(replace(edge, partitioning=_TO_ONE) for edge in edges)
-        node = stream._env.graph.add(Kind.WINDOW, edges, output, function=function, details=details)
+        node = stream._env.graph.add(
+            OperatorKind.WINDOW, edges, output, function=function, details=details
+        )
         if not self._keyed:
             node.parallelism = node.max_parallelism = 1
         return DataStream(stream._env, (Edge(node, None, output),))
@@ -333,7 +335,7 @@ def _moment(milliseconds: int) -> datetime:
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_TO_ONE: Final = Partitioning(Exchange.REBALANCE)
+_TO_ONE: Final = Partitioning(Partitioner.REBALANCE)
 _WINDOW_FUNCTIONS: Final = (
     WindowFunction,
     AllWindowFunction,

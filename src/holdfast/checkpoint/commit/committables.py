@@ -26,8 +26,8 @@ class _Waiting:
     """The checkpoint it is published with, once that is complete or about to be."""
 
 
-class Outbox:
-    """What the epochs of one incarnation have staged, until it is published.
+class PendingCommittables:
+    """What the epochs of one job attempt have staged, until it is published.
 
     A committable is published under the id of the first checkpoint that is completed with
     it. If that fails half-way, the checkpoints after it list it again, under the same id:
@@ -40,7 +40,7 @@ class Outbox:
         """Nothing waits.
 
         Args:
-            lineage: The row of checkpoints that the incarnation goes on with.
+            lineage: The row of checkpoints that the job attempt goes on with.
             notes: Knows which notes are left of what was listed before.
         """
         self.lineage = lineage
@@ -52,7 +52,7 @@ class Outbox:
         """Take what an epoch has staged."""
         staged = [
             _Waiting(epoch, report.subtask, report.attempt_id, prepared)
-            for report in sorted(reports, key=lambda report: (report.level, report.subtask))
+            for report in sorted(reports, key=lambda report: (report.stage, report.subtask))
             for prepared in report.prepared
         ]
         with self._lock:
@@ -106,9 +106,9 @@ def _committable(waiting: _Waiting) -> Committable:
 
 def committables(epoch: int, reports: Iterable[TaskReport]) -> list[Committable]:
     """What an epoch has staged, to be published at once."""
-    outbox = Outbox()
-    outbox.add(epoch, reports)
-    return outbox.listed(epoch, 0)
+    pending_committables = PendingCommittables()
+    pending_committables.add(epoch, reports)
+    return pending_committables.listed(epoch, 0)
 
 
 def staged_handle(rows: StagedRows) -> StagedHandle:

@@ -40,7 +40,7 @@ class Note:
     """Says that a writer has opened something."""
 
     name: str
-    incarnation: str
+    job_attempt: str
     epoch: int
     sink: str
     """File name of its uid."""
@@ -49,8 +49,8 @@ class Note:
     def named(name: str) -> Note:
         """The note in a file of that name."""
         unique, _, sink = name.removeprefix(OPENED).partition("@")
-        incarnation, epoch, _, _ = unique.rsplit("-", 3)
-        return Note(name, incarnation, int(epoch), sink)
+        job_attempt, epoch, _, _ = unique.rsplit("-", 3)
+        return Note(name, job_attempt, int(epoch), sink)
 
     @property
     def path(self) -> str:
@@ -130,14 +130,14 @@ class OpenedNotes:
         for note in notes:
             self._files.delete(note.path)
 
-    def orphans(self, incarnation: str, epoch: int) -> list[Note]:
+    def orphans(self, job_attempt: str, epoch: int) -> list[Note]:
         """Notes of what no process will prepare any more, and no checkpoint has listed.
 
-        That of other incarnations; and of this one up to an epoch whose checkpoint is
+        That of other job attempts; and of this one up to an epoch whose checkpoint is
         complete, for there only attempts are left whose place another one has taken.
 
         Args:
-            incarnation: The one that runs now.
+            job_attempt: The one that runs now.
             epoch: The last one that a complete checkpoint contains.
 
         Raises:
@@ -146,7 +146,7 @@ class OpenedNotes:
             CheckpointStorageError: Storage failed.
         """
         found = [Note.named(name) for name in self._files.entries(STAGED) if _is_note(name)]
-        found = [note for note in found if note.incarnation != incarnation or note.epoch <= epoch]
+        found = [note for note in found if note.job_attempt != job_attempt or note.epoch <= epoch]
         with self._lock:
             found = [note for note in found if note.name not in self._listed]
         if not found:
@@ -159,7 +159,7 @@ class OpenedNotes:
     def _names_in(self, metadata: CheckpointMetadata) -> Iterable[str]:
         for one in metadata.committables:
             if one.uid not in self._quiet:
-                unique = f"{metadata.incarnation}-{one.epoch}-{one.subtask}-{one.attempt}"
+                unique = f"{metadata.job_attempt}-{one.epoch}-{one.subtask}-{one.attempt}"
                 yield opened_name(one.uid, unique)
         yield from metadata.stale_notes or ()
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from holdfast._faults import fault_point
 from holdfast.api.sinks import CommitRequest, Sink
-from holdfast.api.streams.graph import Kind
+from holdfast.api.streams.graph import OperatorKind
 from holdfast.checkpoint.commit.committables import staged_rows
 from holdfast.errors import HoldfastError, SinkError
 from holdfast.runtime.committable_codec import committable_codec
@@ -94,9 +94,9 @@ class Publisher:
         self._calls = calls
         self._sinks: dict[str, OperatorPlan] = {}
         self._tasks: dict[str, int] = {}
-        for level, tasks in zip(plan.levels, plan.level_parallelism, strict=True):
-            for operator in level.operators:
-                if operator.kind is Kind.WRITER:
+        for stage, tasks in zip(plan.stages, plan.stage_parallelism, strict=True):
+            for operator in stage.operators:
+                if operator.kind is OperatorKind.WRITER:
                     self._sinks[operator.uid] = operator
                     self._tasks[operator.uid] = tasks
         self._pickled = {
@@ -119,8 +119,8 @@ class Publisher:
     def most_staged(self) -> int:
         """Pieces of rows that the tasks of one epoch may keep: output, and input left over."""
         return sum(
-            tasks * (len(level.operators) + len(level.reads.channels))
-            for level, tasks in zip(self._plan.levels, self._plan.level_parallelism, strict=True)
+            tasks * (len(stage.operators) + len(stage.reads.channels))
+            for stage, tasks in zip(self._plan.stages, self._plan.stage_parallelism, strict=True)
         )
 
     @property
@@ -236,7 +236,7 @@ class Publisher:
     def clean_up(
         self,
         job_id: str,
-        incarnation: str | None,
+        job_attempt: str | None,
         *,
         wanted: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -248,7 +248,7 @@ class Publisher:
             if not wanted():
                 return
             try:
-                committer.clean_up(job_id, operator.uid, incarnation)
+                committer.clean_up(job_id, operator.uid, job_attempt)
             except Exception as error:
                 logger.warning("sink %r left something behind: %s", operator.name, error)
 

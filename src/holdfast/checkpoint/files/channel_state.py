@@ -1,7 +1,7 @@
 """Rows that wait in checkpoint storage: output not yet published, input not yet processed.
 
 A file is an Arrow IPC stream, compressed with LZ4, below `staged/` in the job's directory.
-Its name begins with the incarnation that wrote it. What is small travels within the
+Its name begins with the job attempt that wrote it. What is small travels within the
 metadata instead.
 """
 
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdfast")
 
 
-class LeftOver:
-    """What one incarnation has kept of its input; serves the epochs' thread and all others."""
+class ChannelStateFiles:
+    """What one job attempt has kept of its input; serves the epochs' thread and all others."""
 
     def __init__(self) -> None:
         """Nothing yet."""

@@ -235,12 +235,12 @@ class JobStorage:
             unused = set(paths) - self._staged.in_use
         self.files.delete_all(unused)
 
-    def sweep_staged(self, incarnation: str | None) -> None:
-        """Remove what incarnations other than this one have staged and no checkpoint needs."""
+    def sweep_staged(self, job_attempt: str | None) -> None:
+        """Remove what job attempts other than this one have staged and no checkpoint needs."""
         with self._lock:
             in_use = self._staged.in_use
         # Notes go when what they speak of is listed by a checkpoint, or aborted.
-        kept = (OPENED,) if incarnation is None else (OPENED, f"{incarnation}-")
+        kept = (OPENED,) if job_attempt is None else (OPENED, f"{job_attempt}-")
         there = (name for name in self.files.entries(STAGED) if is_own(STAGED, name))
         found = [name for name in there if not name.startswith(kept)]
         # Looked at only now: what another driver stages comes after its fence.

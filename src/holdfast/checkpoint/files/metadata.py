@@ -144,7 +144,7 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """Names the row of checkpoints it belongs to, from a start with nothing on."""
     fence: int
     """Number of the fence under which it was written."""
-    incarnation: str
+    job_attempt: str = msgspec.field(name="incarnation")
     epoch: int
     batch_id: int
     """Last micro-batch that is wholly contained."""

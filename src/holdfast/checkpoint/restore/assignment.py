@@ -6,7 +6,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.checkpoint.restore.checks import misfits, operators_of
+from holdfast.checkpoint.restore.checks import operators_of, restore_problems
 from holdfast.checkpoint.restore.download import Restore, StoredCopy
 from holdfast.checkpoint.restore.operator_states import read_operator_states
 from holdfast.errors import RestoreError
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Ground:
+class RestoreTarget:
     """Where the restored stores are to stand."""
 
     job: JobIdentity
@@ -40,10 +40,10 @@ class Ground:
     """Local snapshots that may still be on the executors, by uid and subtask."""
 
 
-def restores(
+def assign_state(
     metadata: CheckpointMetadata,
     plan: JobPlan,
-    ground: Ground,
+    target: RestoreTarget,
     files: JobCheckpointFiles,
     *,
     ignore_unclaimed: bool = False,
@@ -53,24 +53,24 @@ def restores(
     Raises:
         RestoreError: The checkpoint does not fit the program.
     """
-    for misfit in misfits(metadata, plan):
-        if not (ignore_unclaimed and misfit.can_be_allowed):
-            raise RestoreError(misfit.text)
+    for problem in restore_problems(metadata, plan):
+        if not (ignore_unclaimed and problem.can_be_allowed):
+            raise RestoreError(problem.text)
     operators = operators_of(plan)
     for snapshot in metadata.operators:
         operator = operators.get(snapshot.uid)
         if operator is not None:
-            yield from _operator_restores(metadata, snapshot, operator, ground, files)
+            yield from _operator_restores(metadata, snapshot, operator, target, files)
 
 
 def _operator_restores(
     metadata: CheckpointMetadata,
     snapshot: OperatorSnapshot,
     operator: OperatorPlan,
-    ground: Ground,
+    target: RestoreTarget,
     files: JobCheckpointFiles,
 ) -> Iterator[Restore]:
-    job = ground.job
+    job = target.job
     shares = _operator_state(snapshot, operator, files)
     stores = {store.subtask: store for store in snapshot.subtasks}
     kind = next((store.backend for store in snapshot.subtasks), CANONICAL)
@@ -88,23 +88,23 @@ def _operator_restores(
             continue
         yield Restore(
             job_id=job.job_id,
-            incarnation=job.incarnation,
+            job_attempt=job.job_attempt,
             local_dir=job.local_dir,
-            owner=ground.owner,
-            backend=ground.backend,
+            owner=target.owner,
+            backend=target.backend,
             uid=operator.uid,
             subtask=subtask,
-            version=f"restored-{metadata.checkpoint_id}-{job.incarnation}",
+            version=f"restored-{metadata.checkpoint_id}-{job.job_attempt}",
             copies=tuple(
                 StoredCopy(
                     store.files,
                     store.version,
-                    ground.local_copies.get((operator.uid, store.subtask)),
+                    target.local_copies.get((operator.uid, store.subtask)),
                 )
                 for store in chosen
             ),
             kind=kind,
-            whole=same and bool(chosen) and kind == ground.backend.name,
+            whole=same and bool(chosen) and kind == target.backend.name,
             key_groups=groups,
             operator_state=shares[subtask],
         )

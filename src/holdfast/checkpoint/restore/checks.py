@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from holdfast.api.streams.graph import Kind
+from holdfast.api.streams.graph import OperatorKind
 from holdfast.checkpoint.files.layout import TASK_OWNED
 from holdfast.config.parallelism import check_parallelism
 from holdfast.errors import ConfigurationError, RestoreError
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Misfit:
+class RestoreProblem:
     """A reason why a start would be refused."""
 
     text: str
@@ -36,17 +36,17 @@ class Misfit:
     """Whether it is none if state may be left behind that the program does not claim."""
 
 
-def misfits(metadata: CheckpointMetadata, plan: JobPlan) -> Iterator[Misfit]:
+def restore_problems(metadata: CheckpointMetadata, plan: JobPlan) -> Iterator[RestoreProblem]:
     """All reasons why a compiled program cannot go on from a checkpoint."""
-    yield from unclaimed_misfits(metadata, plan)
+    yield from unclaimed_problems(metadata, plan)
     operators = operators_of(plan)
     for snapshot in metadata.operators:
         if snapshot.uid in operators:
-            yield from max_parallelism_misfits(snapshot, operators[snapshot.uid])
-            yield from window_misfits(snapshot, operators[snapshot.uid])
+            yield from max_parallelism_problems(snapshot, operators[snapshot.uid])
+            yield from window_problems(snapshot, operators[snapshot.uid])
 
 
-def unclaimed_misfits(metadata: CheckpointMetadata, plan: JobPlan) -> Iterator[Misfit]:
+def unclaimed_problems(metadata: CheckpointMetadata, plan: JobPlan) -> Iterator[RestoreProblem]:
     """What the checkpoint holds and the program has no place for."""
     yield from _waiting(metadata, plan)
     yield from _unclaimed_operators(metadata, operators_of(plan))
@@ -55,13 +55,15 @@ def unclaimed_misfits(metadata: CheckpointMetadata, plan: JobPlan) -> Iterator[M
 
 def operators_of(plan: JobPlan) -> dict[str, OperatorPlan]:
     """Operators that may have state, by uid."""
-    return {operator.uid: operator for level in plan.levels for operator in level.operators}
+    return {operator.uid: operator for stage in plan.stages for operator in stage.operators}
 
 
-def max_parallelism_misfits(snapshot: OperatorSnapshot, operator: OperatorPlan) -> Iterator[Misfit]:
+def max_parallelism_problems(
+    snapshot: OperatorSnapshot, operator: OperatorPlan
+) -> Iterator[RestoreProblem]:
     """Whether the operator has another number of key groups than its state."""
     if snapshot.max_parallelism != operator.max_parallelism:
-        yield Misfit(
+        yield RestoreProblem(
             f"max parallelism mismatch: operator {operator.name!r} (uid {operator.uid!r}) has "
             f"{operator.max_parallelism} and its state was written with "
             f"{snapshot.max_parallelism}; set_max_parallelism({snapshot.max_parallelism}), or "
@@ -70,25 +72,28 @@ def max_parallelism_misfits(snapshot: OperatorSnapshot, operator: OperatorPlan) 
         )
 
 
-def parallelism_misfits(
+def parallelism_problems(
     snapshot: OperatorSnapshot, node: Node, parallelism: int
-) -> Iterator[Misfit]:
+) -> Iterator[RestoreProblem]:
     """Whether an operator that takes over its stored max parallelism exceeds it."""
     try:
         check_parallelism(parallelism, snapshot.max_parallelism, f"operator {node}")
     except ConfigurationError as error:
-        yield Misfit(str(error))
+        yield RestoreProblem(str(error))
 
 
-def window_misfits(snapshot: OperatorSnapshot, operator: OperatorPlan) -> Iterator[Misfit]:
+def window_problems(snapshot: OperatorSnapshot, operator: OperatorPlan) -> Iterator[RestoreProblem]:
     """Whether windows merge now that did not, or the other way round: none would fire."""
     stored = {state["name"] for state in snapshot.states}
-    if operator.kind not in (Kind.WINDOW, Kind.WINDOW_JOIN) or CONTENTS not in stored:
+    if (
+        operator.kind not in (OperatorKind.WINDOW, OperatorKind.WINDOW_JOIN)
+        or CONTENTS not in stored
+    ):
         return
     merged, merges = OPEN_WINDOWS in stored, operator.details.merges
     if merged != merges:
         was, now = ("merge", "do not") if merged else ("do not merge", "do")
-        yield Misfit(
+        yield RestoreProblem(
             f"operator {operator.name!r} (uid {operator.uid!r}): the windows in its state {was}, "
             f"and those of the program {now}, so what is in them could never come out. Go on with "
             "windows of the same kind, or give the operator another uid, under which it starts "
@@ -96,21 +101,21 @@ def window_misfits(snapshot: OperatorSnapshot, operator: OperatorPlan) -> Iterat
         )
 
 
-def _waiting(metadata: CheckpointMetadata, plan: JobPlan) -> Iterator[Misfit]:
+def _waiting(metadata: CheckpointMetadata, plan: JobPlan) -> Iterator[RestoreProblem]:
     """Output that is not published, or input that is not processed, and would be lost."""
     sinks, inputs = set(plan.frame_sinks), set()
-    for level in plan.levels:
-        for place, operator in enumerate(level.operators):
-            if operator.kind is Kind.WRITER:
+    for stage in plan.stages:
+        for place, operator in enumerate(stage.operators):
+            if operator.kind is OperatorKind.WRITER:
                 sinks.add(operator.uid)
             # Another parallelism may chain an operator, which then reads no channel of its own.
-            channels = sum(place in places for places in level.entries.values())
+            channels = sum(place in places for places in stage.entries.values())
             inputs |= {(operator.uid, number) for number in range(channels)}
     output = {one.uid for one in metadata.committables} - sinks
     waiting = {one.uid for one in metadata.channel_state if (one.uid, one.input) not in inputs}
     for what, uids in (("output that no sink", output), ("input that no operator", waiting)):
         if uids:
-            yield Misfit(
+            yield RestoreProblem(
                 f"checkpoint {metadata.checkpoint_id} holds {what} of the program takes (uid "
                 f"{', '.join(map(repr, sorted(uids)))}). Start the program with the uids and the "
                 "parallelism that it was taken with, or set "
@@ -121,11 +126,11 @@ def _waiting(metadata: CheckpointMetadata, plan: JobPlan) -> Iterator[Misfit]:
 
 def _unclaimed_operators(
     metadata: CheckpointMetadata, operators: dict[str, OperatorPlan]
-) -> Iterator[Misfit]:
+) -> Iterator[RestoreProblem]:
     unclaimed = [op for op in metadata.operators if op.uid not in operators and op.subtasks]
     if unclaimed:
         named = "; ".join(f"{op.name!r} (uid {op.uid!r})" for op in unclaimed)
-        yield Misfit(
+        yield RestoreProblem(
             f"cannot map the state in checkpoint {metadata.checkpoint_id} to the program: it has "
             f"no operator for that of {named}. Give the operators their old uids back, or set "
             "execution.state-recovery.ignore-unclaimed-state to true to drop that state",
@@ -133,11 +138,11 @@ def _unclaimed_operators(
         )
 
 
-def _unclaimed_sources(metadata: CheckpointMetadata, plan: JobPlan) -> Iterator[Misfit]:
+def _unclaimed_sources(metadata: CheckpointMetadata, plan: JobPlan) -> Iterator[RestoreProblem]:
     uids = {source.uid for source in plan.sources}
     unclaimed = [source.uid for source in metadata.sources if source.uid not in uids]
     if unclaimed:
-        yield Misfit(
+        yield RestoreProblem(
             f"checkpoint {metadata.checkpoint_id} has the positions of sources that the program "
             f"does not have: {', '.join(map(repr, unclaimed))}. A source under another uid starts "
             "from its beginning, upon state that has seen its elements already. Give the sources "
@@ -152,17 +157,17 @@ SCRATCH: Final = "source-"
 _SCRATCH: Final = rf"/holdfast-query-[0-9a-f]{{32}}/{SCRATCH}\d+/[^/]+"
 
 
-def check_kept_rows(position: QueryPosition, plan: JobPlan, *, one_pass: bool = False) -> None:
-    """Refuse a snapshot that has problems with static DataFrames; see `kept_rows_problems`.
+def check_static_rows(position: QueryPosition, plan: JobPlan, *, one_pass: bool = False) -> None:
+    """Refuse a snapshot that has problems with static DataFrames; see `static_rows_problems`.
 
     Raises:
         RestoreError: It has one.
     """
-    for problem in kept_rows_problems(position, plan, one_pass=one_pass):
+    for problem in static_rows_problems(position, plan, one_pass=one_pass):
         raise RestoreError(problem)
 
 
-def kept_rows_problems(
+def static_rows_problems(
     position: QueryPosition, plan: JobPlan, *, one_pass: bool = False
 ) -> Iterator[str]:
     """Static DataFrames whose rows would be taken for others, or processed once more.
@@ -181,7 +186,7 @@ def kept_rows_problems(
                 "to have them processed once more, or let the program have a source without end, "
                 "or one that is streamed"
             )
-        elif not all(_is_of_kept_rows(leaf, uid) for leaf in read):
+        elif not all(_is_of_static_rows(leaf, uid) for leaf in read):
             yield (
                 f"source {uid!r} is a static DataFrame, and was another kind of source when the "
                 "snapshot was taken, so it cannot be told which of its rows the state contains. "
@@ -198,7 +203,7 @@ def _static_sources(position: QueryPosition, plan: JobPlan) -> list[str]:
     ]
 
 
-def _is_of_kept_rows(leaf: SourcePosition, uid: str) -> bool:
+def _is_of_static_rows(leaf: SourcePosition, uid: str) -> bool:
     if leaf.log is None:
         return False
     kept = re.compile(rf".*(/{TASK_OWNED}/{re.escape(file_name(uid))}/[^/]+|{_SCRATCH})")

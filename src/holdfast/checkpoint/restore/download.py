@@ -47,7 +47,7 @@ class Restore:
     """A local store that is to be built."""
 
     job_id: str
-    incarnation: str
+    job_attempt: str
     local_dir: str | None
     owner: ProcessIdentity
     backend: StateBackend
@@ -90,14 +90,14 @@ def restore_one(restore: Restore, *, files: JobCheckpointFiles) -> Restored:
     target = store_directory(
         restore.local_dir,
         restore.job_id,
-        restore.incarnation,
+        restore.job_attempt,
         restore.uid,
         restore.subtask,
         restore.owner.run,
     )
     if target.exists():
         # A task that Spark tries again finds what its first attempt has finished. It is as
-        # good: nothing but restores of this incarnation has been here yet.
+        # good: nothing but restores of this job attempt has been here yet.
         open_store(restore.backend, target, restore.version).abort()
         return Restored(restore.uid, restore.subtask, restore.version)
     make_private(target.parent)
@@ -134,7 +134,7 @@ def _build(
         local: Directories of the copies that need not be downloaded, by their place among all.
     """
     job = job_directory(restore.local_dir, restore.job_id, restore.owner.run)
-    scratch = job / f"{restore.incarnation}.restoring-{uuid.uuid4().hex}"
+    scratch = job / f"{restore.job_attempt}.restoring-{uuid.uuid4().hex}"
     make_private(scratch)
     try:
         sources, downloaded = [], 0

@@ -24,8 +24,8 @@ from holdfast.checkpoint.files.layout import checkpoint_directory, metadata_name
 from holdfast.checkpoint.files.ledger import lost_checkpoint, recorded_checkpoints
 from holdfast.checkpoint.files.metadata import identity_of
 from holdfast.checkpoint.local_state import tidy_local_state
-from holdfast.checkpoint.restore.assignment import Ground, restores
-from holdfast.checkpoint.restore.checks import check_kept_rows
+from holdfast.checkpoint.restore.assignment import RestoreTarget, assign_state
+from holdfast.checkpoint.restore.checks import check_static_rows
 from holdfast.checkpoint.restore.download import restore_one
 from holdfast.checkpoint.restore.pointer import find_snapshot
 from holdfast.checkpoint.source_positions import position_of
@@ -55,11 +55,11 @@ LISTINGS = 5
 
 @dataclass(frozen=True)
 class RestoredJob:
-    """What an incarnation starts from."""
+    """What a job attempt starts from."""
 
     start: StartingPoint
     job: JobIdentity | None = None
-    """The incarnation whose stores were built; another than asked for after a fallback."""
+    """The job attempt whose stores were built; another than asked for after a fallback."""
     position: QueryPosition | None = None
     metadata: CheckpointMetadata | None = None
     """The checkpoint."""
@@ -84,7 +84,7 @@ FRESH = RestoredJob(StartingPoint())
 
 
 class Restorer:
-    """Restores the incarnations of one job."""
+    """Restores the job attempts of one job."""
 
     def __init__(
         self,
@@ -136,11 +136,11 @@ class Restorer:
         local_copies: Mapping[tuple[str, int], str],
         unwanted: frozenset[int] = frozenset(),
     ) -> RestoredJob:
-        """Build the local stores of an incarnation from the newest usable checkpoint.
+        """Build the local stores of a job attempt from the newest usable checkpoint.
 
         Args:
             plan: The compiled job.
-            job: Names the incarnation.
+            job: Names the job attempt.
             backend: Where local state is kept.
             calls: Reaches the executors on which the stores are built.
             local_copies: Local snapshots that may spare a download, by uid and subtask.
@@ -149,18 +149,18 @@ class Restorer:
         Raises:
             RestoreError: The checkpoint does not fit the program, or none can be used.
         """
-        ground = Ground(job, ProcessIdentity.current(job.run), backend, local_copies)
+        target = RestoreTarget(job, ProcessIdentity.current(job.run), backend, local_copies)
         passed_over: dict[int, str] = {}
         for attempt, (files, metadata) in enumerate(self._candidates(passed_over, unwanted)):
             if self.publishes and passed_over:
                 self._fall_back(metadata, *max(passed_over.items()))
             # The attempt before may have left stores behind.
             if attempt:
-                ground = replace(ground, job=_next_try(job, attempt))
+                target = replace(target, job=_next_try(job, attempt))
             try:
                 verify_handles(metadata, files)
-                restored = self._restore(metadata, files, plan, ground, calls)
-                tidy_local_state(plan, ground.job, calls, local_copies.values())
+                restored = self._restore(metadata, files, plan, target, calls)
+                tidy_local_state(plan, target.job, calls, local_copies.values())
                 return restored
             except CorruptCheckpointError as error:
                 if files is not self._files:
@@ -262,23 +262,23 @@ class Restorer:
         metadata: CheckpointMetadata,
         files: JobCheckpointFiles,
         plan: JobPlan,
-        ground: Ground,
+        target: RestoreTarget,
         calls: WorkerCalls,
     ) -> RestoredJob:
         start = monotonic()
         position = position_of(metadata, files)
         if files is not self._files:
-            check_kept_rows(position, plan)
+            check_static_rows(position, plan)
         wanted = list(
-            restores(metadata, plan, ground, files, ignore_unclaimed=self._ignore_unclaimed)
+            assign_state(metadata, plan, target, files, ignore_unclaimed=self._ignore_unclaimed)
         )
         tasks = {
             operator.uid: number
-            for level, number in zip(plan.levels, plan.level_parallelism, strict=True)
-            for operator in level.operators
+            for stage, number in zip(plan.stages, plan.stage_parallelism, strict=True)
+            for operator in stage.operators
         }
         items = [(one.subtask, tasks[one.uid], one) for one in wanted]
-        group = f"holdfast-restore-{ground.job.incarnation}"
+        group = f"holdfast-restore-{target.job.job_attempt}"
         try:
             done = list(calls.map(partial(restore_one, files=files), items, group))
         except KeyTypeError as error:
@@ -310,11 +310,11 @@ class Restorer:
                 metadata.epoch,
                 {(one.uid, one.subtask): one.version for one in done},
                 metadata.checkpoint_id,
-                self._channel_rows(metadata, files, ground.job),
+                self._channel_rows(metadata, files, target.job),
                 frozenset(operator.uid for operator in metadata.operators if _had_timers(operator)),
                 {one.uid: one.key for one in metadata.operators if one.key is not None},
             ),
-            job=ground.job,
+            job=target.job,
             position=position if position.batch_id >= 0 else None,
             metadata=metadata,
             files=files,
@@ -358,7 +358,7 @@ class Restorer:
             rows = staged_rows(left.rows)
             if files is not self._files:
                 batches = list(FileStaging(files).get(rows))
-                name = f"{job.incarnation}-{metadata.epoch}-{left.subtask}-0-input"
+                name = f"{job.job_attempt}-{metadata.epoch}-{left.subtask}-0-input"
                 rows = FileStaging(self._files).put(name, batches, batches[0].schema)
             found.append(
                 ChannelRows(
@@ -378,4 +378,4 @@ def _had_timers(operator: OperatorSnapshot) -> bool:
 
 
 def _next_try(job: JobIdentity, attempt: int) -> JobIdentity:
-    return replace(job, incarnation=f"{job.incarnation}-{attempt}")
+    return replace(job, job_attempt=f"{job.job_attempt}-{attempt}")

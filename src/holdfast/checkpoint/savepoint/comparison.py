@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from holdfast.api.sinks import Sink
 from holdfast.checkpoint.restore.checks import (
-    Misfit,
-    kept_rows_problems,
-    max_parallelism_misfits,
+    RestoreProblem,
+    max_parallelism_problems,
     operators_of,
-    parallelism_misfits,
-    unclaimed_misfits,
-    window_misfits,
+    parallelism_problems,
+    static_rows_problems,
+    unclaimed_problems,
+    window_problems,
 )
 from holdfast.checkpoint.restore.operator_states import read_operator_states
 from holdfast.checkpoint.savepoint.state_comparison import (
@@ -77,7 +77,7 @@ class SavepointComparison:
     path: str
     operators: tuple[OperatorComparison, ...]
     sources: tuple[SourceComparison, ...]
-    misfits: tuple[Misfit, ...]
+    restore_problems: tuple[RestoreProblem, ...]
     """All reasons for a refusal, those included that are allowed."""
     allow_non_restored_state: bool
 
@@ -90,9 +90,9 @@ class SavepointComparison:
     def problems(self) -> list[str]:
         """Why a start would be refused; each says what to do."""
         return [
-            misfit.text + (ALLOWED if misfit.can_be_allowed else "")
-            for misfit in self.misfits
-            if not (misfit.can_be_allowed and self.allow_non_restored_state)
+            problem.text + (ALLOWED if problem.can_be_allowed else "")
+            for problem in self.restore_problems
+            if not (problem.can_be_allowed and self.allow_non_restored_state)
         ]
 
     def operator(self, uid: str) -> OperatorComparison:
@@ -176,7 +176,7 @@ def compare(
         path,
         operators,
         tuple(_sources(metadata, plan)),
-        tuple(comparer.misfits(operators)),
+        tuple(comparer.restore_problems(operators)),
         allow_non_restored_state,
     )
 
@@ -211,35 +211,37 @@ class _Comparer:
             if uid not in known and self._nodes[uid].may_have_state:
                 yield from self._new(operator)
 
-    def misfits(self, operators: Sequence[OperatorComparison]) -> Iterator[Misfit]:
+    def restore_problems(self, operators: Sequence[OperatorComparison]) -> Iterator[RestoreProblem]:
         """All reasons for a refusal."""
-        yield from unclaimed_misfits(self._metadata, self._plan)
+        yield from unclaimed_problems(self._metadata, self._plan)
         position = position_of(self._metadata, self._files)
-        yield from map(Misfit, kept_rows_problems(position, self._plan, one_pass=self._one_pass))
+        yield from map(
+            RestoreProblem, static_rows_problems(position, self._plan, one_pass=self._one_pass)
+        )
         for snapshot in self._metadata.operators:
             if snapshot.uid in self._running:
-                yield from self._key_group_misfits(snapshot, self._running[snapshot.uid])
-                yield from window_misfits(snapshot, self._running[snapshot.uid])
+                yield from self._key_group_problems(snapshot, self._running[snapshot.uid])
+                yield from window_problems(snapshot, self._running[snapshot.uid])
         for operator in operators:
             who = f"operator {operator.name!r} (uid {operator.uid!r})"
             for part in (operator.key_comparison, *operator.states):
                 if part is not None and part.problem is not None:
-                    yield Misfit(f"{who}: {part.problem}")
+                    yield RestoreProblem(f"{who}: {part.problem}")
 
-    def _key_group_misfits(
+    def _key_group_problems(
         self, snapshot: OperatorSnapshot, operator: OperatorPlan
-    ) -> Iterator[Misfit]:
+    ) -> Iterator[RestoreProblem]:
         if self._takes_over(operator):
             node = self._nodes[operator.uid]
-            return parallelism_misfits(snapshot, node, operator.parallelism)
-        return max_parallelism_misfits(snapshot, operator)
+            return parallelism_problems(snapshot, node, operator.parallelism)
+        return max_parallelism_problems(snapshot, operator)
 
     def _takes_over(self, operator: OperatorPlan) -> bool:
         """Whether nothing sets the operator's max parallelism, so that it takes the stored one."""
         return self._max_parallelism is None and self._nodes[operator.uid].max_parallelism is None
 
     def _restored(self, snapshot: OperatorSnapshot, operator: OperatorPlan) -> OperatorComparison:
-        declared = declared_states(operator, self._plan.levels[0].job_parameters)
+        declared = declared_states(operator, self._plan.stages[0].job_parameters)
         own = read_operator_states(snapshot, self._files)
         stored = snapshot.max_parallelism
         keys = None
@@ -263,7 +265,7 @@ class _Comparer:
     def _new(self, operator: OperatorPlan) -> Iterator[OperatorComparison]:
         if isinstance(operator.function, Sink):
             return
-        declared = declared_states(operator, self._plan.levels[0].job_parameters)
+        declared = declared_states(operator, self._plan.stages[0].job_parameters)
         states = (*compare_keyed([], declared), *compare_own([], declared))
         if states or operator.has_timers:
             yield OperatorComparison(

@@ -10,7 +10,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 from holdfast.api.descriptors import MapStateDescriptor
-from holdfast.api.streams.graph import Kind
+from holdfast.api.streams.graph import OperatorKind
 from holdfast.api.streams.output_type import return_annotation
 from holdfast.errors import HoldfastError, TypeDeclarationError
 from holdfast.runtime.windows.operator import THE_KEY
@@ -19,7 +19,7 @@ from holdfast.serde.key_shapes import KeyShape
 from holdfast.serde.reading import reading_of
 from holdfast.state.catalog import other_kind
 from holdfast.state.operator.handles import converted
-from holdfast.state.schemas import SchemaHistory, as_stored, declared_in
+from holdfast.state.schemas import SchemaHistory, as_stored, declare
 from holdfast.state.timers.table import KIND as TIMERS
 from holdfast.types.annotations import origin_of, struct_members, unwrapped
 from holdfast.types.arrow import key_type
@@ -141,7 +141,7 @@ def _keyed(states: list[dict[str, Any]], descriptor: StateDescriptor) -> StateCo
     histories = [SchemaHistory(state["schema"], state.get("others", {})) for state in states]
     try:
         codecs = _codecs(descriptor)
-        declared_in(name, histories, codecs)
+        declare(name, histories, codecs)
     except HoldfastError as error:
         found = _incompatible(name, kind, error)
     else:
@@ -250,7 +250,7 @@ _NAMES: Final = frozenset(name for part in _SAID.values() for name in part.names
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class ProgramKey:
     """What the program tells of the keys of one input."""
 
     shapes: tuple[KeyShape, ...]
@@ -258,7 +258,8 @@ class _Told:
     sure: bool
 
     @classmethod
-    def of(cls, parts: Sequence[_Part], *, in_tuple: bool) -> _Told | None:
+    def of(cls, parts: Sequence[_Part], *, in_tuple: bool) -> ProgramKey | None:
+        """The key of these parts; None if they may have too many types."""
         if prod(len(part.names) for part in parts) > _MOST_SHAPES:
             return None
         named = product(*(part.names for part in parts))
@@ -284,19 +285,19 @@ def compare_keys(stored: str, operator: OperatorPlan, *, has_state: bool) -> Key
     return found[0]
 
 
-def _inputs(operator: OperatorPlan) -> Iterator[_Told | None]:
+def _inputs(operator: OperatorPlan) -> Iterator[ProgramKey | None]:
     """What is told of the keys of every input that has some."""
     if operator.key is None:
         # Windows over all elements have one key, and nothing else without keys has such state.
-        one_key = operator.kind in (Kind.WINDOW, Kind.WINDOW_JOIN)
-        yield _Told((KeyShape.of(THE_KEY),), sure=True) if one_key else None
+        one_key = operator.kind in (OperatorKind.WINDOW, OperatorKind.WINDOW_JOIN)
+        yield ProgramKey((KeyShape.of(THE_KEY),), sure=True) if one_key else None
         return
     yield _told(operator.key, operator.input)
     if operator.second is not None and operator.second.key is not None:
         yield _told(operator.second.key, operator.second.type)
 
 
-def _compared(stored: KeyShape, told: _Told | None) -> KeyComparison:
+def _compared(stored: KeyShape, told: ProgramKey | None) -> KeyComparison:
     if told is None:
         return KeyComparison("not compared", "its type shows when rows come")
     now = told.shapes[0]
@@ -315,7 +316,7 @@ def _compared(stored: KeyShape, told: _Told | None) -> KeyComparison:
     return KeyComparison("as is")
 
 
-def _told(key: KeyPlan, stream: StreamType) -> _Told | None:
+def _told(key: KeyPlan, stream: StreamType) -> ProgramKey | None:
     """What is told of keys; None if nothing is."""
     if key.selector is not None:
         return _of_annotation(return_annotation(key.selector))
@@ -323,7 +324,7 @@ def _told(key: KeyPlan, stream: StreamType) -> _Told | None:
     parts = [_of_column(stream.schema.field(place).type, hints[place]) for place in key.columns]
     if parts == [_UNKNOWN]:
         return None
-    return _Told.of(parts, in_tuple=len(parts) > 1)
+    return ProgramKey.of(parts, in_tuple=len(parts) > 1)
 
 
 def _of_column(column: pa.DataType, hint: Annotation) -> _Part:
@@ -335,13 +336,13 @@ def _of_column(column: pa.DataType, hint: Annotation) -> _Part:
     return _Part((name,)) if name in _NAMES else _UNKNOWN
 
 
-def _of_annotation(annotation: Annotation) -> _Told | None:
+def _of_annotation(annotation: Annotation) -> ProgramKey | None:
     core, _ = unwrapped(annotation)
     components = _components(core)
     if components is not None:
-        return _Told.of([_of_component(one) for one in components], in_tuple=True)
+        return ProgramKey.of([_of_component(one) for one in components], in_tuple=True)
     part = _of_component(core)
-    return None if part is _UNKNOWN else _Told.of([part], in_tuple=False)
+    return None if part is _UNKNOWN else ProgramKey.of([part], in_tuple=False)
 
 
 def _components(core: Any) -> list[Annotation] | None:

@@ -50,7 +50,7 @@ def check_partitioning(columns: Sequence[str], schema: pa.Schema) -> None:
         )
 
 
-class Partitioning:
+class HivePartitioning:
     """Splits rows by the values of some columns, which then are no part of them.
 
     Args:

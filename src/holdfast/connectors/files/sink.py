@@ -1,7 +1,7 @@
 """`FileSink`: every row in exactly one file, and no file that is not whole.
 
     <path>/[day=2026-01-01/...]part-<unique>.parquet         published
-    <path>/.holdfast/<job>/<uid>/<incarnation>/<unique>      staged
+    <path>/.holdfast/<job>/<uid>/<job attempt>/<unique>      staged
 
 Readers ignore names that begin with a dot, so they never see a staged file. What name a
 file gets is decided when it is staged: publishing it twice cannot make two of it.
@@ -18,7 +18,7 @@ import xxhash
 from holdfast._faults import fault_point
 from holdfast.api.sinks import Committer, Sink
 from holdfast.connectors.files.formats import FORMATS, file_format
-from holdfast.connectors.files.partitions import Partitioning, check_partitioning
+from holdfast.connectors.files.partitions import HivePartitioning, check_partitioning
 from holdfast.connectors.files.places import absolute
 from holdfast.connectors.files.systems import open_place
 from holdfast.connectors.files.writer import FileNames, FileWriter, StagedFiles
@@ -131,7 +131,7 @@ class FileSink(Sink):
         if not schema.names:
             raise ConfigurationError("rows without columns cannot be written to files")
         check_partitioning(self.partition_by, schema)
-        file_format(self.format).check(Partitioning(self.partition_by, schema).file_schema)
+        file_format(self.format).check(HivePartitioning(self.partition_by, schema).file_schema)
         open_place(self.path, self._storage_options)
 
     def create_writer(self, context: WriterContext) -> SinkWriter:
@@ -142,7 +142,7 @@ class FileSink(Sink):
             names=self._names(context, form.suffixes[self.compression]),
             file_format=form,
             compression=self.compression,
-            partitioning=Partitioning(self.partition_by, context.schema),
+            partitioning=HivePartitioning(self.partition_by, context.schema),
             max_file_bytes=self.max_file_bytes,
         )
 
@@ -155,7 +155,7 @@ class FileSink(Sink):
         owner = xxhash.xxh3_64_hexdigest(f"{context.job_id}/{context.uid}".encode())
         unique = _file_safe(context.unique_name)
         return FileNames(
-            staging=f"{_staging(context.job_id, context.uid)}/{_file_safe(context.incarnation)}",
+            staging=f"{_staging(context.job_id, context.uid)}/{_file_safe(context.job_attempt)}",
             staged=unique,
             published=f"{self.prefix}-{owner}-{unique}",
             suffix=suffix,
@@ -217,17 +217,17 @@ class FileCommitter(Committer):
             if not new:
                 request.signal_already_committed()
 
-    def clean_up(self, job_id: str, uid: str, incarnation: str | None) -> None:
-        """Remove what earlier incarnations have staged, and directories that are left empty."""
+    def clean_up(self, job_id: str, uid: str, job_attempt: str | None) -> None:
+        """Remove what earlier job attempts have staged, and directories that are left empty."""
         place, own = self._place(self._path), _staging(job_id, uid)
-        if incarnation is None:
+        if job_attempt is None:
             place.delete_tree(own)
             place.delete_if_empty(own.rpartition("/")[0])
             place.delete_if_empty(STAGING)
             return
         for name in place.entries(own):
             # Those of a driver that has taken over meanwhile begin with a higher fence.
-            if name != _file_safe(incarnation) and _fence(name) <= _fence(incarnation):
+            if name != _file_safe(job_attempt) and _fence(name) <= _fence(job_attempt):
                 place.delete_tree(f"{own}/{name}")
 
     def _place(self, root: str) -> Place:
@@ -280,9 +280,9 @@ def _of_kind(name: str, *, bulk: bool) -> str:
     return name
 
 
-def _fence(incarnation: str) -> int:
-    """The number that the name of an incarnation begins with."""
-    number = incarnation.partition("-")[0]
+def _fence(job_attempt: str) -> int:
+    """The number that the name of a job attempt begins with."""
+    number = job_attempt.partition("-")[0]
     return int(number) if number.isdecimal() else 0
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from holdfast.connectors.files.formats import FileFormat, RowsEncoder
-    from holdfast.connectors.files.partitions import Partitioning
+    from holdfast.connectors.files.partitions import HivePartitioning
     from holdfast.connectors.files.places import Place
 
 MAX_OPEN_FILES: Final = 64
@@ -88,7 +88,7 @@ class FileWriter(SinkWriter):
         names: FileNames,
         file_format: FileFormat,
         compression: str,
-        partitioning: Partitioning,
+        partitioning: HivePartitioning,
         max_file_bytes: int,
     ) -> None:
         self._place = place

@@ -103,7 +103,7 @@ def driver() -> Any:
         import psycopg
     except ImportError as error:
         raise ConfigurationError(
-            f"JdbcSink needs the PostgreSQL driver psycopg here ({error}); "
+            f"PostgresSink needs the PostgreSQL driver psycopg here ({error}); "
             "run `pip install holdfast[postgres]` on the driver and on every executor"
         ) from None
     return psycopg
@@ -153,7 +153,7 @@ def _without_password(url: str) -> tuple[str, str | None]:
     parts = urlsplit(url.removeprefix("jdbc:"))
     if parts.scheme not in ("postgresql", "postgres"):
         raise ConfigurationError(
-            "JdbcSink writes to PostgreSQL: the URL must begin with postgresql:// or "
+            "PostgresSink writes to PostgreSQL: the URL must begin with postgresql:// or "
             f"jdbc:postgresql://, not with {parts.scheme + ':' if parts.scheme else 'a name'}"
         )
     who, at, hosts = parts.netloc.rpartition("@")

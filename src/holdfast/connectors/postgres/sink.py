@@ -1,4 +1,4 @@
-"""`JdbcSink`: a stream's rows in a table of PostgreSQL, exactly once.
+"""`PostgresSink`: a stream's rows in a table of PostgreSQL, exactly once.
 
     subtask    stages the epoch's rows in checkpoint storage
     committer  one transaction for a subtask and a checkpoint:
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdfast")
 
 
-class JdbcSink(Sink):
+class PostgresSink(Sink):
     """Writes rows into a table of PostgreSQL that exists.
 
     ```python
     counts.sink_to(
-        JdbcSink("postgresql://app@db.example/shop", "counts", mode="upsert", key="user")
+        PostgresSink("postgresql://app@db.example/shop", "counts", mode="upsert", key="user")
     ).uid("counts-table")
     ```
 
@@ -127,7 +127,7 @@ class JdbcSink(Sink):
         self._max_retries = _at_least(0, max_retries, "max_retries")
 
     def __repr__(self) -> str:
-        return f"JdbcSink({self._address.url!r}, {quoted(self._to.table)}, key={self._key})"
+        return f"PostgresSink({self._address.url!r}, {quoted(self._to.table)}, key={self._key})"
 
     def check(self, schema: pa.Schema) -> None:
         """Raise ConfigurationError if such rows cannot be written, or the driver is missing."""
@@ -135,8 +135,8 @@ class JdbcSink(Sink):
             missing = [name for name in given if name not in schema.names]
             if missing:
                 raise ConfigurationError(
-                    f"`{role}` of JdbcSink names {', '.join(map(repr, missing))}, but the stream "
-                    f"has {', '.join(map(repr, schema.names)) or 'no columns'}"
+                    f"`{role}` of PostgresSink names {', '.join(map(repr, missing))}, but the "
+                    f"stream has {', '.join(map(repr, schema.names)) or 'no columns'}"
                 )
         names = self._to.names(schema)
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -144,7 +144,7 @@ class JdbcSink(Sink):
             raise ConfigurationError(
                 f"two columns of the stream go to column {twice[0]!r}: rename one with `columns`"
                 if twice
-                else "JdbcSink has no column to write; let the stream have one"
+                else "PostgresSink has no column to write; let the stream have one"
             )
         for field in schema:
             if sql_type(field.type) is None:
@@ -162,7 +162,7 @@ class JdbcSink(Sink):
 
     def create_committer(self, runtime: RuntimeContext) -> Committer:
         """One with a connection of its own."""
-        return _JdbcCommitter(self._address, self._to, self._fence, self._max_retries)
+        return _PostgresCommitter(self._address, self._to, self._fence, self._max_retries)
 
 
 def _checked(name: str | Sequence[str], argument: str) -> Name:
@@ -181,7 +181,7 @@ def _at_least(least: int, value: int, argument: str) -> int:
     return value
 
 
-class _JdbcCommitter(Committer):
+class _PostgresCommitter(Committer):
     """Publishes a subtask's share of a checkpoint in one transaction."""
 
     def __init__(self, address: Address, to: Destination, fence: Name, max_retries: int) -> None:
@@ -210,7 +210,7 @@ class _JdbcCommitter(Committer):
             self.close()
             raise
 
-    def clean_up(self, job_id: str, uid: str, incarnation: str | None) -> None:
+    def clean_up(self, job_id: str, uid: str, job_attempt: str | None) -> None:
         """Nothing: what attempts have staged is in checkpoint storage, not in the database.
 
         Fence rows stay even when the job has ended: they are small, and a job that is

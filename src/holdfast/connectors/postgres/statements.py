@@ -1,4 +1,4 @@
-"""SQL of `JdbcSink`: names, types, and the statements made of them. No I/O."""
+"""SQL of `PostgresSink`: names, types, and the statements made of them. No I/O."""
 
 from __future__ import annotations
 

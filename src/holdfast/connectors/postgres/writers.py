@@ -1,4 +1,4 @@
-"""What `JdbcSink` does with an epoch's rows on a subtask."""
+"""What `PostgresSink` does with an epoch's rows on a subtask."""
 
 from __future__ import annotations
 

@@ -266,7 +266,7 @@ class Undone:
     def __enter__(self) -> None:
         keyed = self._key is not NO_KEY
         self._tables = self._operator._keyed_state().tables if keyed else []
-        self._remembered = [(table, table.remember(self._key)) for table in self._tables]
+        self._saved = [(table, table.save_point(self._key)) for table in self._tables]
         self._length = len(self._out)
         self._operator.begin_undoable()
 
@@ -275,11 +275,11 @@ class Undone:
             return False
         del self._out[self._length :]
         self._operator.undo()
-        for table, entry in self._remembered:
-            table.put_back(self._key, entry)
-        for table in self._tables[len(self._remembered) :]:
+        for table, entry in self._saved:
+            table.roll_back(self._key, entry)
+        for table in self._tables[len(self._saved) :]:
             # It was registered meanwhile: there was nothing to remember.
-            table.put_back(self._key, table.remember(NO_KEY))
+            table.roll_back(self._key, table.save_point(NO_KEY))
         self._operator._divert(error, self._element, self._key, self._out)
         return True
 

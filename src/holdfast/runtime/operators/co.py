@@ -257,6 +257,6 @@ class ControlContext(ElementContext, KeyedBroadcastContext):
                 for current.key in keys:
                     call(current.key, state)
                 current.end_batch()
-                backend.relieve()
+                backend.evict_if_full()
         finally:
             current.key = NO_KEY

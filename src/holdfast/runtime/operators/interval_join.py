@@ -151,7 +151,7 @@ class JoinBuffer:
         if places is not None:
             self._size -= 1 + len(places)
 
-    def relieve(self) -> None:
+    def evict_if_full(self) -> None:
         """Keep memory within bounds."""
         if self._size > PLACES_LIMIT:
             self._places.clear()
@@ -243,7 +243,7 @@ class IntervalJoinOperator(ProcessOperator):
     ) -> Output:
         """See `Operator.process`."""
         for one in self._sides:
-            one.buffer.relieve()
+            one.buffer.evict_if_full()
         self._side = self._sides[side]
         self._pair_times = []
         return super().process(elements, keys, times, side)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from holdfast.runtime.operators.base import Operator, Reported
 from holdfast.serde.keys import canonical_key
 from holdfast.types.annotations import needs_rebuilding
-from holdfast.types.columns.batches import Reader, Writer
+from holdfast.types.columns.batches import BatchReader, BatchWriter
 from holdfast.types.columns.readers import column_reader
 from holdfast.types.columns.rows import RowSplitter, column_hints
 from holdfast.types.event import event_class
@@ -163,7 +163,7 @@ def _flattened(stream: StreamType) -> ToRows:
     if any(map(needs_rebuilding, column_hints(stream))):
         # Classes within columns have to become what a row described by columns has there.
         plain = StreamType("row", stream.schema)
-        writer, reader = Writer(stream), Reader(plain)
+        writer, reader = BatchWriter(stream), BatchReader(plain)
         return lambda elements: reader.elements(writer.batch(list(elements)))
     if stream.kind == "value":
         return lambda elements: list(zip(elements, strict=True))

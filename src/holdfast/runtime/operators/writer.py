@@ -41,7 +41,7 @@ class WriterOperator(Operator):
         context = WriterContext(
             job_id=epoch.job_id,
             uid=plan.uid,
-            incarnation=epoch.incarnation,
+            job_attempt=epoch.job_attempt,
             epoch=epoch.epoch,
             subtask=self.subtask,
             parallelism=plan.parallelism,

@@ -35,7 +35,7 @@ MOST_SEEN: Final = 500_000
 """Windows that are kept in mind since their timers are set."""
 
 
-def is_quick(windowing: Windowing) -> bool:
+def has_fast_path(windowing: Windowing) -> bool:
     """Whether the windows can go the shorter way."""
     assigner = windowing.assigner
     plain = (
@@ -47,7 +47,7 @@ def is_quick(windowing: Windowing) -> bool:
     return plain and type(windowing.trigger) is wanted
 
 
-class QuickWindows:
+class FastPathWindows:
     """Adds elements of batches to windows that have not ended."""
 
     def __init__(
@@ -89,9 +89,9 @@ class QuickWindows:
     def loops() -> set[CodeType]:
         """The code of the loops over elements."""
         return {
-            QuickWindows._add_reduced.__code__,
-            QuickWindows._add_aggregated.__code__,
-            QuickWindows._add_listed.__code__,
+            FastPathWindows._add_reduced.__code__,
+            FastPathWindows._add_aggregated.__code__,
+            FastPathWindows._add_listed.__code__,
         }
 
     def forget(self) -> None:

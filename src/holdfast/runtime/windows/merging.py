@@ -36,17 +36,17 @@ class ScopeUndo:
         """Set the current key of a scope."""
         entered = self._entered
         if entered is not None and (id(scope), key) not in entered:
-            remembered = [table.remember(key) for table in scope.tables]
-            entered[id(scope), key] = (scope, key, remembered)
+            saved = [table.save_point(key) for table in scope.tables]
+            entered[id(scope), key] = (scope, key, saved)
         scope.current.key = key
 
     def undo(self) -> None:
         """Put all back that was remembered."""
-        for scope, key, remembered in (self._entered or {}).values():
+        for scope, key, saved in (self._entered or {}).values():
             for place, table in enumerate(scope.tables):
                 # A table without an entry was registered meanwhile: there was nothing to remember.
-                known = place < len(remembered)
-                table.put_back(key, remembered[place] if known else table.remember(NO_KEY))
+                known = place < len(saved)
+                table.roll_back(key, saved[place] if known else table.save_point(NO_KEY))
         self._entered = {}
 
 

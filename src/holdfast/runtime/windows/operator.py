@@ -31,9 +31,9 @@ from holdfast.runtime.windows.contexts import (
     WindowTriggerContext,
 )
 from holdfast.runtime.windows.fast_path import (
-    QuickWindows,
+    FastPathWindows,
     at_the_end_of_time,
-    is_quick,
+    has_fast_path,
     without_time,
 )
 from holdfast.runtime.windows.merging import MergingWindows, ScopeUndo
@@ -104,10 +104,10 @@ class WindowOperator(ProcessOperator):
         self._windows: dict[bytes, Any] = {}
         self._side: int | None = None
         """Which of two streams the elements at hand are of; None if there is one."""
-        self._quick: QuickWindows | None = None
+        self._quick: FastPathWindows | None = None
         may_have_fired = self._may_have_fired(backend)
-        if is_quick(windowing) and not self._guarded:
-            self._quick = QuickWindows(
+        if has_fast_path(windowing) and not self._guarded:
+            self._quick = FastPathWindows(
                 *(windowing, self._contents, self._held, self.current, timers),
                 may_have_fired=may_have_fired,
             )
@@ -131,7 +131,7 @@ class WindowOperator(ProcessOperator):
         self._side = None if self._windowing.second is None else side
         if not self._keyed:
             # The caller keeps caches within bounds where there are keys.
-            self._keyed_state().relieve()
+            self._keyed_state().evict_if_full()
             keys = [THE_KEY] * len(elements)
         return super().process(elements, keys, times, side)
 
@@ -177,7 +177,7 @@ class WindowOperator(ProcessOperator):
             start = place + 1
 
     def _loops(self) -> set[CodeType]:
-        return super()._loops() | {type(self)._run_quickly.__code__, *QuickWindows.loops()}
+        return super()._loops() | {type(self)._run_quickly.__code__, *FastPathWindows.loops()}
 
     def _add(self, element: Any, time: int | None, out: list[Any]) -> None:
         """Add an element to its windows, and ask their triggers."""

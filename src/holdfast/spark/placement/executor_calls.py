@@ -27,7 +27,7 @@ R = TypeVar("R")
 """What a call gives back."""
 
 
-class PinnedCalls:
+class ExecutorCalls:
     """Calls functions on the executors that hold the state of subtasks.
 
     Where the driver's machine holds all state, they run in threads of the driver, and
@@ -57,7 +57,7 @@ class PinnedCalls:
                 self._spark.sparkContext.cancelJobGroup(group)
 
     def record_location(self, tasks: int, subtask: int, executor: str) -> None:
-        """Note which executor a subtask runs on, in a level of so many tasks."""
+        """Note which executor a subtask runs on, in a stage of so many tasks."""
         self._homes[tasks, subtask] = executor
 
     def pickle(self, function: object, what: str) -> bytes:
@@ -65,7 +65,7 @@ class PinnedCalls:
         return dump_function(function, what)
 
     def forget(self) -> None:
-        """Another incarnation begins: its subtasks may run elsewhere."""
+        """Another job attempt begins: its subtasks may run elsewhere."""
         self._homes.clear()
 
     def map(
@@ -78,7 +78,7 @@ class PinnedCalls:
 
         Args:
             function: Called once for every item, from several threads; must be picklable.
-            items: Subtask, number of tasks of its level, and the argument.
+            items: Subtask, number of tasks of its stage, and the argument.
             group: Spark's job group, by which the calls can be cancelled.
 
         Raises:

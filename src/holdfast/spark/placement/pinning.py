@@ -30,13 +30,13 @@ class Pinning:
         self._anchors: dict[int, DataFrame] = {}
 
     def anchor(self, parallelism: tuple[int, ...]) -> None:
-        """Decide, for levels of these numbers of tasks, which executor runs which subtask."""
+        """Decide, for stages of these numbers of tasks, which executor runs which subtask."""
         if not self.local:
             for tasks in set(parallelism):
                 self._anchors[tasks] = _anchor(self._spark, tasks)
 
     def anchor_of(self, tasks: int) -> DataFrame:
-        """One row per subtask of a level of so many tasks, each where the subtask runs."""
+        """One row per subtask of a stage of so many tasks, each where the subtask runs."""
         return self._anchors[tasks]
 
     def spread(self, rows: DataFrame, tasks: int) -> DataFrame:

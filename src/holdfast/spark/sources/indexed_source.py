@@ -28,7 +28,7 @@ from holdfast.clock import monotonic, wait
 from holdfast.errors import UserFunctionError
 from holdfast.runtime.operators.base import user_traceback
 from holdfast.spark.serialization import ShippedByValue, dumps
-from holdfast.types.columns.batches import Writer
+from holdfast.types.columns.batches import BatchWriter
 from holdfast.types.columns.pickling import pickle_by_value_with
 from holdfast.types.stream_type import StreamType, infer_type
 
@@ -68,7 +68,7 @@ class IndexedElements(ShippedByValue):
 
     def range(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """The elements from `start` to `end`, in batches."""
-        writer = Writer(self.type)
+        writer = BatchWriter(self.type)
         for low in range(start, end, ROWS_PER_BATCH):
             high = min(low + ROWS_PER_BATCH, end)
             yield writer.batch([self._element(i) for i in range(low, high)])

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.api.streams.data_stream import DataStream
-from holdfast.api.streams.graph import Edge, Kind
+from holdfast.api.streams.graph import Edge, OperatorKind
 from holdfast.config import configuration as conf
 from holdfast.errors import ConfigurationError
 from holdfast.spark.lookups import make_lookup
@@ -156,7 +156,7 @@ class SourceMethods(ABC):
         return self._add_source(*replayed(self.spark, source, type_info, name))
 
     def _add_source(self, source: Source, stream_type: StreamType, name: str) -> DataStream:
-        node = self.graph.add(Kind.SOURCE, (), stream_type, function=source, name=name)
+        node = self.graph.add(OperatorKind.SOURCE, (), stream_type, function=source, name=name)
         return DataStream(self, (Edge(node, None, stream_type),))
 
     def lookup(

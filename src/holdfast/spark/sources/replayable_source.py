@@ -35,7 +35,7 @@ from holdfast.spark.serialization import ShippedByValue, dumps
 from holdfast.spark.sources.indexed_source import ROWS_PER_BATCH
 from holdfast.spark.sources.source import Source
 from holdfast.spark.types import spark_schema
-from holdfast.types.columns.batches import Writer
+from holdfast.types.columns.batches import BatchWriter
 from holdfast.types.stream_type import OBJECTS, StreamType
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class ReplayedElements(ShippedByValue):
 
     def batches(self, start: Any, end: Any) -> Iterator[pa.RecordBatch]:
         """The elements from `start` to `end`."""
-        writer = Writer(self.type)
+        writer = BatchWriter(self.type)
         elements = self._elements(start, end)
         while chunk := list(islice(elements, ROWS_PER_BATCH)):
             try:

@@ -3,8 +3,8 @@
     <root>/holdfast-<job id>.<run>/                 all of one run of a job, here
       owner.json                                    the driver
       used-by-<hash>.json                           an executor, if the driver is elsewhere
-      <incarnation>/<operator>/<subtask>/           one store
-      <incarnation>.snapshots/chk-<id>/<operator>/<subtask>-<attempt>/
+      <job attempt>/<operator>/<subtask>/           one store
+      <job attempt>.snapshots/chk-<id>/<operator>/<subtask>-<attempt>/
                                                     copy of a store for a checkpoint
     <root>/.holdfast-<user id>.lock                 held while a job comes or goes
     <root>/.holdfast-new-<user id>-<random>/        on its way in
@@ -77,20 +77,20 @@ def job_directory(local_dir: str | None, job_id: str, run: str = "") -> Path:
 
 
 def store_directory(
-    local_dir: str | None, job_id: str, incarnation: str, uid: str, subtask: int, run: str = ""
+    local_dir: str | None, job_id: str, job_attempt: str, uid: str, subtask: int, run: str = ""
 ) -> Path:
     """Directory of one store; nothing is created."""
     job = job_directory(local_dir, job_id, run)
-    return job / file_name(incarnation) / file_name(uid) / str(subtask)
+    return job / file_name(job_attempt) / file_name(uid) / str(subtask)
 
 
 def snapshot_directory(
-    local_dir: str | None, job_id: str, incarnation: str, checkpoint: int, run: str = ""
+    local_dir: str | None, job_id: str, job_attempt: str, checkpoint: int, run: str = ""
 ) -> Path:
     """Directory of all local snapshots for one checkpoint; nothing is created."""
-    # No store can be there: an incarnation's own directory has no dot in its name.
+    # No store can be there: a job attempt's own directory has no dot in its name.
     job = job_directory(local_dir, job_id, run)
-    return job / f"{file_name(incarnation)}.snapshots" / f"chk-{checkpoint}"
+    return job / f"{file_name(job_attempt)}.snapshots" / f"chk-{checkpoint}"
 
 
 def file_name(name: str) -> str:
@@ -158,23 +158,23 @@ def tidy_job(
     job_id: str,
     *,
     run: str,
-    incarnation: str,
+    job_attempt: str,
     snapshots: Iterable[str] = (),
     replaced: Iterable[str] = (),
 ) -> None:
-    """Remove what is of no use to an incarnation that begins.
+    """Remove what is of no use to a job attempt that begins.
 
     Args:
         local_dir: As set.
         job_id: The job.
         run: The run that it belongs to; other runs are left alone.
-        incarnation: The one that begins: the stores and snapshots of earlier ones go.
-        snapshots: Snapshots that stay, whichever incarnation made them.
+        job_attempt: The one that begins: the stores and snapshots of earlier ones go.
+        snapshots: Snapshots that stay, whichever job attempt made them.
         replaced: Runs that this one has taken the job over from: all of theirs goes.
     """
     job = job_directory(local_dir, job_id, run)
     kept = {Path(snapshot) for snapshot in snapshots}
-    own = file_name(incarnation)
+    own = file_name(job_attempt)
     for directory in job.glob("*/"):
         if directory.name != own and not directory.name.startswith(f"{own}."):
             _delete_but(directory, kept)

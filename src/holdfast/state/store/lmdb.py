@@ -33,7 +33,7 @@ from holdfast.state.store.lmdb_file import (
 from holdfast.state.store.lock import PATIENCE, StoreLock, enter_directory
 from holdfast.state.store.protocol import StoreStatistics
 from holdfast.state.store.snapshot import missing_snapshot, new_snapshot, recorded_origin
-from holdfast.state.store.write_buffer import StagedEntries
+from holdfast.state.store.write_buffer import WriteBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -63,7 +63,7 @@ class LmdbStore:
         self._path = path or first_file(directory)
         self._lock = lock
         self._closed = False
-        self._staged = StagedEntries()
+        self._staged = WriteBuffer()
         self._compact_from = COMPACT_FROM
         self._environment = open_environment(self._path)
         try:

@@ -35,7 +35,7 @@ from holdfast.state.store.snapshot import (
     recorded_origin,
     snapshot_files,
 )
-from holdfast.state.store.write_buffer import StagedEntries, after_prefix
+from holdfast.state.store.write_buffer import WriteBuffer, after_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -72,7 +72,7 @@ class RocksDBStore:
         self._directory = directory
         self._lock = lock
         self._closed = False
-        self._staged = StagedEntries()
+        self._staged = WriteBuffer()
         self._scans: WeakSet[Generator[tuple[bytes, bytes]]] = WeakSet()
         self._reclaimed: list[bytes] = []
         self._commit_file = directory / _COMMIT

@@ -25,7 +25,7 @@ _MISSING: Final = object()
 _INSERT_UP_TO: Final = 256
 
 
-class StagedEntries:
+class WriteBuffer:
     """Changes by key, where None stands for a deletion; sorted when asked for."""
 
     __slots__ = ("_sorted", "_unsorted", "entries")

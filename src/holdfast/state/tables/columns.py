@@ -24,7 +24,7 @@ from holdfast.state.tables.shapes import listed
 from holdfast.state.tables.times import TIMESTAMP, is_near, time_array, times_of
 from holdfast.state.tables.values import encoded_column, form_of
 from holdfast.state.timers.layout import FIRST_TIME
-from holdfast.types.arrow import is_like
+from holdfast.types.arrow import same_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -174,7 +174,7 @@ def given(form: Form, columns: dict[str, pa.Array], typed: str, encoded: str) ->
     Raises:
         TypeError: The typed column is of another type than it should be.
     """
-    if not is_like(columns[typed].type, form.arrow):
+    if not same_values(columns[typed].type, form.arrow):
         raise TypeError(f"{typed} is {columns[typed].type} and should be {form.arrow}")
     found = form.stored(columns[typed])
     if columns[encoded].null_count == len(found):

@@ -49,12 +49,12 @@ class TimerTable(StateTable):
 
     __slots__ = (
         "_changes",
+        "_evict_if_full",
         "_fired",
         "_groups",
         "_journal",
         "_layout",
         "_next",
-        "_relieve",
         "_run",
         "_settled",
         "_written",
@@ -62,19 +62,19 @@ class TimerTable(StateTable):
     )
 
     def __init__(
-        self, *args: Any, key_groups: range, relieve: Callable[[], None], known: bool
+        self, *args: Any, key_groups: range, evict_if_full: Callable[[], None], known: bool
     ) -> None:
         """See `StateTable`.
 
         Args:
             *args: As of `StateTable`.
             key_groups: Key groups of the subtask.
-            relieve: Called where caches may be emptied, between two chunks of timers.
+            evict_if_full: Called where caches may be emptied, between two chunks of timers.
             known: Whether the store knew the state before.
         """
         super().__init__(*args)
         self._groups = key_groups
-        self._relieve = relieve
+        self._evict_if_full = evict_if_full
         self._run: _Pass | None = None
         """The pass that is under way."""
         self.announce: Callable[[list[Timer]], None] | None = None
@@ -87,7 +87,7 @@ class TimerTable(StateTable):
         self._fired: list[bytes] = []
         """Places of timers that were given and are still in the store."""
         self._journal: list[tuple[Identity, bool | None]] | None = None
-        """Changes since the last `remember`, and what they replaced."""
+        """Changes since the last `save_point`, and what they replaced."""
         self._written: int | None = None
         """The time before which nothing is pending, as the store has it."""
         if known:
@@ -189,21 +189,21 @@ class TimerTable(StateTable):
         """See `StateTable.cached`."""
         return len(self._changes) + len(self._settled) + len(self._fired)
 
-    def remember(self, key: Any) -> object:
+    def save_point(self, key: Any) -> object:
         """See `StateTable.remember`; only for the last one remembered is there a way back."""
         if key is NO_KEY:
             return None
         self._journal = []
         return self._journal, self._next
 
-    def put_back(self, key: Any, remembered: Any) -> None:
+    def roll_back(self, key: Any, saved: Any) -> None:
         """See `StateTable.put_back`."""
         changes = self._changes
-        if remembered is None:
+        if saved is None:
             for timer in [t for t in changes if t[1] is key or t[1] == key]:
                 del changes[timer]
             return
-        journal, self._next = remembered
+        journal, self._next = saved
         for timer, wanted in reversed(journal):
             if wanted is None:
                 changes.pop(timer, None)
@@ -347,7 +347,7 @@ class _Pass:
     def _read_chunk(self) -> None:
         table = self._table
         if self._horizon is not None:
-            table._relieve()
+            table._evict_if_full()
         if self._outdated:
             table._stage()
             self._groups, self._outdated = list(table._groups), False

@@ -18,7 +18,13 @@ import pyarrow as pa
 from holdfast.errors import OutputTypeError, TypeDeclarationError
 from holdfast.types.columns.pickling import pickled
 from holdfast.types.columns.readers import column_reader
-from holdfast.types.columns.rows import Misfit, RowSplitter, column_hints, row_builder, row_class
+from holdfast.types.columns.rows import (
+    RowSplitter,
+    ValueMismatch,
+    column_hints,
+    row_builder,
+    row_class,
+)
 from holdfast.types.columns.writers import column_writer
 from holdfast.types.event import Event
 
@@ -29,24 +35,24 @@ if TYPE_CHECKING:
     from holdfast.types.stream_type import StreamType
 
 
-def copier(stream: StreamType) -> Callable[[list[Any]], list[Any]]:
-    """What copies the elements of a stream; `shared` where nothing could change them."""
+def element_copier(stream: StreamType) -> Callable[[list[Any]], list[Any]]:
+    """What copies the elements of a stream; `no_copy` where nothing could change them."""
     if stream.kind == "object":
         return lambda elements: list(map(pickle.loads, pickled(elements)))
     element = stream.element
     immutable = element is None or (isinstance(element, type) and issubclass(element, tuple))
     if immutable and not any(pa.types.is_nested(field.type) for field in stream.schema):
-        return shared
-    writer, reader = Writer(stream), Reader(stream)
+        return no_copy
+    writer, reader = BatchWriter(stream), BatchReader(stream)
     return lambda elements: reader.elements(writer.batch(elements))
 
 
-def shared(elements: list[Any]) -> list[Any]:
+def no_copy(elements: list[Any]) -> list[Any]:
     """The elements themselves."""
     return elements
 
 
-class Reader:
+class BatchReader:
     """Reads a stream's elements from record batches.
 
     The stream's columns come first in a batch; further ones are left alone. A reader
@@ -91,7 +97,7 @@ _short = Repr()
 _short.maxstring = _short.maxother = 60
 
 
-class Writer:
+class BatchWriter:
     """Writes a stream's elements to record batches.
 
     A row may be a tuple, a named tuple or Row (by name where the names are those of
@@ -121,8 +127,8 @@ class Writer:
             field = self._schema.field(place)
             try:
                 arrays.append(self._columns[place].array(values, nullable=field.nullable))
-            except Misfit as misfit:
-                raise self._error(misfit, field.name) from None
+            except ValueMismatch as mismatch:
+                raise self._error(mismatch, field.name) from None
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def normalise(self, elements: list[Any]) -> list[Any]:
@@ -154,8 +160,8 @@ class Writer:
         field = self._schema.field(place)
         try:
             return self._columns[place].settled(values, nullable=field.nullable)
-        except Misfit as misfit:
-            raise self._error(misfit, field.name) from None
+        except ValueMismatch as mismatch:
+            raise self._error(mismatch, field.name) from None
 
     def _split(self, elements: list[Any]) -> Columns:
         if self._kind == "object":
@@ -164,19 +170,19 @@ class Writer:
             return [elements]
         try:
             return self._splitter.columns(elements)
-        except Misfit as misfit:
-            raise self._error(misfit, "") from None
+        except ValueMismatch as mismatch:
+            raise self._error(mismatch, "") from None
 
-    def _error(self, misfit: Misfit, column: str) -> OutputTypeError:
+    def _error(self, mismatch: ValueMismatch, column: str) -> OutputTypeError:
         if self._kind == "value":
-            where = f"the value {misfit.path}" if misfit.path else "the value"
+            where = f"the value {mismatch.path}" if mismatch.path else "the value"
         else:
-            field = f"{column}{misfit.path}".removeprefix(".")
+            field = f"{column}{mismatch.path}".removeprefix(".")
             where = f"the field {field}" if field else "the row"
-        declared = f" is declared {misfit.declared} and" if misfit.declared else ""
-        kind = type(misfit.value).__name__
+        declared = f" is declared {mismatch.declared} and" if mismatch.declared else ""
+        kind = type(mismatch.value).__name__
         return OutputTypeError(
-            f"output {misfit.index} of the batch does not fit the declared type: {where}{declared} "
-            f"got {_short.repr(misfit.value)} ({kind}); {misfit.reason}",
-            misfit.index,
+            f"output {mismatch.index} of the batch does not fit the declared type: "
+            f"{where}{declared} got {_short.repr(mismatch.value)} ({kind}); {mismatch.reason}",
+            mismatch.index,
         )

@@ -36,7 +36,7 @@ Split = Callable[[list[Any]], Columns]
 """Takes rows of one class apart."""
 
 
-class Misfit(Exception):
+class ValueMismatch(Exception):
     """A value that a column cannot take; where it is, and why.
 
     Raised for a list of values; `index` is the place in that list, and is moved up
@@ -65,7 +65,7 @@ class RowSplitter:
         """Values of the rows by column.
 
         Raises:
-            Misfit: A row is of a class that is no row, or has other fields.
+            ValueMismatch: A row is of a class that is no row, or has other fields.
         """
         if not rows:
             return [[] for _ in self._names]
@@ -83,8 +83,8 @@ class RowSplitter:
         for index, (row, split) in enumerate(zip(rows, splits, strict=True)):
             try:
                 single = split([row])
-            except Misfit as misfit:
-                misfit.index = index
+            except ValueMismatch as mismatch:
+                mismatch.index = index
                 raise
             for column, values in zip(columns, single, strict=True):
                 column.extend(values)
@@ -152,9 +152,9 @@ class RowSplitter:
                 self._refuse_keys(rows)
             for name in self._optional & row.keys():
                 if row[name] is None:
-                    misfit = Misfit(index, None, "leave the key out instead")
-                    misfit.path = f".{name}"
-                    raise misfit
+                    mismatch = ValueMismatch(index, None, "leave the key out instead")
+                    mismatch.path = f".{name}"
+                    raise mismatch
         return [[row.get(name) for row in rows] for name in self._names]
 
     def _objects(self, fields: tuple[str, ...]) -> Split:
@@ -168,7 +168,7 @@ class RowSplitter:
     def _refuse_width(self, rows: list[Any]) -> NoReturn:
         width = len(self._names)
         index = next(i for i, row in enumerate(rows) if len(row) != width)
-        raise Misfit(
+        raise ValueMismatch(
             index,
             rows[index],
             f"it has {len(rows[index])} fields and the columns are {width}: {self._listed()}",
@@ -185,10 +185,10 @@ class RowSplitter:
         problems = [f"it lacks {', '.join(map(repr, missing))}"] if missing else []
         problems += [f"it has also {', '.join(map(repr, extra))}"] if extra else []
         reason = f"{' and '.join(problems)}; the columns are {self._listed()}"
-        raise Misfit(index, rows[0], reason)
+        raise ValueMismatch(index, rows[0], reason)
 
     def _not_rows(self, rows: list[Any]) -> NoReturn:
-        raise Misfit(
+        raise ValueMismatch(
             0,
             rows[0],
             "a row is a tuple, a dict, a dataclass, a msgspec.Struct or a Row with the columns "

@@ -25,7 +25,7 @@ from holdfast.types.annotations import (
 )
 from holdfast.types.arrow import ddl_of
 from holdfast.types.columns.readers import column_reader, micros_of_python
-from holdfast.types.columns.rows import Misfit, RowSplitter
+from holdfast.types.columns.rows import RowSplitter, ValueMismatch
 from holdfast.types.columns.scalars import Unfit, as_moment, scalar
 
 if TYPE_CHECKING:
@@ -44,14 +44,14 @@ class WriteColumn(Protocol):
         """Arrow array of the values.
 
         Raises:
-            Misfit: A value does not fit; it is named.
+            ValueMismatch: A value does not fit; it is named.
         """
 
     def settled(self, values: list[Any], *, nullable: bool) -> list[Any]:
         """Values as they read after being written; the same list if they are so already.
 
         Raises:
-            Misfit: A value does not fit; it is named.
+            ValueMismatch: A value does not fit; it is named.
         """
 
 
@@ -118,7 +118,7 @@ class _Leaves:
         nulls = countOf(map(type, values), _NULL)
         if nulls and not nullable:
             index = next(i for i, value in enumerate(values) if value is None)
-            raise Misfit(index, None, _NOT_NULL, self._declared(nullable))
+            raise ValueMismatch(index, None, _NOT_NULL, self._declared(nullable))
         if exact + nulls == len(values):
             return values
         converted = []
@@ -126,16 +126,16 @@ class _Leaves:
             try:
                 converted.append(None if value is None else self._convert(value))
             except Unfit as unfit:
-                raise Misfit(index, value, str(unfit), self._declared(nullable)) from None
+                raise ValueMismatch(index, value, str(unfit), self._declared(nullable)) from None
         return converted
 
-    def _located(self, values: list[Any], error: Exception) -> Misfit:
+    def _located(self, values: list[Any], error: Exception) -> ValueMismatch:
         for index, value in enumerate(values):
             try:
                 self._built([value], 0)
             except (ValueError, TypeError, OverflowError) as single:
-                return Misfit(index, value, _advice(single), self._declared(True))
-        return Misfit(0, values[0], str(error), self._declared(True))
+                return ValueMismatch(index, value, _advice(single), self._declared(True))
+        return ValueMismatch(0, values[0], str(error), self._declared(True))
 
     def _declared(self, nullable: bool) -> str:
         return _declared(self._column, nullable)
@@ -217,7 +217,7 @@ class _Timestamps:
                 spans.append(self._span(value))
             except Unfit as unfit:
                 declared = _declared(self._column, nullable)
-                raise Misfit(index, value, str(unfit), declared) from None
+                raise ValueMismatch(index, value, str(unfit), declared) from None
         return self._built(spans)
 
     def _span(self, value: Any) -> timedelta:
@@ -252,10 +252,10 @@ class _Enums:
     def _check(self, values: list[Any], nullable: bool) -> None:
         for index, value in enumerate(values):
             if value is None and not nullable:
-                raise Misfit(index, None, _NOT_NULL, self._class.__name__)
+                raise ValueMismatch(index, None, _NOT_NULL, self._class.__name__)
             if value is not None and not isinstance(value, self._class):
                 advice = f"yield a member of {self._class.__name__}"
-                raise Misfit(index, value, advice, self._class.__name__)
+                raise ValueMismatch(index, value, advice, self._class.__name__)
 
 
 class _Nested:
@@ -272,11 +272,11 @@ class _Nested:
             return self._dense(values)
         if not nullable:
             index = next(i for i, value in enumerate(values) if value is None)
-            raise Misfit(index, None, _NOT_NULL, _declared(self._column, False))
+            raise ValueMismatch(index, None, _NOT_NULL, _declared(self._column, False))
         try:
             array = self._dense([values[index] for index in present])
-        except Misfit as misfit:
-            misfit.index = present[misfit.index]
+        except ValueMismatch as mismatch:
+            mismatch.index = present[mismatch.index]
             raise
         places: list[int | None] = [None] * len(values)
         for place, index in enumerate(present):
@@ -296,15 +296,15 @@ def _structs(column: pa.DataType, hint: Annotation) -> WriteDense:
     def dense(rows: list[Any]) -> pa.Array:
         try:
             columns = splitter.columns(rows)
-        except Misfit as misfit:
-            misfit.declared = misfit.declared or ddl_of(column)
+        except ValueMismatch as mismatch:
+            mismatch.declared = mismatch.declared or ddl_of(column)
             raise
         arrays = []
         for field, writer, values in zip(fields, writers, columns, strict=True):
             try:
                 arrays.append(writer.array(values, nullable=field.nullable))
-            except Misfit as misfit:
-                misfit.path = f".{field.name}{misfit.path}"
+            except ValueMismatch as mismatch:
+                mismatch.path = f".{field.name}{mismatch.path}"
                 raise
         return pa.StructArray.from_arrays(arrays, fields=fields)
 
@@ -325,9 +325,9 @@ def _lists(column: pa.DataType, hint: Annotation) -> WriteDense:
         items = list(chain.from_iterable(values))
         try:
             array = writer.array(items, nullable=item.nullable)
-        except Misfit as misfit:
-            place = _move_up(misfit, offsets)
-            misfit.path = f"[{place}]{misfit.path}"
+        except ValueMismatch as mismatch:
+            place = _move_up(mismatch, offsets)
+            mismatch.path = f"[{place}]{mismatch.path}"
             raise
         return make.from_arrays(pa.array(offsets), array, type=column)
 
@@ -354,7 +354,7 @@ def _as_sequences(values: list[Any], accepted: frozenset[type], declared: str) -
             sequences.append(value)
         else:
             names = " or ".join(sorted(cls.__name__ for cls in bases))
-            raise Misfit(index, value, f"yield a {names}", declared)
+            raise ValueMismatch(index, value, f"yield a {names}", declared)
     return sequences
 
 
@@ -367,17 +367,17 @@ def _maps(column: pa.DataType, hint: Annotation) -> WriteDense:
     def dense(values: list[Any]) -> pa.Array:
         for index, value in enumerate(values):
             if not isinstance(value, dict):
-                raise Misfit(index, value, "yield a dict", ddl_of(column))
+                raise ValueMismatch(index, value, "yield a dict", ddl_of(column))
         offsets = _offsets(values, column)
         names = list(chain.from_iterable(values))
         try:
             key_array = keys.array(names, nullable=False)
             flat = list(chain.from_iterable(map(dict.values, values)))
             item_array = items.array(flat, nullable=nullable)
-        except Misfit as misfit:
-            key = names[misfit.index]
-            _move_up(misfit, offsets)
-            misfit.path = f"[{key!r}]{misfit.path}"
+        except ValueMismatch as mismatch:
+            key = names[mismatch.index]
+            _move_up(mismatch, offsets)
+            mismatch.path = f"[{key!r}]{mismatch.path}"
             raise
         return pa.MapArray.from_arrays(pa.array(offsets), key_array, item_array, type=column)
 
@@ -391,8 +391,8 @@ def _offsets(values: list[Any], column: pa.DataType) -> Any:
     return offsets
 
 
-def _move_up(misfit: Misfit, offsets: Any) -> int:
-    row = int(np.searchsorted(offsets, misfit.index, side="right")) - 1
-    place = misfit.index - int(offsets[row])
-    misfit.index = row
+def _move_up(mismatch: ValueMismatch, offsets: Any) -> int:
+    row = int(np.searchsorted(offsets, mismatch.index, side="right")) - 1
+    place = mismatch.index - int(offsets[row])
+    mismatch.index = row
     return place

@@ -16,9 +16,9 @@ from holdfast.errors import CheckpointError, JobExecutionError, SinkError
 from holdfast.job.model import EpochOrder, EpochResult
 from holdfast.job.statistics import EpochStatistics
 from holdfast.job.threads import Patience
-from holdfast.job.trigger import Pace
+from holdfast.job.trigger import JobTrigger
 from holdfast.spark import job_attempt as module
-from holdfast.spark.job_attempt import Incarnation
+from holdfast.spark.job_attempt import JobAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -96,7 +96,7 @@ def _nothing_set(*_: Any) -> Iterator[None]:
 
 
 class Bench:
-    """An incarnation whose query runs by hand."""
+    """A job attempt whose query runs by hand."""
 
     def __init__(self, tmp_path: Path, end: float = WAIT) -> None:
         self.barriers, self.runner, self.query = Barriers(), Runner(), Query()
@@ -104,10 +104,10 @@ class Bench:
         context = SimpleNamespace(setJobGroup=self._set_group, cancelJobGroup=lambda group: None)
         self.group_fails: Exception | None = None
         runner, barriers = self.runner, self.barriers
-        self.incarnation = Incarnation(
+        self.job_attempt = JobAttempt(
             SimpleNamespace(sparkContext=context),  # type: ignore[arg-type]
             "job",
-            Pace(0, False, False),
+            JobTrigger(0, False, False),
             runner,  # type: ignore[arg-type]
             barriers,
             [],
@@ -115,7 +115,7 @@ class Bench:
             lambda result: None,
             patience=Patience(end=end),
         )
-        self.incarnation.query = self.query  # type: ignore[assignment]
+        self.job_attempt.query = self.query  # type: ignore[assignment]
 
     def _set_group(self, *_: Any, **__: Any) -> None:
         self.grouped += 1
@@ -123,7 +123,7 @@ class Bench:
             raise self.group_fails
 
     def batch(self, number: int = 0) -> None:
-        self.incarnation._run_batch(None, number)  # type: ignore[arg-type]
+        self.job_attempt._run_batch(None, number)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_no_epoch_follows_a_failed_release_though_the_query_has_yet_to_stop(benc
     bench.query.gate.clear()
     bench.batch(0)
     bench.barriers.due, bench.barriers.in_release = True, refuse
-    looking = threading.Thread(target=bench.incarnation._look_around)
+    looking = threading.Thread(target=bench.job_attempt._look_around)
     looking.start()
     looking.join(WAIT)
     bench.barriers.due, bench.barriers.in_release = False, lambda epoch: None
@@ -161,7 +161,7 @@ def test_no_epoch_follows_a_failed_release_though_the_query_has_yet_to_stop(benc
         bench.batch(1)
     assert bench.runner.epoch == 2
     bench.query.gate.set()
-    failure = bench.incarnation.wait()
+    failure = bench.job_attempt.wait()
     assert isinstance(failure, SinkError)
     assert bench.runner.epoch == 2
 
@@ -173,13 +173,13 @@ def test_a_job_that_ends_takes_no_last_checkpoint_after_a_failed_release(
     bench.batch(0)
     bench.barriers.in_release = refuse
     if last:
-        bench.incarnation._stopping.set()
+        bench.job_attempt._stopping.set()
     with pytest.raises((SinkError, JobExecutionError)):
         bench.batch(1)
     ran = bench.runner.epoch
     bench.barriers.due, bench.barriers.contains_all = True, False
     bench.query.stop()
-    bench.incarnation.wait()
+    bench.job_attempt.wait()
     assert bench.runner.epoch == ran
 
 
@@ -196,13 +196,13 @@ def test_an_epoch_that_hangs_is_not_waited_for_without_end(
         assert gate.wait(WAIT)
 
     bench.barriers.due, bench.runner.in_epoch = True, hang
-    looking = threading.Thread(target=bench.incarnation._look_around)
+    looking = threading.Thread(target=bench.job_attempt._look_around)
     looking.start()
     assert reached.wait(WAIT)
-    bench.incarnation._stopping.set()
+    bench.job_attempt._stopping.set()
     bench.query.stop()
-    monkeypatch.setattr(bench.incarnation, "_finish", lambda: None)
-    failure = bench.incarnation.wait()
+    monkeypatch.setattr(bench.job_attempt, "_finish", lambda: None)
+    failure = bench.job_attempt.wait()
     assert "an epoch has not ended within 0 s" in str(failure)
     gate.set()
     looking.join(WAIT)
@@ -212,46 +212,46 @@ def test_an_epoch_that_hangs_is_not_waited_for_without_end(
 
 def test_a_job_does_not_go_on_without_the_thread_that_takes_checkpoints(bench: Bench) -> None:
     bench.group_fails = ConnectionError("Java is away")
-    bench.incarnation._look_around()
-    failure = bench.incarnation.wait()
+    bench.job_attempt._look_around()
+    failure = bench.job_attempt.wait()
     assert isinstance(failure, ConnectionError)
 
 
 def test_a_failure_while_the_query_starts_stops_the_query(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    incarnation, failure = bench.incarnation, CheckpointError("too many have failed")
-    incarnation.query = None
+    job_attempt, failure = bench.job_attempt, CheckpointError("too many have failed")
+    job_attempt.query = None
     cancelled = threading.Event()
-    context = incarnation._spark.sparkContext
+    context = job_attempt._spark.sparkContext
     monkeypatch.setattr(context, "cancelJobGroup", lambda group: cancelled.set())
 
     def start() -> Query:
-        incarnation.break_off(failure)
+        job_attempt.break_off(failure)
         assert cancelled.wait(WAIT), "somebody tries to stop what is not there yet"
         return bench.query
 
-    monkeypatch.setattr(incarnation, "_start_query", start)
-    monkeypatch.setattr(incarnation, "_look_around", lambda: None)
-    incarnation.start()
+    monkeypatch.setattr(job_attempt, "_start_query", start)
+    monkeypatch.setattr(job_attempt, "_look_around", lambda: None)
+    job_attempt.start()
     assert bench.query.stopped.wait(WAIT)
-    assert incarnation.wait() is failure
+    assert job_attempt.wait() is failure
 
 
 def test_nobody_tries_to_stop_a_query_that_did_not_start(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    incarnation = bench.incarnation
-    incarnation.query = None
-    stopping = threading.Thread(target=incarnation.stop, daemon=True)
+    job_attempt = bench.job_attempt
+    job_attempt.query = None
+    stopping = threading.Thread(target=job_attempt.stop, daemon=True)
 
     def start() -> Query:
         stopping.start()
         raise JobExecutionError("no such table")
 
-    monkeypatch.setattr(incarnation, "_start_query", start)
+    monkeypatch.setattr(job_attempt, "_start_query", start)
     with pytest.raises(JobExecutionError, match="no such table"):
-        incarnation.start()
+        job_attempt.start()
     stopping.join(5)
     assert not stopping.is_alive()
 
@@ -276,16 +276,16 @@ class HungEpoch:
         return self.threads[-1]
 
     def ask(self, *, drain: bool = False) -> threading.Thread:
-        finish = self.bench.incarnation.finish_with_savepoint
+        finish = self.bench.job_attempt.finish_with_savepoint
         work = partial(finish, self.request, drain=drain, on_complete=lambda: None)
         return self.start(partial(decide, self.request, work))
 
     def end(self) -> None:
         self.bench.query.stop()
         # As when Spark has broken the query: it does not wait for the epoch of another thread.
-        self.bench.incarnation._failure = SinkError("no connection")
-        self.bench.incarnation._finish = lambda: None  # type: ignore[method-assign]
-        assert self.bench.incarnation.wait() is not None
+        self.bench.job_attempt._failure = SinkError("no connection")
+        self.bench.job_attempt._finish = lambda: None  # type: ignore[method-assign]
+        assert self.bench.job_attempt.wait() is not None
 
     def close(self) -> None:
         self.gate.set()
@@ -330,10 +330,10 @@ def test_a_savepoint_asked_for_after_the_end_does_not_wait_for_an_epoch_that_han
         hung.request.result(5)
 
 
-def test_a_savepoint_whose_own_epochs_hang_fails_with_its_incarnation(hung: HungEpoch) -> None:
+def test_a_savepoint_whose_own_epochs_hang_fails_with_its_job_attempt(hung: HungEpoch) -> None:
     """Event time comes to its end first, when no checkpoint is begun for the savepoint yet."""
     bench = hung.bench
-    bench.incarnation._last_batch = 0
+    bench.job_attempt._last_batch = 0
     bench.runner.has_pending_timers = True
     hung.ask(drain=True)
     assert hung.reached.wait(WAIT)

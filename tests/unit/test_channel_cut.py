@@ -295,7 +295,7 @@ def test_an_epoch_without_input_leaves_what_waits_where_it_is(
     assert left_in(run, waiting) == list(range(4, 10))
 
 
-# Levels, channels, sinks
+# Stages, channels, sinks
 
 
 def test_channels_that_only_pass_through_are_passed_on(
@@ -307,9 +307,9 @@ def test_channels_that_only_pass_through_are_passed_on(
     united = one.union(second).rebalance().map(Slow(), ROWS).uid("two")
     out = program.collect(united)
     run = start(program, files, tmp_path)
-    assert len(run.plan.levels) == 2
+    assert len(run.plan.stages) == 2
     run.run([("a", n) for n in range(5)], [("b", n) for n in range(3)], cut_at=1_002)
-    # The second level starts after the cut, and keeps what came through and what was passed on.
+    # The second stage starts after the cut, and keeps what came through and what was passed on.
     kept = {(left.uid, left.input): left_in(run, (left,)) for left in run.channel_rows}
     # Those of a union are taken together, as one stream's.
     assert kept == {("one", 0): [2, 3, 4], ("two", 0): [0, 1, 0, 1, 2]}
@@ -368,9 +368,9 @@ def test_rows_in_another_layout_are_kept_beside_those_kept_before(
 ) -> None:
     run = slow(files, tmp_path, 1)
     run.run(rows(4), cut_at=1_000)
-    level = run.plan.levels[0]
-    [channel] = level.reads.channels
-    cut = module.InputCut(level, _cut(run, 1_000), 0, "x", CLOCK)
+    stage = run.plan.stages[0]
+    [channel] = stage.reads.channels
+    cut = module.InputCut(stage, _cut(run, 1_000), 0, "x", CLOCK)
     for _, batch in cut.left_before():
         assert list(cut.slices(channel, batch)) == []
     large = pa.schema([("k", pa.large_string()), ("n", pa.int64())])
@@ -382,9 +382,9 @@ def test_a_clock_that_is_set_back_lets_no_row_overtake_those_that_are_kept(
     files: FileSystemFiles, tmp_path: Path
 ) -> None:
     run = slow(files, tmp_path, 1)
-    level = run.plan.levels[0]
-    [channel] = level.reads.channels
-    cut = module.InputCut(level, _cut(run, 1_000), 0, "x", CLOCK)
+    stage = run.plan.stages[0]
+    [channel] = stage.reads.channels
+    cut = module.InputCut(stage, _cut(run, 1_000), 0, "x", CLOCK)
     for number in (1, 2):
         batch = pa.record_batch([["a"], [number]], schema=channel.type.schema)
         assert list(cut.slices(channel, batch)) == []
@@ -405,9 +405,9 @@ def test_slices_grow_while_they_are_quick_and_shrink_when_they_are_slow(
     monkeypatch.setattr(module, "LARGEST_SLICE", 16)
     monkeypatch.setattr(module, "monotonic", lambda: seconds[0])
     run = slow(files, tmp_path, 1)
-    level = run.plan.levels[0]
-    [channel] = level.reads.channels
-    cut = module.InputCut(level, _cut(run, 9_999), 0, "x", CLOCK)
+    stage = run.plan.stages[0]
+    [channel] = stage.reads.channels
+    cut = module.InputCut(stage, _cut(run, 9_999), 0, "x", CLOCK)
     batch = pa.record_batch(
         [[f"{n}" for n in range(76)], list(range(76))], schema=channel.type.schema
     )
@@ -459,7 +459,7 @@ def test_what_is_cut_again_on_another_parallelism_belongs_to_that_one(
     assert by_key() == expected(feed)
 
 
-def test_an_operator_with_fewer_subtasks_than_its_level_reads_its_rows_once(
+def test_an_operator_with_fewer_subtasks_than_its_stage_reads_its_rows_once(
     files: FileSystemFiles, tmp_path: Path
 ) -> None:
     def started(parallelism: int) -> StagedRun:

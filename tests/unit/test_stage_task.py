@@ -27,17 +27,17 @@ from holdfast.errors import (
     StoreVersionError,
     UserFunctionError,
 )
-from holdfast.runtime.exchange import Packer, Unpacker
+from holdfast.runtime.exchange import ExchangeReader, ExchangeWriter
 from holdfast.runtime.operator_task import TaskIdentity
 from holdfast.runtime.plan import ORDER, EpochPlan
-from holdfast.runtime.task import COLLECT_EVERY, ROW_BITS, LevelTask
+from holdfast.runtime.task import COLLECT_EVERY, ROW_BITS, StageTask
 from holdfast.serde.keys import key_group_of
-from holdfast.spark.serialization import dump_level
+from holdfast.spark.serialization import dump_stage
 from holdfast.state import backend as keyed_backend
 from holdfast.state.key_groups import subtask_of
 from holdfast.state.store.process import ProcessIdentity
 from holdfast.testing.clock import ManualClock
-from holdfast.types.columns.batches import Reader, Writer
+from holdfast.types.columns.batches import BatchReader, BatchWriter
 from tests.unit.functions import AllFive, Count
 from tests.unit.programs import Program
 from tests.unit.timed_programs import FIRED, RULES, STAMPED, Alarm, Ruled, Stamps, TimedRun, timed
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.api.streams.data_stream import DataStream
-    from holdfast.runtime.plan import LevelPlan
+    from holdfast.runtime.plan import StagePlan
     from holdfast.runtime.report import TaskReport
 
 ROWS = "k string, n bigint"
@@ -107,30 +107,30 @@ class Failing(MapFunction):
 
 
 class Desk:
-    """Runs tasks of a program's first level, by hand."""
+    """Runs tasks of a program's first stage, by hand."""
 
     def __init__(self, program: Program, directory: Path) -> None:
-        self.level: LevelPlan = program.compile().levels[0]
+        self.stage: StagePlan = program.compile().stages[0]
         self.directory = directory
         self.epoch = 0
         self.expected: dict[tuple[str, int], str] = {}
         self.attempt = 0
 
-    def task(self, subtask: int = 0) -> LevelTask:
+    def task(self, subtask: int = 0) -> StageTask:
         """The next attempt at a subtask."""
         self.attempt += 1
         epoch = EpochPlan(
             "job", "1", self.epoch, str(self.directory), ProcessIdentity.current(), self.expected
         )
-        level = pickle.loads(dump_level(self.level))
-        return LevelTask(level, epoch, TaskIdentity(subtask, 0, self.attempt), ManualClock())
+        stage = pickle.loads(dump_stage(self.stage))
+        return StageTask(stage, epoch, TaskIdentity(subtask, 0, self.attempt), ManualClock())
 
     def batch(self, elements: list[Any], channel: int = 0) -> pa.RecordBatch:
-        wire = self.level.reads
-        chosen = wire.channels[channel]
+        exchange = self.stage.reads
+        chosen = exchange.channels[channel]
         subtasks = pa.array([0] * len(elements), pa.int32())
-        rows = Writer(chosen.type).batch(elements)
-        return Packer(wire).pack(chosen, rows, subtasks).drop_columns(["_hf_subtask"])
+        rows = BatchWriter(chosen.type).batch(elements)
+        return ExchangeWriter(exchange).pack(chosen, rows, subtasks).drop_columns(["_hf_subtask"])
 
     def run(self, *batches: list[Any]) -> list[Any]:
         """An epoch of one task that ends well; returns its outputs."""
@@ -154,9 +154,9 @@ class Desk:
             self.expected[uid, report.subtask] = store.version
 
     def elements(self, batches: list[pa.RecordBatch]) -> list[Any]:
-        wire = self.level.writes
-        parts = [part for batch in batches for part in Unpacker(wire).unpack(batch)]
-        return [e for channel, rows in parts for e in Reader(channel.type).elements(rows)]
+        exchange = self.stage.writes
+        parts = [part for batch in batches for part in ExchangeReader(exchange).unpack(batch)]
+        return [e for channel, rows in parts for e in BatchReader(channel.type).elements(rows)]
 
 
 def counting(function: KeyedProcessFunction, backend: Any = None) -> tuple[Program, DataStream]:
@@ -169,7 +169,7 @@ def counting(function: KeyedProcessFunction, backend: Any = None) -> tuple[Progr
     params=[HashMapStateBackend(), EmbeddedRocksDBStateBackend()], ids=["hashmap", "rocksdb"]
 )
 def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Desk:
-    """A level that counts by key, with an output."""
+    """A stage that counts by key, with an output."""
     program, stream = counting(Logged(), request.param)
     program.collect(stream)
     return Desk(program, tmp_path)
@@ -286,7 +286,7 @@ def test_caches_are_emptied_between_batches_when_they_have_grown(
     out = []
     for row in rows:
         out.append(row)
-        state = task._seats[0].state
+        state = task._operator_tasks[0].state
         assert state is not None
         cached.append(sum(table.cached() for table in state.tables))
     assert cached == [2, 0, 1]
@@ -307,7 +307,7 @@ def test_a_function_is_opened_by_its_first_row_and_closed_once(desk: Desk) -> No
 
 
 def failing(where: str, tmp_path: Path) -> Desk:
-    """A level whose second operator fails in one place of its life."""
+    """A stage whose second operator fails in one place of its life."""
     program, stream = counting(Logged())
     stream.map(Failing(where), COUNTS).uid("failing").name("failing")
     return Desk(program, tmp_path)
@@ -331,7 +331,7 @@ def test_a_failure_at_either_end_of_life_leaves_the_store_as_it_was(
         assert isinstance(error, UserFunctionError)
         assert re.match(f"operator {said}", str(error))
         assert LOG.count("close") == LOG.count("close failing") == 1
-    desk.level = failing("nowhere", tmp_path).level
+    desk.stage = failing("nowhere", tmp_path).stage
     LOG.clear()
     desk.run([("a", 1)])
     assert LOG == ["open", "open failing", "gauge", "close", "close failing"]
@@ -397,7 +397,7 @@ def test_a_report_counts_what_went_in_and_out(tmp_path: Path) -> None:
     task = desk.task(1)
     list(task.run(iter([desk.batch([("a", 1), ("b", 2)]), desk.batch([("a", 3)])])))
     report = task.report
-    assert (report.epoch, report.level, report.subtask, report.attempt_id) == (4, 1, 1, 1)
+    assert (report.epoch, report.stage, report.subtask, report.attempt_id) == (4, 1, 1, 1)
     figures = {uid: (r.records_in, r.records_out) for uid, r in report.operators.items()}
     assert figures == {"five": (3, 3), "filter": (3, 2)}
     assert set(report.stores) == {"five"}
@@ -662,7 +662,7 @@ def test_broadcast_rows_reach_subtasks_that_have_no_others(tmp_path: Path) -> No
     assert {rule for _, rule in found} == {"a1,b2"}
 
 
-def test_broadcast_rows_keep_their_order_through_a_level_that_they_only_pass(
+def test_broadcast_rows_keep_their_order_through_a_stage_that_they_only_pass(
     tmp_path: Path,
 ) -> None:
     program = Program(parallelism=3)
@@ -692,11 +692,11 @@ def test_places_go_on_from_batch_to_batch_and_from_sender_to_sender() -> None:
     program = Program(parallelism=2)
     data, control = program.source(TIMED), program.source(TIMED)
     data.key_by("k").connect(control.broadcast(RULES)).process(Ruled(), RULED)
-    level = program.compile().sources[1].level
-    writer = Writer(control.type)
+    stage = program.compile().sources[1].stage
+    writer = BatchWriter(control.type)
     places: dict[int, list[int]] = {0: [], 1: []}
     for sender in (0, 3):
-        task = LevelTask(level, None, TaskIdentity(sender, 0, 1), ManualClock())
+        task = StageTask(stage, None, TaskIdentity(sender, 0, 1), ManualClock())
         batches = [writer.batch([("a", 1), ("b", 2)]), writer.batch([("c", 3)])]
         for out in task.run(iter(batches)):
             [receiver] = set(out.column("_hf_subtask").to_pylist())

@@ -1,4 +1,4 @@
-"""What JdbcSink says to the database, and what it refuses before it says anything."""
+"""What PostgresSink says to the database, and what it refuses before it says anything."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.connectors.postgres.connection import Address
 from holdfast.connectors.postgres.copy import as_csv
-from holdfast.connectors.postgres.sink import JdbcSink
+from holdfast.connectors.postgres.sink import PostgresSink
 from holdfast.connectors.postgres.statements import (
     TableColumn,
     create_buffer,
@@ -150,7 +150,7 @@ def test_types_without_a_column_are_refused_when_the_program_is_built():
     assert sql_type(pa.list_(pa.duration("us"))) is None
     schema = pa.schema([("took", pa.struct([("d", pa.duration("us"))]))])
     with pytest.raises(ConfigurationError, match=r"no column for 'took'.*convert it"):
-        JdbcSink(URL, "t").check(schema)
+        PostgresSink(URL, "t").check(schema)
 
 
 @pytest.mark.parametrize(
@@ -168,14 +168,14 @@ def test_types_without_a_column_are_refused_when_the_program_is_built():
 )
 def test_wrong_arguments_are_refused_with_advice(arguments: dict[str, Any], message: str):
     with pytest.raises(ConfigurationError, match=message):
-        JdbcSink(**{"url": URL, "table": "t", **arguments})
+        PostgresSink(**{"url": URL, "table": "t", **arguments})
 
 
 @pytest.mark.parametrize(
     ("arguments", "schema", "message"),
     [
-        ({"mode": "upsert", "key": "id"}, SCHEMA, "`key` of JdbcSink names 'id'"),
-        ({"columns": {"id": "x"}}, SCHEMA, "`columns` of JdbcSink names 'id'"),
+        ({"mode": "upsert", "key": "id"}, SCHEMA, "`key` of PostgresSink names 'id'"),
+        ({"columns": {"id": "x"}}, SCHEMA, "`columns` of PostgresSink names 'id'"),
         ({"columns": {"user": "n"}}, SCHEMA, "two columns of the stream go to column 'n'"),
         ({}, pa.schema([]), "has no column to write"),
         ({"url": URL + "?currentSchema=x"}, SCHEMA, "use options of libpq"),
@@ -183,7 +183,7 @@ def test_wrong_arguments_are_refused_with_advice(arguments: dict[str, Any], mess
 )
 def test_a_stream_that_does_not_suit_the_sink_is_refused(arguments, schema, message):
     with pytest.raises(ConfigurationError, match=message):
-        JdbcSink(**{"url": URL, "table": "t", **arguments}).check(schema)
+        PostgresSink(**{"url": URL, "table": "t", **arguments}).check(schema)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_a_stream_that_does_not_suit_the_sink_is_refused(arguments, schema, mess
 )
 def test_a_password_is_taken_out_of_the_url_and_shown_nowhere(url: str):
     address = Address(url, None)
-    assert "s3cr" not in address.url + repr(address) + repr(JdbcSink(url, "t"))
+    assert "s3cr" not in address.url + repr(address) + repr(PostgresSink(url, "t"))
     assert address.scrubbed("bad s3cr@t") == "bad ***"
     assert pickle.loads(pickle.dumps(address)).scrubbed("s3cr@t") == "***"
 
@@ -207,7 +207,7 @@ def test_a_password_is_taken_out_of_the_url_and_shown_nowhere(url: str):
 )
 def test_a_url_that_a_password_breaks_is_refused_without_showing_it(url: str):
     with pytest.raises(ConfigurationError, match="percent-encoded") as raised:
-        JdbcSink(url, "t")
+        PostgresSink(url, "t")
     assert "cr" not in str(raised.value).replace("percent-encoded", "")
 
 
@@ -230,4 +230,4 @@ def test_a_missing_driver_is_answered_with_what_to_install(monkeypatch: pytest.M
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ConfigurationError, match=r"pip install holdfast\[postgres\]"):
-        JdbcSink(URL, "t").check(SCHEMA)
+        PostgresSink(URL, "t").check(SCHEMA)

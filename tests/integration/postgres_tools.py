@@ -1,4 +1,4 @@
-"""What tests of JdbcSink share: checkpoint storage, staging, committing, and a server."""
+"""What tests of PostgresSink share: checkpoint storage, staging, committing, and a server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.api.sinks import CommitRequest, StagedRows, WriterContext
-from holdfast.connectors.postgres.sink import JdbcSink
+from holdfast.connectors.postgres.sink import PostgresSink
 from tests.integration.postgres import PostgresServer, postgres_server
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.api.functions import RuntimeContext
 
 SCHEMA = pa.schema([("user", pa.string()), ("n", pa.int64())])
-NO_RUNTIME: RuntimeContext = None  # type: ignore[assignment]  # JdbcSink asks it nothing
+NO_RUNTIME: RuntimeContext = None  # type: ignore[assignment]  # PostgresSink asks it nothing
 numbers = count()
 
 
@@ -74,7 +74,7 @@ def writer_context(
     return WriterContext(
         job_id="job",
         uid="sink",
-        incarnation="inc",
+        job_attempt="inc",
         epoch=1,
         subtask=subtask,
         parallelism=2,
@@ -88,7 +88,7 @@ def writer_context(
 
 
 def staged(
-    sink: JdbcSink,
+    sink: PostgresSink,
     *batches: pa.RecordBatch,
     checkpoint: int = 1,
     epoch: int = 1,
@@ -120,7 +120,7 @@ def staged(
     )
 
 
-def commit(sink: JdbcSink, *requests: CommitRequest) -> list[str]:
+def commit(sink: PostgresSink, *requests: CommitRequest) -> list[str]:
     """Outcomes of publishing requests together."""
     committer = pickle.loads(pickle.dumps(sink)).create_committer(NO_RUNTIME)
     for request in requests:
@@ -134,7 +134,7 @@ def commit(sink: JdbcSink, *requests: CommitRequest) -> list[str]:
 
 def publish(url: str, table: str, arguments: str) -> None:
     """Stage and commit a row; called in a process that is killed meanwhile."""
-    sink = JdbcSink(url, table)
+    sink = PostgresSink(url, table)
     commit(sink, staged(sink, batch([("a", 1)]), **json.loads(arguments)))
 
 
@@ -154,15 +154,15 @@ def db(server: PostgresServer) -> PostgresServer:
 
 
 @pytest.fixture
-def log(db: PostgresServer) -> JdbcSink:
+def log(db: PostgresServer) -> PostgresSink:
     """A sink that appends to the table `log`."""
-    return JdbcSink(db.url, "log")
+    return PostgresSink(db.url, "log")
 
 
 @pytest.fixture
-def counts(db: PostgresServer) -> JdbcSink:
+def counts(db: PostgresServer) -> PostgresSink:
     """A sink that updates the table `counts`."""
-    return JdbcSink(db.url, "counts", mode="upsert", key="user")
+    return PostgresSink(db.url, "counts", mode="upsert", key="user")
 
 
 def in_log(db: PostgresServer) -> list[tuple[Any, ...]]:

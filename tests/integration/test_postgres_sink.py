@@ -1,4 +1,4 @@
-"""JdbcSink against a real PostgreSQL server: every row once, whatever fails when."""
+"""PostgresSink against a real PostgreSQL server: every row once, whatever fails when."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 from holdfast import _faults as faults
 from holdfast.api.sinks import CommitRequest
 from holdfast.connectors.postgres.commit_table import Fence
-from holdfast.connectors.postgres.sink import JdbcSink
+from holdfast.connectors.postgres.sink import PostgresSink
 from holdfast.errors import SinkError
-from tests.integration.jdbc_tools import (
+from tests.integration.postgres_tools import (
     NO_RUNTIME,
     SCHEMA,
     MemoryStaging,
@@ -124,8 +124,8 @@ def test_rows_that_a_writer_has_aborted_are_not_staged(log):
 @pytest.mark.parametrize("mode", ["insert", "upsert"])
 def test_subtasks_publish_into_one_table_at_once(db, mode):
     sinks = {
-        "insert": JdbcSink(db.url, "log", fence_table="fences"),
-        "upsert": JdbcSink(db.url, "counts", mode="upsert", key="user", fence_table="fences"),
+        "insert": PostgresSink(db.url, "log", fence_table="fences"),
+        "upsert": PostgresSink(db.url, "counts", mode="upsert", key="user", fence_table="fences"),
     }
     sink, table, subtasks = sinks[mode], "log" if mode == "insert" else "counts", 6
     rows = [(f"u{n}", n) for n in range(200)]
@@ -178,7 +178,7 @@ def test_a_publisher_that_is_killed_is_made_good_by_the_next(
 ):
     fault = {"point": point, "action": "kill", "once": str(tmp_path / "once"), "checkpoint": 5}
     root = Path(__file__).parents[2]
-    call = "import sys; from tests.integration import jdbc_tools as t; t.publish(*sys.argv[1:])"
+    call = "import sys; from tests.integration import postgres_tools as t; t.publish(*sys.argv[1:])"
     child = subprocess.run(
         [sys.executable, "-c", call, db.url, "log", '{"checkpoint": 5}'],
         env={
@@ -268,7 +268,7 @@ def test_a_commit_whose_answer_is_lost_is_published_once(db, log, monkeypatch):
 
 
 def test_rows_can_be_staged_while_the_server_is_away(db):
-    sink = JdbcSink(db.url, ("public", "log"))
+    sink = PostgresSink(db.url, ("public", "log"))
     db.kill()
     try:
         request = staged(sink, batch([("a", 1)]))
@@ -286,19 +286,19 @@ def test_a_deadlock_is_tried_again_later(db, counts):
         other.execute("UPDATE counts SET n = 1 WHERE \"user\" = 'b'")
         request = staged(counts, batch([("a", 5), ("b", 5)]), checkpoint=2)
         with ThreadPoolExecutor(1) as pool:
-            publication = pool.submit(commit, counts, request)
+            commits = pool.submit(commit, counts, request)
             waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
             while db.execute(waiting) == [(0,)]:
-                assert not publication.done()
+                assert not commits.done()
             # Whichever of the two the server gives up, it must be the publication's turn: it
             # is the one that looks for deadlocks after a second, the other after a minute.
             other.execute("UPDATE counts SET n = 1 WHERE \"user\" = 'a'")
-            assert publication.result() == ["retry"]
+            assert commits.result() == ["retry"]
     assert commit(counts, request) == ["done"]
 
 
 def test_without_exactly_once_an_epoch_is_one_transaction(db):
-    sink = JdbcSink(db.url, "log", batch_size=3)
+    sink = PostgresSink(db.url, "log", batch_size=3)
     writer = sink.create_writer(writer_context(SCHEMA, None))
     for n in range(10):
         writer.write_rows(batch([("a", n)]))
@@ -309,7 +309,7 @@ def test_without_exactly_once_an_epoch_is_one_transaction(db):
 
 
 def test_without_exactly_once_an_upsert_keeps_the_last_row(db):
-    sink = JdbcSink(db.url, "counts", mode="upsert", key=["user"], batch_size=2)
+    sink = PostgresSink(db.url, "counts", mode="upsert", key=["user"], batch_size=2)
     writer = sink.create_writer(writer_context(SCHEMA, None))
     for n in range(7):
         writer.write_rows(batch([("a", n), ("b", -n)]))
@@ -320,7 +320,7 @@ def test_without_exactly_once_an_upsert_keeps_the_last_row(db):
 
 @pytest.mark.parametrize("end", ["abort", "close"])
 def test_without_exactly_once_an_aborted_epoch_leaves_no_rows(db, end):
-    sink = JdbcSink(db.url, "log", batch_size=1)
+    sink = PostgresSink(db.url, "log", batch_size=1)
     writer = sink.create_writer(writer_context(SCHEMA, None))
     writer.write_rows(batch([("a", 1)]))
     getattr(writer, end)()
@@ -331,7 +331,7 @@ def test_without_exactly_once_an_aborted_epoch_leaves_no_rows(db, end):
 
 
 def test_without_exactly_once_a_lost_server_is_an_error_that_says_so(db):
-    writer = JdbcSink(db.url, "log", batch_size=1).create_writer(writer_context(SCHEMA, None))
+    writer = PostgresSink(db.url, "log", batch_size=1).create_writer(writer_context(SCHEMA, None))
     writer.write_rows(batch([("a", 1)]))
     db.kill()
     try:
@@ -369,7 +369,7 @@ def test_whatever_is_repeated_every_row_is_published_once_and_in_order(
     """Checkpoints are published in their order; earlier ones again, any number of times."""
     server.execute("DROP TABLE IF EXISTS history; CREATE TABLE history (t text, n bigint)")
     server.execute("ALTER TABLE history ADD COLUMN place bigserial")
-    sink = JdbcSink(server.url, "history")
+    sink = PostgresSink(server.url, "history")
     schema = pa.schema([("t", pa.string()), ("n", pa.int64())])
     job, values, epoch = f"job-{next(numbers)}", count(), count(1)
     checkpoints = [

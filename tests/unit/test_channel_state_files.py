@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.api.sinks import StagedRows
-from holdfast.checkpoint.files.channel_state import LeftOver
+from holdfast.checkpoint.files.channel_state import ChannelStateFiles
 from holdfast.runtime.plan import ChannelRows
 from holdfast.storage.handles import FileHandle
 from tests.unit.checkpoints import checkpoint
@@ -22,7 +22,7 @@ def rows(path: str) -> ChannelRows:
 
 
 def test_what_was_processed_goes_with_the_next_checkpoint() -> None:
-    left = LeftOver()
+    left = ChannelStateFiles()
     left.taken([rows("staged/a")])
     assert left.done(checkpoint(1)) == set()
     left.taken([])
@@ -32,7 +32,7 @@ def test_what_was_processed_goes_with_the_next_checkpoint() -> None:
 
 def test_what_a_checkpoint_on_its_way_lists_stays() -> None:
     """The one before it still publishes, while a later epoch has processed its input."""
-    left = LeftOver()
+    left = ChannelStateFiles()
     left.taken([rows("staged/a")])
     left.taken([])
     assert left.done(checkpoint(1), needed=["staged/a"]) == set()

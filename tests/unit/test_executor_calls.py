@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.checkpoint.transfer import _at_a_time
 from holdfast.errors import CorruptCheckpointError
-from holdfast.spark.placement.executor_calls import PinnedCalls, _call_for_rows, _in_threads
+from holdfast.spark.placement.executor_calls import ExecutorCalls, _call_for_rows, _in_threads
 
 
 class Anchors:
@@ -21,10 +21,10 @@ class Anchors:
     local = False
 
 
-def calls_with(homes: dict[tuple[int, int], str]) -> PinnedCalls:
+def calls_with(homes: dict[tuple[int, int], str]) -> ExecutorCalls:
     nowhere: Any = None
     anchors: Any = Anchors()
-    calls = PinnedCalls(nowhere, anchors)
+    calls = ExecutorCalls(nowhere, anchors)
     for (tasks, subtask), executor in homes.items():
         calls.record_location(tasks, subtask, executor)
     return calls
@@ -100,7 +100,7 @@ def test_few_calls_move_several_files_each() -> None:
     assert list(_in_threads(files, [1, 2, 3], 4)) == [1, 1, 1]
 
 
-def test_another_incarnation_looks_for_its_subtasks_anew() -> None:
+def test_another_job_attempt_looks_for_its_subtasks_anew() -> None:
     calls = calls_with({(2, 0): "a", (2, 1): "a"})
     calls.forget()
     assert calls._places([(0, 2, "x"), (1, 2, "y")]) == {2: {0: ["x"], 1: ["y"]}}
@@ -131,7 +131,7 @@ def test_what_a_call_raises_on_an_executor_is_raised_here() -> None:
     session: Any = Session()
     anchored: Any = Anchored()
     with pytest.raises(CorruptCheckpointError, match=r"^shared/1-aa has changed$"):
-        list(PinnedCalls(session, anchored).map(str, [(0, 1, "a")], "group"))
+        list(ExecutorCalls(session, anchored).map(str, [(0, 1, "a")], "group"))
 
 
 def test_on_one_machine_an_error_of_a_call_comes_through() -> None:
@@ -140,7 +140,7 @@ def test_on_one_machine_an_error_of_a_call_comes_through() -> None:
 
     here: Any = Here()
     nowhere: Any = None
-    calls = PinnedCalls(nowhere, here)
+    calls = ExecutorCalls(nowhere, here)
     assert sorted(calls.map(str.upper, [(0, 1, "a"), (0, 1, "b")], "group")) == ["A", "B"]
     with pytest.raises(ValueError, match="invalid literal"):
         list(calls.map(int, [(0, 1, "1"), (0, 1, "x")], "group"))
@@ -154,4 +154,4 @@ def test_in_a_session_that_has_ended_there_is_nothing_to_cancel() -> None:
 
     session: Any = Ended()
     anchors: Any = Anchors()
-    PinnedCalls(session, anchors).cancel("holdfast-upload-1")
+    ExecutorCalls(session, anchors).cancel("holdfast-upload-1")

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from holdfast._faults import fault_point
-from holdfast.checkpoint.commit.committables import Outbox, committables
+from holdfast.checkpoint.commit.committables import PendingCommittables, committables
 from holdfast.checkpoint.commit.opened_notes import OpenedNotes
 from holdfast.checkpoint.files.channel_state import FileStaging
 from holdfast.config.checkpoint_options import COMMITTER_TIMEOUT
@@ -43,7 +43,7 @@ Any other is, which changes nothing: publishing can be repeated.
 class _CleanUps:
     """Clean-ups of sinks under way in this process, by job id.
 
-    One that hangs may come back much later, and would take what a newer incarnation has staged
+    One that hangs may come back much later, and would take what a newer job attempt has staged
     for something that was left behind. So none begins before it has come back.
     """
 
@@ -77,7 +77,7 @@ class _CleanUps:
 _CLEAN_UPS: Final = _CleanUps()
 
 
-class Publication:
+class CommitService:
     """Brings the output of one job out, exactly once or at least once.
 
     The output of one checkpoint at a time: whoever completes checkpoints does so one after the
@@ -118,14 +118,14 @@ class Publication:
         self._failed = False
         """Whether the last publication has not come to its end."""
         self._notes = OpenedNotes(files, publisher.quiet)
-        self.outbox = Outbox(self._lineage, self._notes)
+        self.pending_committables = PendingCommittables(self._lineage, self._notes)
         self._inline: dict[int, int] = {}
         """Bytes of rows that wait within their handles, by epoch."""
 
     @property
     def owes(self) -> bool:
         """Whether a complete checkpoint has output that is not published."""
-        return self._failed or self.outbox.is_owed
+        return self._failed or self.pending_committables.is_owed
 
     @property
     def longest(self) -> float:
@@ -144,14 +144,14 @@ class Publication:
         return FileStaging(self._files, min(self._inline_below, share))
 
     def begin(self, job: JobIdentity) -> None:
-        """Another incarnation begins; what the one before has staged is its own.
+        """Another job attempt begins; what the one before has staged is its own.
 
         Raises:
             SinkError: A sink still cleans up after another one.
         """
         _CLEAN_UPS.check(job.job_id)
         self._job = job
-        self.outbox = Outbox(self._lineage, self._notes)
+        self.pending_committables = PendingCommittables(self._lineage, self._notes)
         self._inline = {}
 
     def inherit(self, completed: Iterable[CheckpointMetadata]) -> None:
@@ -163,7 +163,7 @@ class Publication:
         epoch = result.statistics.epoch
         if self.exactly_once:
             self._inline[epoch] = _inline_bytes(result.reports)
-            self.outbox.add(epoch, result.reports)
+            self.pending_committables.add(epoch, result.reports)
         else:
             self._release(epoch, result.reports)
 
@@ -171,11 +171,16 @@ class Publication:
         job, listed = self._job, committables(epoch, reports)
         assert job is not None
         self._commit(listed, job.job_id, self._lineage, None, recovered=False)
-        if self._tidied != job.incarnation:
-            self._tidied = job.incarnation
-            self._clean_up(job.job_id, job.incarnation)
+        if self._tidied != job.job_attempt:
+            self._tidied = job.job_attempt
+            self._clean_up(job.job_id, job.job_attempt)
 
-    def publish(self, metadata: CheckpointMetadata, outbox: Outbox, storage: JobStorage) -> None:
+    def publish(
+        self,
+        metadata: CheckpointMetadata,
+        pending_committables: PendingCommittables,
+        storage: JobStorage,
+    ) -> None:
         """Publish the output of a checkpoint that has just been completed.
 
         Raises:
@@ -192,7 +197,7 @@ class Publication:
             )
         self._settle_notes(metadata)
         self._publish(metadata, self._files, recovered=False)
-        outbox.published(metadata.epoch)
+        pending_committables.published(metadata.epoch)
         for epoch in [epoch for epoch in list(self._inline) if epoch <= metadata.epoch]:
             del self._inline[epoch]
         self._tidy(metadata, storage)
@@ -293,18 +298,18 @@ class Publication:
         driver, and what it lists must be there then.
         """
         job = self._job
-        if job is None or metadata.incarnation != job.incarnation:
+        if job is None or metadata.job_attempt != job.job_attempt:
             return
-        first = self._tidied != job.incarnation
+        first = self._tidied != job.job_attempt
         try:
             if first or self._publisher.notes_opened:
-                self._abort_opened(job.incarnation, metadata.epoch, storage.check_fence)
+                self._abort_opened(job.job_attempt, metadata.epoch, storage.check_fence)
             if first:
                 # Another driver may have taken over while this one published.
                 storage.check_fence()
-                self._tidied = job.incarnation
-                self._clean_up(job.job_id, job.incarnation)
-                storage.sweep_staged(job.incarnation)
+                self._tidied = job.job_attempt
+                self._clean_up(job.job_id, job.job_attempt)
+                storage.sweep_staged(job.job_attempt)
         except Exception as error:
             logger.warning("output that was given up was not removed: %s", error)
 
@@ -315,9 +320,9 @@ class Publication:
         except Exception as error:
             logger.warning("what writers have left open was not aborted: %s", error)
 
-    def _abort_opened(self, incarnation: str, epoch: int, check_fence: Callable[[], None]) -> None:
+    def _abort_opened(self, job_attempt: str, epoch: int, check_fence: Callable[[], None]) -> None:
         try:
-            orphans = self._notes.orphans(incarnation, epoch)
+            orphans = self._notes.orphans(job_attempt, epoch)
         except CorruptCheckpointError as error:
             logger.warning(
                 "nothing that writers have left open is aborted, for this checkpoint may list it: "
@@ -333,12 +338,12 @@ class Publication:
                 lambda _: self._publisher.abort_opened(self._notes, orphans),
             )
 
-    def _clean_up(self, job_id: str, incarnation: str | None) -> None:
+    def _clean_up(self, job_id: str, job_attempt: str | None) -> None:
         """Let sinks remove what can never be published; what hangs is left behind."""
 
         def clean_up(wanted: Callable[[], bool]) -> None:
             with _CLEAN_UPS.running(job_id):
-                self._publisher.clean_up(job_id, incarnation, wanted=wanted)
+                self._publisher.clean_up(job_id, job_attempt, wanted=wanted)
 
         try:
             self._patience.call("sinks, to clean up", clean_up)

@@ -1,4 +1,4 @@
-"""Tables that JdbcSink writes to: their names, their types, and what they refuse."""
+"""Tables that PostgresSink writes to: their names, their types, and what they refuse."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast.connectors.postgres.sink import JdbcSink
+from holdfast.connectors.postgres.sink import PostgresSink
 from holdfast.errors import SinkError
-from tests.integration.jdbc_tools import (
+from tests.integration.postgres_tools import (
     SCHEMA,
     MemoryStaging,
     batch,
@@ -32,7 +32,7 @@ __all__ = ["db", "log", "server"]
 def test_odd_names_of_schemas_tables_and_columns_are_taken_literally(db):
     db.execute('DROP SCHEMA IF EXISTS "My.Schema" CASCADE; CREATE SCHEMA "My.Schema"')
     db.execute('CREATE TABLE "My.Schema"."a ""b"";%s" ("select" text PRIMARY KEY, "Ü %s{}" bigint)')
-    sink = JdbcSink(
+    sink = PostgresSink(
         db.url,
         ("My.Schema", 'a "b";%s'),
         mode="upsert",
@@ -84,7 +84,7 @@ TYPES: list[tuple[pa.DataType, str, list[Any]]] = [
 @pytest.mark.parametrize(("column", "kind", "values"), TYPES, ids=lambda part: str(part)[:30])
 def test_values_of_every_type_come_back_as_they_went(db, column, kind, values):
     db.execute(f"CREATE TABLE typed (id integer, x {kind})")
-    sink = JdbcSink(db.url, "typed")
+    sink = PostgresSink(db.url, "typed")
     rows = list(enumerate([*values, None]))
     schema = pa.schema([("id", pa.int32()), ("x", column)])
     sink.check(schema)
@@ -94,7 +94,7 @@ def test_values_of_every_type_come_back_as_they_went(db, column, kind, values):
 
 def test_maps_and_values_that_json_lacks_are_written_as_documented(db):
     db.execute("CREATE TABLE typed (x jsonb)")
-    sink = JdbcSink(db.url, "typed")
+    sink = PostgresSink(db.url, "typed")
     inner = pa.struct([("f", pa.float64()), ("b", pa.binary()), ("d", pa.decimal128(38, 18))])
     schema = pa.schema([("x", pa.map_(pa.int32(), inner))])
     value = {"f": float("nan"), "b": b"\x00\x01", "d": Decimal("12345678901234567890.123456789")}
@@ -111,7 +111,7 @@ def test_text_goes_into_types_that_are_written_as_text_and_domains_are_seen_thro
     db.execute("CREATE DOMAIN whole AS bigint")
     db.execute("CREATE DOMAIN positive AS whole CHECK (VALUE > 0)")
     db.execute("CREATE TABLE typed (u uuid, m mood, j jsonb, n positive)")
-    sink = JdbcSink(db.url, "typed")
+    sink = PostgresSink(db.url, "typed")
     schema = pa.schema([(name, pa.string()) for name in "umj"] + [("n", pa.int64())])
     row = ("7b0d1f5e-0000-4000-8000-000000000001", "ok", '{"a": 1}', 3)
     commit(sink, staged(sink, batch([row], schema)))
@@ -143,7 +143,9 @@ def test_a_table_that_does_not_fit_is_found_out_at_the_first_write(
     db, prepare, options, message, exactly_once
 ):
     db.execute(prepare)
-    sink = JdbcSink(f"{db.url}&application_name=t{next(numbers)}", "log", batch_size=1, **options)
+    sink = PostgresSink(
+        f"{db.url}&application_name=t{next(numbers)}", "log", batch_size=1, **options
+    )
     writer = sink.create_writer(writer_context(SCHEMA, MemoryStaging() if exactly_once else None))
     with pytest.raises(SinkError, match=message):
         writer.write_rows(batch([("a", 1)]))
@@ -164,7 +166,7 @@ def test_a_value_that_the_table_refuses_fails_the_publication_and_leaves_nothing
     db, prepare, row, message
 ):
     db.execute(prepare)
-    sink = JdbcSink(db.url, "log")
+    sink = PostgresSink(db.url, "log")
     request = staged(sink, batch([("b", 1)]), batch([row]))
     with pytest.raises(SinkError, match=f"(?s)checkpoint 1 of subtask 0 of sink 'sink'.*{message}"):
         commit(sink, request)
@@ -177,14 +179,14 @@ def test_a_user_who_may_not_make_the_fence_is_told_the_statement(db):
         "DROP ROLE IF EXISTS app; CREATE ROLE app LOGIN; GRANT USAGE ON SCHEMA public TO app"
     )
     db.execute("GRANT INSERT, SELECT ON log TO app")
-    sink = JdbcSink(db.url.replace("user=postgres", "user=app"), "log")
+    sink = PostgresSink(db.url.replace("user=postgres", "user=app"), "log")
     with pytest.raises(SinkError, match=r'let its owner run: CREATE TABLE.*"holdfast_commits"'):
         commit(sink, staged(sink, batch([("a", 1)])))
 
 
 def test_a_database_that_does_not_exist_fails_at_once_without_the_password(db):
     url = db.url.replace("/postgres?", "/nowhere?")
-    sink = JdbcSink(url, "log", password="s3cret")
+    sink = PostgresSink(url, "log", password="s3cret")
     with pytest.raises(SinkError, match="does not exist") as raised:
         staged(sink, batch([("a", 1)]))
     assert "s3cret" not in str(raised.value)
