@@ -299,7 +299,7 @@ class OutputJob:
 
     def left_behind(self) -> list[str]:
         """What is staged, in the sinks' directories and in checkpoint storage."""
-        hidden = [str(path) for path in self.place.rglob(".holdfast")]
+        hidden = [str(path) for path in (self.place / "files").rglob(".holdfast")]
         return hidden + [str(path) for path in self.storage.glob("staged/*")]
 
 
