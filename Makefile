@@ -11,7 +11,7 @@ SPARK := scripts/with-spark.sh
 QUICK_JAVA := JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 PYTHON_TREES := $(wildcard src tests benchmarks examples)
 
-.PHONY: help demo test test-all test-fast fmt check bench bench-scale bench-checkpoints bench-output bench-timers bench-windows bench-ttl bench-savepoints bench-driver docs ci clean
+.PHONY: help demo test test-all test-fast fmt check bench bench-scale bench-checkpoints bench-output bench-timers bench-windows bench-ttl bench-savepoints bench-driver figures docs ci clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,6 +77,10 @@ chaos: $(READY) ## Strike at a job at random, compare its state and output (ARGS
 
 example-%: $(READY)
 	@$(SPARK) $(BIN)/python examples/$*.py
+
+figures: $(READY) ## Draw the figures of the documentation again
+	@$(BIN)/python -m benchmarks.figure
+	@$(BIN)/python scripts/draw_packages.py
 
 docs: $(READY) ## Run the examples in the documentation
 	@$(SPARK) $(BIN)/pytest tests/unit/test_docs.py tests/integration/test_docs.py

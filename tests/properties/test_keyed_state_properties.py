@@ -84,7 +84,9 @@ class Author:
 
     def step(self) -> tuple[Any, ...]:
         choose = self.random.choice
-        match choose(["row"] * 6 + ["batch", "relieve", "relieve", "flush", "commit", "abort"]):
+        match choose(
+            ["row"] * 6 + ["batch", "evict_if_full", "evict_if_full", "flush", "commit", "abort"]
+        ):
             case "row":
                 uses = [self.use(choose(self.names)) for _ in range(choose([1, 1, 2, 3]))]
                 return "row", self.place(), uses, choose([False, False, True])
