@@ -17,7 +17,6 @@ import msgspec
 from msgspec import UNSET
 
 from holdfast._faults import fault_point
-from holdfast.checkpoint.files.metadata import SAVEPOINT_FORMAT
 from holdfast.checkpoint.instructions import CheckpointKind
 from holdfast.checkpoint.savepoint.parts import SavepointTarget
 from holdfast.checkpoint.savepoint.storage import discard_unfinished, new_savepoint, store_savepoint
@@ -221,7 +220,6 @@ class Savepoints:
         sources = source_snapshots(position, None, request.files, checkpoint_id, INLINE_BELOW)
         metadata = msgspec.structs.replace(
             metadata,
-            format=SAVEPOINT_FORMAT,
             is_savepoint=True,
             origin=UNSET,
             lineage="",
