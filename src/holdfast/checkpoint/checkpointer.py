@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from holdfast.checkpoint.completion import Completion
 from holdfast.checkpoint.failures import FailureReason
 from holdfast.checkpoint.files.job_files import JobStorage
-from holdfast.checkpoint.instructions import Begin, CheckpointKind, Finalize
+from holdfast.checkpoint.instructions import CheckpointKind, Finalize
 from holdfast.checkpoint.listeners import CheckpointNotifier
 from holdfast.checkpoint.pending import CheckpointDraft, held_by
 from holdfast.checkpoint.source_positions import SourceCommits, end_of
@@ -141,7 +141,7 @@ class Checkpointer:
         Returns the checkpoints that may still turn up in storage, and are no longer wanted.
         """
         self._standing.end()
-        self._carry_out(self._standing.abort_all(FailureReason.JOB_RESTARTING))
+        self._execute(self._standing.abort_all(FailureReason.JOB_RESTARTING))
         self._completion.delete_again()
         return self._standing.in_doubt
 
@@ -220,8 +220,8 @@ class Checkpointer:
             kind = CheckpointKind.FORCED if last else CheckpointKind.PERIODIC
             if savepoint is not None:
                 kind = self._savepoints.kind
-            begun = [] if plain else coordinator.trigger(start, self._plan.tasks, kind=kind)
-            checkpoint = self._begun(begun, savepoint)
+            begun = None if plain else coordinator.trigger(start, self._plan.tasks, kind=kind)
+            checkpoint = None if begun is None else self._begin(begun, savepoint)
             footing = standing.footing
             assert footing is not None, "a job attempt has begun"
             base = footing.base
@@ -243,24 +243,19 @@ class Checkpointer:
             job_attempt=footing.job.job_attempt,
         )
 
-    def _begun(
-        self, instructions: list[Instruction], savepoint: SavepointRequest | None
-    ) -> CheckpointOrder | None:
-        """Note the checkpoint that was begun, if one was; what its epoch is told of it."""
-        for instruction in instructions:
-            if isinstance(instruction, Begin):
-                now = Moment.of(self._clock)
-                self._uploads.begin(instruction.id)
-                self._standing.local_snapshots.begun(instruction.id)
-                self.statistics.begun(instruction.id, now, len(self._plan.tasks))
-                if savepoint is not None:
-                    self._savepoints.begin(instruction.id, savepoint)
-                return CheckpointOrder(instruction.id, now.wall_ms)
-        return None
+    def _begin(self, checkpoint_id: int, savepoint: SavepointRequest | None) -> CheckpointOrder:
+        """Record a checkpoint that begins; returns what its epoch is told of it."""
+        now = Moment.of(self._clock)
+        self._uploads.begin(checkpoint_id)
+        self._standing.local_snapshots.begun(checkpoint_id)
+        self.statistics.begun(checkpoint_id, now, len(self._plan.tasks))
+        if savepoint is not None:
+            self._savepoints.begin(checkpoint_id, savepoint)
+        return CheckpointOrder(checkpoint_id, now.wall_ms)
 
     def expire(self) -> None:
         """Give up checkpoints that have taken too long."""
-        self._carry_out(self._standing.expire())
+        self._execute(self._standing.expire())
 
     def taken(self, order: EpochOrder, result: EpochResult, batch_id: int) -> None:
         """An epoch has ended well; if it carried a checkpoint, upload that."""
@@ -313,7 +308,7 @@ class Checkpointer:
         What does not come to its end is left alone. It can do no harm any more: it publishes
         nothing, and what it has begun was given up.
         """
-        self._carry_out(self._standing.abort_all(reason))
+        self._execute(self._standing.abort_all(reason))
         ended = self._wait_for_all(self._patience.end)
         if not ended:
             self._patience.lose()
@@ -448,15 +443,15 @@ class Checkpointer:
         now = Moment.of(self._clock)
         figures = [draft.figures(store, now.wall_ms) for store in stores]
         self.statistics.acknowledged(checkpoint_id, now, figures)
-        instructions = self._standing.acknowledge(checkpoint_id, task, stores)
-        self._carry_out(instructions)
+        instructions = self._standing.acknowledge(checkpoint_id, task)
+        self._execute(instructions)
         return any(isinstance(one, Finalize) for one in instructions)
 
     def _fail(self, checkpoint_id: int, reason: FailureReason, detail: str) -> None:
-        self._carry_out(self._standing.fail(checkpoint_id, reason, detail))
+        self._execute(self._standing.fail(checkpoint_id, reason, detail))
 
-    def _carry_out(self, instructions: list[Instruction]) -> None:
-        self._completion.carry_out(instructions)
+    def _execute(self, instructions: list[Instruction]) -> None:
+        self._completion.execute(instructions)
 
     def _fail_job(self, error: HoldfastError) -> None:
         if self._standing.failed(error):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from holdfast._faults import fault_point
 from holdfast.checkpoint.files.channel_state import release
@@ -81,41 +81,47 @@ class Completion:
         self._patience = patience
         self._fail_job = fail_job
         self._lock = threading.Lock()
-        self._line: deque[int] = deque()
-        """Ids of checkpoints whose parts are all there, in the order they came."""
+        self._queue: deque[int] = deque()
+        """Ids of checkpoints that all tasks have acknowledged, in the order they came."""
         self._idle = threading.Event()
         self._idle.set()
 
-    def carry_out(self, instructions: list[Instruction]) -> None:
-        """Do what was decided, in order; must not be called with a lock held."""
+    def execute(self, instructions: list[Instruction]) -> None:
+        """Execute what was decided, in order; the caller holds no lock.
+
+        No instruction leads to another one here. `Finalize` is handed to the thread that
+        completes checkpoints, which executes the coordinator's answer itself.
+        """
         given_up: list[CheckpointDraft] = []
         try:
             for instruction in instructions:
                 if isinstance(instruction, Aborted):
                     draft = self._standing.aborted(instruction.id)
                     given_up += [] if draft is None else [draft]
-                self._carry_out(instruction)
+                self._execute(instruction)
         finally:
             # Last of all: whoever waits for them looks whether that has failed the job.
             for draft in given_up:
                 draft.over.set()
 
-    def _carry_out(self, instruction: Instruction) -> None:
+    def _execute(self, instruction: Instruction) -> None:
         match instruction:
             case Finalize(checkpoint_id):
-                self._join_line(checkpoint_id)
+                self._enqueue(checkpoint_id)
             case Completed(checkpoint_id):
                 self._completed(checkpoint_id)
             case Aborted(checkpoint_id, reason, _, detail):
                 self._aborted(checkpoint_id, reason, detail)
             case CancelUpload(checkpoint_id):
                 self._uploads.cancel(checkpoint_id)
-            case DiscardCheckpoint(checkpoint_id, _):
+            case DiscardCheckpoint(checkpoint_id):
                 self._delete(checkpoint_id, given_up=True)
             case Retire(checkpoint_id):
                 self._delete(checkpoint_id, given_up=False)
             case FailJob(reason):
                 self._fail_job(CheckpointError(reason))
+            case _:
+                assert_never(instruction)
 
     def wait(self, seconds: float) -> bool:
         """Wait until no checkpoint is being completed, at most so long; whether none is."""
@@ -132,9 +138,9 @@ class Completion:
 
     # One after the other
 
-    def _join_line(self, checkpoint_id: int) -> None:
+    def _enqueue(self, checkpoint_id: int) -> None:
         with self._lock:
-            self._line.append(checkpoint_id)
+            self._queue.append(checkpoint_id)
             if not self._idle.is_set():
                 return
             self._idle.clear()
@@ -142,21 +148,21 @@ class Completion:
             start_thread("completion of checkpoints", self._work)
         except BaseException:
             with self._lock:
-                self._line.clear()
+                self._queue.clear()
                 self._idle.set()
             raise
 
     def _work(self) -> None:
         while True:
             with self._lock:
-                if not self._line:
+                if not self._queue:
                     self._idle.set()
                     return
-                checkpoint_id = self._line.popleft()
+                checkpoint_id = self._queue.popleft()
             try:
                 self._complete(checkpoint_id)
             except BaseException:
-                # The line goes on, whatever has become of one of them.
+                # The next one follows, whatever has become of one of them.
                 logger.exception("checkpoint %d was not completed", checkpoint_id)
 
     def _complete(self, checkpoint_id: int) -> None:
@@ -164,7 +170,7 @@ class Completion:
         assert draft is not None, "it is kept until the coordinator has an answer"
         try:
             instructions = self._store(checkpoint_id, draft)
-            self.carry_out(instructions)
+            self.execute(instructions)
             completed = any(isinstance(one, Completed) for one in instructions)
             # Another driver may go on from one that is still there, and publish under its id.
             if not completed and self._storage.is_gone(checkpoint_id):

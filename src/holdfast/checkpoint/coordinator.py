@@ -13,26 +13,20 @@ The coordinator belongs to one thread at a time; whoever shares it holds a lock.
 from __future__ import annotations
 
 from bisect import insort
-from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.failures import FailureCounter, FailureReason
 from holdfast.checkpoint.instructions import (
     Aborted,
-    Begin,
     CancelUpload,
     CheckpointKind,
     Completed,
     DiscardCheckpoint,
-    DiscardPayload,
     FailJob,
     Finalize,
     Instruction,
     Participant,
-    Payload,
     Retire,
-    Skipped,
-    SkipReason,
 )
 from holdfast.checkpoint.pending import PendingCheckpoint
 from holdfast.checkpoint.policy import CoordinatorPolicy, require_at_least
@@ -42,9 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = ["Coordinator", "CoordinatorPolicy"]
-
-SAVEPOINTS_KNOWN: Final = 16
-"""Savepoints, the newest, of which late acknowledgements are told from uncalled-for ones."""
 
 
 class Coordinator:
@@ -82,9 +73,8 @@ class Coordinator:
         self._last_trigger = now
         self._last_completion: int | None = None
         self._pending: dict[int, PendingCheckpoint] = {}
-        self._savepoints: deque[int] = deque(maxlen=SAVEPOINTS_KNOWN)
-        # Aborted while their metadata was being written: to be discarded when that has ended.
-        self._in_doubt: dict[int, dict[Participant, Payload]] = {}
+        self._in_doubt: list[int] = []
+        """Aborted while their metadata was being written: discarded when that has ended."""
 
     @property
     def pending(self) -> tuple[int, ...]:
@@ -120,14 +110,9 @@ class Coordinator:
         if checkpoint_id not in self._retained:
             insort(self._retained, checkpoint_id)
 
-    @property
-    def consecutive_failures(self) -> int:
-        """Counted failures since the last success, or since they last failed the job."""
-        return self._failures.consecutive
-
     def due(self, now: int) -> bool:
         """Whether a periodic checkpoint would begin if triggered now."""
-        return self._obstacle(now) is None
+        return self.next_due(now) == now
 
     def next_due(self, now: int) -> int | None:
         """When a periodic checkpoint may begin, or None if no time alone brings it.
@@ -146,47 +131,35 @@ class Coordinator:
         participants: Iterable[Participant],
         *,
         kind: CheckpointKind = CheckpointKind.PERIODIC,
-    ) -> list[Instruction]:
-        """Begin a checkpoint, or say why not; only periodic ones are ever skipped."""
+    ) -> int | None:
+        """Begin a checkpoint and return its id; None for a periodic one that is not due.
+
+        Args:
+            now: The time of the trigger.
+            participants: Who has to acknowledge; at least one.
+            kind: Decides which rules apply.
+        """
         if kind is CheckpointKind.PERIODIC:
-            obstacle = self._obstacle(now)
-            if obstacle is not None:
-                return [Skipped(obstacle)]
+            if not self.due(now):
+                return None
             self._last_trigger = now
         pending = PendingCheckpoint(self._next_id, kind, now, frozenset(participants))
         self._next_id += 1
         self._pending[pending.id] = pending
-        return [Begin(pending.id, now), *self._finalize_when_all_are_in(pending, now)]
+        return pending.id
 
     def acknowledge(
-        self, checkpoint_id: int, participant: Participant, now: int, payload: Payload
+        self, checkpoint_id: int, participant: Participant, now: int
     ) -> list[Instruction]:
-        """Take in what a participant hands over; the last one finalizes.
+        """Note that a participant has done its part; the last one finalizes.
 
-        What comes late, twice or uncalled for is discarded, unless a checkpoint
-        may hold it: the same payload once more, or one for a completed checkpoint.
+        An acknowledgement that comes late, twice or uncalled for has no effect.
         """
-        pending = self._pending.get(checkpoint_id)
-        if pending is None:
-            return [] if self._exists(checkpoint_id) else [DiscardPayload(payload)]
-        if participant in pending.payloads:
-            repeated = pending.payloads[participant] == payload
-            return [] if repeated else [DiscardPayload(payload)]
-        if not pending.awaits(participant):
-            return [DiscardPayload(payload)]
-        pending.payloads[participant] = payload
-        return self._finalize_when_all_are_in(pending, now)
-
-    def decline(
-        self, checkpoint_id: int, participant: Participant, reason: str, now: int
-    ) -> list[Instruction]:
-        """Abort because a participant cannot do its part; it must not have acknowledged."""
         pending = self._pending.get(checkpoint_id)
         if pending is None or not pending.awaits(participant):
             return []
-        name, subtask = participant
-        detail = f"{name}, subtask {subtask}: {reason}"
-        return self._fail(pending, FailureReason.CHECKPOINT_DECLINED, now, detail)
+        pending.acknowledged.add(participant)
+        return [Finalize(checkpoint_id, now)] if pending.finalizing else []
 
     def fail(
         self, checkpoint_id: int, reason: FailureReason, now: int, detail: str = ""
@@ -221,7 +194,6 @@ class Coordinator:
         self._failures.succeeded(checkpoint_id)
         done = Completed(checkpoint_id, now)
         if pending.kind is CheckpointKind.SAVEPOINT:
-            self._savepoints.append(checkpoint_id)
             return [done]
         self._retained.append(checkpoint_id)
         return [done, *self._subsume(checkpoint_id, now), *self._retire()]
@@ -249,16 +221,6 @@ class Coordinator:
             instructions += self._abort(pending, reason, now)
         return instructions
 
-    def _obstacle(self, now: int) -> SkipReason | None:
-        interval = self._policy.interval_ms
-        if interval is None:
-            return SkipReason.DISABLED
-        if self._is_full:
-            return SkipReason.TOO_MANY_PENDING
-        if now < self._last_trigger + interval:
-            return SkipReason.INTERVAL
-        return SkipReason.MIN_PAUSE if now < self._pause_ends(now) else None
-
     @property
     def _is_full(self) -> bool:
         """Whether no periodic checkpoint may be added to those that are pending."""
@@ -270,17 +232,10 @@ class Coordinator:
         last = self._last_completion
         return now if last is None else last + self._policy.min_pause_ms
 
-    def _exists(self, checkpoint_id: int) -> bool:
-        return checkpoint_id in self._retained or checkpoint_id in self._savepoints
-
-    def _finalize_when_all_are_in(self, pending: PendingCheckpoint, now: int) -> list[Instruction]:
-        # A copy: the coordinator's own record must not change under the reader's hands.
-        return [Finalize(pending.id, dict(pending.payloads), now)] if pending.finalizing else []
-
     def _written(self, checkpoint_id: int) -> PendingCheckpoint | None:
         pending = self._pending.get(checkpoint_id)
         if pending is not None and not pending.finalizing:
-            missing = len(pending.participants) - len(pending.payloads)
+            missing = len(pending.participants) - len(pending.acknowledged)
             raise JobExecutionError(
                 f"the metadata of checkpoint {checkpoint_id} was written while {missing} of "
                 f"{len(pending.participants)} participants had yet to acknowledge; it must be "
@@ -305,13 +260,15 @@ class Coordinator:
         if pending.finalizing:
             # Deleted now, the directory could be given a `_metadata` afterwards by the write
             # under way, and would pass for a complete checkpoint without files.
-            self._in_doubt[pending.id] = pending.payloads
+            self._in_doubt.append(pending.id)
             return ended
-        return [*ended, DiscardCheckpoint(pending.id, pending.payloads)]
+        return [*ended, DiscardCheckpoint(pending.id)]
 
     def _discard_in_doubt(self, checkpoint_id: int) -> list[Instruction]:
-        payloads = self._in_doubt.pop(checkpoint_id, None)
-        return [] if payloads is None else [DiscardCheckpoint(checkpoint_id, payloads)]
+        if checkpoint_id not in self._in_doubt:
+            return []
+        self._in_doubt.remove(checkpoint_id)
+        return [DiscardCheckpoint(checkpoint_id)]
 
     def _judge(
         self, pending: PendingCheckpoint, reason: FailureReason, detail: str

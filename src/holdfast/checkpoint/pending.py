@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from holdfast.checkpoint.files.metadata import SourceSnapshot
-    from holdfast.checkpoint.instructions import CheckpointKind, Participant, Payload
+    from holdfast.checkpoint.instructions import CheckpointKind, Participant
     from holdfast.checkpoint.savepoint.parts import SavepointPart, SavepointTarget
     from holdfast.config.checkpointing import CheckpointSettings
     from holdfast.job.model import EpochResult, JobIdentity, JobPlan, QueryPosition
@@ -348,14 +348,13 @@ class PendingCheckpoint:
     kind: CheckpointKind
     triggered_at: int
     participants: frozenset[Participant]
-    payloads: dict[Participant, Payload] = field(default_factory=dict)
-    """What has been handed in, by whom."""
+    acknowledged: set[Participant] = field(default_factory=set)
 
     @property
     def finalizing(self) -> bool:
         """Whether all have acknowledged, so that its metadata is being written."""
-        return len(self.payloads) == len(self.participants)
+        return len(self.acknowledged) == len(self.participants)
 
     def awaits(self, participant: Participant) -> bool:
         """Whether the participant belongs to it and has not acknowledged."""
-        return participant in self.participants and participant not in self.payloads
+        return participant in self.participants and participant not in self.acknowledged

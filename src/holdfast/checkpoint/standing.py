@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.instructions import Instruction
     from holdfast.checkpoint.pending import CheckpointDraft
     from holdfast.checkpoint.savepoint.ownership import ClaimedSnapshot
-    from holdfast.checkpoint.subtask_upload import Uploaded
     from holdfast.clock import Clock
     from holdfast.config.checkpointing import CheckpointSettings
     from holdfast.errors import HoldfastError
@@ -211,13 +210,11 @@ class Standing:
         with self.lock:
             return self._drafts.get(checkpoint_id)
 
-    def acknowledge(
-        self, checkpoint_id: int, task: tuple[int, int], stores: list[Uploaded]
-    ) -> list[Instruction]:
+    def acknowledge(self, checkpoint_id: int, task: tuple[int, int]) -> list[Instruction]:
         """A task has handed in its part."""
         with self.lock:
             now = self._clock.monotonic_ms()
-            return self.coordinator.acknowledge(checkpoint_id, task, now, stores)
+            return self.coordinator.acknowledge(checkpoint_id, task, now)
 
     def fail(self, checkpoint_id: int, reason: FailureReason, detail: str) -> list[Instruction]:
         """Give it up."""
