@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hypothesis import settings
@@ -23,7 +24,8 @@ from holdfast.checkpoint.instructions import (
     Participant,
     Retire,
 )
-from holdfast.checkpoint.policy import CoordinatorPolicy
+from holdfast.config.checkpointing import CheckpointSettings, savepoint_settings
+from holdfast.config.configuration import Configuration
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -39,8 +41,8 @@ COUNTED = {
     "CHECKPOINT_EXPIRED",
     "FINALIZE_CHECKPOINT_FAILURE",
 }
-POLICIES = st.builds(
-    CoordinatorPolicy,
+SETTINGS = st.builds(
+    partial(replace, savepoint_settings(Configuration())),
     interval_ms=st.none() | st.sampled_from([10, 30]),
     min_pause_ms=st.sampled_from([0, 25]),
     timeout_ms=st.sampled_from([30, 500]),
@@ -76,17 +78,17 @@ class Record:
 class CoordinatorMachine(RuleBasedStateMachine):
     """Drives a coordinator at random and keeps the plainest possible books."""
 
-    @initialize(policy=POLICIES, past=st.sets(st.integers(1, 9), max_size=3))
-    def start(self, policy: CoordinatorPolicy, past: set[int]) -> None:
-        self.policy = policy
+    @initialize(rules=SETTINGS, past=st.sets(st.integers(1, 9), max_size=3))
+    def start(self, rules: CheckpointSettings, past: set[int]) -> None:
+        self.given = rules
         self.now = START
         self.records: dict[int, Record] = {}
-        self.past = sorted(past)[-policy.num_retained :]
+        self.past = sorted(past)[-rules.num_retained :]
         self.next_id = max(self.past, default=0) + 1
         self.completions = list(self.past)
         self.log: list[tuple[str, int]] = []
         self.job = Coordinator(
-            policy, now=self.now, next_id=self.next_id, completed=reversed(self.past)
+            rules, now=self.now, next_id=self.next_id, completed=reversed(self.past)
         )
 
     # Events
@@ -131,14 +133,14 @@ class CoordinatorMachine(RuleBasedStateMachine):
     @rule()
     def expire(self) -> None:
         born = {one: self.records[one].triggered_at for one in self.unended()}
-        aborting = {one for one, at in born.items() if at + self.policy.timeout_ms <= self.now}
+        aborting = {one for one, at in born.items() if at + self.given.timeout_ms <= self.now}
         self.observe(self.job.expire(self.now), aborting=aborting)
 
     @precondition(lambda self: self.unended())
     @rule()
     def one_reaches_its_timeout(self) -> None:
         oldest = min(self.records[one].triggered_at for one in self.unended())
-        self.now = max(self.now, oldest + self.policy.timeout_ms)
+        self.now = max(self.now, oldest + self.given.timeout_ms)
         self.expire()
 
     @precondition(lambda self: self.being_written())
@@ -292,7 +294,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 continue
             if event == "success":
                 newest, row = checkpoint, 0
-            elif row == self.policy.tolerable_failures:
+            elif row == self.given.tolerable_failures:
                 row, verdicts = 0, verdicts + 1
             else:
                 row += 1
@@ -313,7 +315,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_newest_completed_are_retained_and_all_others_retired_once(self) -> None:
-        kept = self.completions[-self.policy.num_retained :]
+        kept = self.completions[-self.given.num_retained :]
         assert list(self.job.retained) == kept
         for one in self.completions:
             record = self.records.get(one)
@@ -330,7 +332,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     @invariant()
     def no_more_periodic_ones_are_in_flight_than_allowed(self) -> None:
         kinds = [self.records[one].kind for one in self.job.pending]
-        assert kinds.count(CheckpointKind.PERIODIC) <= self.policy.max_concurrent
+        assert kinds.count(CheckpointKind.PERIODIC) <= self.given.max_concurrent
 
     @invariant()
     def the_next_periodic_one_is_due_by_interval_pause_and_number(self) -> None:
@@ -338,7 +340,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         started = max([START, *(it.triggered_at for it in begun)])
         outcomes = [it.outcome for it in self.records.values()]
         ended = [it.timestamp for it in outcomes if isinstance(it, Completed)]
-        rules = self.policy
+        rules = self.given
         due_at = None
         pending = {self.records[one].kind for one in self.job.pending}
         room = len(self.unended()) < rules.max_concurrent and WITH_SAVEPOINT not in pending

@@ -29,13 +29,12 @@ from holdfast.checkpoint.instructions import (
     Retire,
 )
 from holdfast.checkpoint.pending import PendingCheckpoint
-from holdfast.checkpoint.policy import CoordinatorPolicy, require_at_least
-from holdfast.errors import JobExecutionError
+from holdfast.errors import ConfigurationError, JobExecutionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Coordinator", "CoordinatorPolicy"]
+    from holdfast.config.checkpointing import CheckpointSettings
 
 
 class Coordinator:
@@ -45,7 +44,7 @@ class Coordinator:
     checkpoint. Every `Finalize` has to be answered by `stored` or `store_failed`.
 
     Args:
-        policy: The rules to keep.
+        settings: The rules that checkpoints follow.
         now: The time at which the first interval begins.
         next_id: The id of the first checkpoint; above all ids used before.
         completed: Ids of complete checkpoints that exist already and are to be
@@ -58,18 +57,21 @@ class Coordinator:
 
     def __init__(
         self,
-        policy: CoordinatorPolicy,
+        settings: CheckpointSettings,
         *,
         now: int,
         next_id: int = 1,
         completed: Iterable[int] = (),
     ) -> None:
-        self._policy = policy
+        self._settings = settings
         self._retained = sorted(set(completed))
         newest = max(self._retained, default=0)
-        require_at_least("next_id", next_id, at_least=newest + 1)
+        if next_id <= newest:
+            raise ConfigurationError(
+                f"next_id is {next_id}; it must be at least {newest + 1}, since no id is used twice"
+            )
         self._next_id = next_id
-        self._failures = FailureCounter(policy.tolerable_failures, last_success=newest)
+        self._failures = FailureCounter(settings.tolerable_failures, last_success=newest)
         self._last_trigger = now
         self._last_completion: int | None = None
         self._pending: dict[int, PendingCheckpoint] = {}
@@ -120,7 +122,7 @@ class Coordinator:
         Never earlier than `now`. None means that periodic checkpoints are switched
         off, or that one in flight has to end first.
         """
-        interval = self._policy.interval_ms
+        interval = self._settings.interval_ms
         if interval is None or self._is_full:
             return None
         return max(now, self._last_trigger + interval, self._pause_ends(now))
@@ -170,7 +172,7 @@ class Coordinator:
 
     def expire(self, now: int) -> list[Instruction]:
         """Abort whatever has reached the time-out; fails the job once at most."""
-        timeout = self._policy.timeout_ms
+        timeout = self._settings.timeout_ms
         expired = [one for one in self._pending.values() if now - one.triggered_at >= timeout]
         detail = f"the time-out is {timeout} ms"
         instructions: list[Instruction] = []
@@ -225,12 +227,12 @@ class Coordinator:
     def _is_full(self) -> bool:
         """Whether no periodic checkpoint may be added to those that are pending."""
         kinds = {one.kind for one in self._pending.values()}
-        too_many = len(self._pending) >= self._policy.max_concurrent
+        too_many = len(self._pending) >= self._settings.max_concurrent
         return too_many or CheckpointKind.WITH_SAVEPOINT in kinds
 
     def _pause_ends(self, now: int) -> int:
         last = self._last_completion
-        return now if last is None else last + self._policy.min_pause_ms
+        return now if last is None else last + self._settings.min_pause_ms
 
     def _written(self, checkpoint_id: int) -> PendingCheckpoint | None:
         pending = self._pending.get(checkpoint_id)
@@ -285,6 +287,6 @@ class Coordinator:
         return instructions
 
     def _retire(self) -> list[Instruction]:
-        surplus = self._retained[: -self._policy.num_retained]
+        surplus = self._retained[: -self._settings.num_retained]
         del self._retained[: len(surplus)]
         return [Retire(one) for one in surplus]

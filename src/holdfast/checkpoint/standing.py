@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.files.channel_state import ChannelStateFiles
 from holdfast.checkpoint.local_state import LocalSnapshots
-from holdfast.checkpoint.policy import CoordinatorPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -77,7 +76,7 @@ class Standing:
         self._settings = settings
         self._clock = clock
         self.coordinator = Coordinator(
-            CoordinatorPolicy.of(settings),
+            settings,
             now=clock.monotonic_ms(),
             next_id=next_id,
             completed=completed,
