@@ -13,6 +13,7 @@ The coordinator belongs to one thread at a time; whoever shares it holds a lock.
 from __future__ import annotations
 
 from bisect import insort
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.failures import FailureCounter, FailureReason
@@ -28,13 +29,32 @@ from holdfast.checkpoint.instructions import (
     Participant,
     Retire,
 )
-from holdfast.checkpoint.pending import PendingCheckpoint
 from holdfast.errors import ConfigurationError, JobExecutionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from holdfast.config.checkpointing import CheckpointSettings
+
+
+@dataclass(slots=True)
+class Acknowledgements:
+    """Who has acknowledged a checkpoint that is pending."""
+
+    id: int
+    kind: CheckpointKind
+    triggered_at: int
+    participants: frozenset[Participant]
+    acknowledged: set[Participant] = field(default_factory=set)
+
+    @property
+    def finalizing(self) -> bool:
+        """Whether all have acknowledged, so that its metadata is being written."""
+        return len(self.acknowledged) == len(self.participants)
+
+    def awaits(self, participant: Participant) -> bool:
+        """Whether the participant has to acknowledge, and has not."""
+        return participant in self.participants and participant not in self.acknowledged
 
 
 class Coordinator:
@@ -74,7 +94,7 @@ class Coordinator:
         self._failures = FailureCounter(settings.tolerable_failures, last_success=newest)
         self._last_trigger = now
         self._last_completion: int | None = None
-        self._pending: dict[int, PendingCheckpoint] = {}
+        self._pending: dict[int, Acknowledgements] = {}
         self._in_doubt: list[int] = []
         """Aborted while their metadata was being written: discarded when that has ended."""
 
@@ -145,7 +165,7 @@ class Coordinator:
             if not self.due(now):
                 return None
             self._last_trigger = now
-        pending = PendingCheckpoint(self._next_id, kind, now, frozenset(participants))
+        pending = Acknowledgements(self._next_id, kind, now, frozenset(participants))
         self._next_id += 1
         self._pending[pending.id] = pending
         return pending.id
@@ -234,7 +254,7 @@ class Coordinator:
         last = self._last_completion
         return now if last is None else last + self._settings.min_pause_ms
 
-    def _written(self, checkpoint_id: int) -> PendingCheckpoint | None:
+    def _written(self, checkpoint_id: int) -> Acknowledgements | None:
         pending = self._pending.get(checkpoint_id)
         if pending is not None and not pending.finalizing:
             missing = len(pending.participants) - len(pending.acknowledged)
@@ -246,13 +266,13 @@ class Coordinator:
         return pending
 
     def _fail(
-        self, pending: PendingCheckpoint, reason: FailureReason, now: int, detail: str
+        self, pending: Acknowledgements, reason: FailureReason, now: int, detail: str
     ) -> list[Instruction]:
         aborted = self._abort(pending, reason, now, detail)
         return [*aborted, *self._judge(pending, reason, detail)]
 
     def _abort(
-        self, pending: PendingCheckpoint, reason: FailureReason, now: int, detail: str = ""
+        self, pending: Acknowledgements, reason: FailureReason, now: int, detail: str = ""
     ) -> list[Instruction]:
         del self._pending[pending.id]
         ended: list[Instruction] = [
@@ -273,7 +293,7 @@ class Coordinator:
         return [DiscardCheckpoint(checkpoint_id)]
 
     def _judge(
-        self, pending: PendingCheckpoint, reason: FailureReason, detail: str
+        self, pending: Acknowledgements, reason: FailureReason, detail: str
     ) -> list[Instruction]:
         savepoint = pending.kind in (CheckpointKind.SAVEPOINT, CheckpointKind.WITH_SAVEPOINT)
         verdict = self._failures.failed(pending.id, reason, detail, savepoint=savepoint)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast._faults import fault_point
 from holdfast.api.streams.graph import OperatorKind
-from holdfast.checkpoint.checkpointer import Checkpointer, SavepointTaker
+from holdfast.checkpoint.checkpointer import Checkpointer
 from holdfast.checkpoint.commit.publisher import Publisher
 from holdfast.checkpoint.commit.service import CommitService
 from holdfast.checkpoint.files.cleanup import delete_job
@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.checkpoint.commit.publisher import FramePublisher
+    from holdfast.checkpoint.pending import Capture
     from holdfast.checkpoint.restore.restorer import RestoredJob
     from holdfast.checkpoint.savepoint.requests import SavepointRequest
-    from holdfast.checkpoint.standing import Capture
     from holdfast.checkpoint.worker_calls import WorkerCalls
     from holdfast.config.backends import StateBackend
     from holdfast.config.checkpointing import CheckpointSettings
@@ -248,8 +248,7 @@ class CheckpointService:
         self._fence = take_fence(self._files)
         completed = [] if restorer is None else restorer.completed()
         self._commits.inherit(completed)
-        taker = Checkpointer if self.periodic else SavepointTaker
-        self._checkpointer = taker(
+        self._checkpointer = Checkpointer(
             plan,
             settings,
             self._files,
@@ -335,7 +334,7 @@ class CheckpointService:
                 job, restored.base, restored.inherited, capture, restored.origin
             )
 
-    def order(
+    def next_epoch(
         self,
         *,
         idle: bool,
@@ -343,35 +342,44 @@ class CheckpointService:
         plain: bool = False,
         savepoint: SavepointRequest | None = None,
     ) -> EpochOrder | None:
-        """See `Barriers.order`."""
+        """The order for the next epoch; None if an idle epoch is not needed.
+
+        Args:
+            idle: The epoch has no input, and would run for a checkpoint alone.
+            last: All input is processed: take a checkpoint of it before the job ends.
+            plain: The epoch carries no checkpoint, even if one is due.
+            savepoint: A savepoint that the epoch carries.
+        """
         if self._checkpointer is None:
             return None if idle else _NOTHING_SPECIAL
         assert self._settings is not None
         if last and not (self.periodic and self._settings.after_tasks_finish):
             return None
-        return self._checkpointer.order(idle=idle, last=last, plain=plain, savepoint=savepoint)
+        return self._checkpointer.next_epoch(idle=idle, last=last, plain=plain, savepoint=savepoint)
 
     def expire(self) -> None:
-        """See `Barriers.expire`."""
+        """Abort the checkpoints that have reached their timeout."""
         if self._checkpointer is not None:
             self._checkpointer.expire()
 
-    def settle(self) -> bool:
-        """See `Barriers.settle`."""
-        return self._checkpointer is None or self._checkpointer.settle() or not self.periodic
+    def await_final_checkpoint(self) -> bool:
+        """Wait for the checkpoint taken last; whether it covers all epochs, or need not."""
+        if self._checkpointer is None:
+            return True
+        return self._checkpointer.await_final_checkpoint() or not self.periodic
 
-    def taken(self, order: EpochOrder, result: EpochResult, batch_id: int) -> None:
-        """See `Barriers.taken`."""
+    def epoch_completed(self, order: EpochOrder, result: EpochResult, batch_id: int) -> None:
+        """Release or keep the epoch's output, and take the checkpoint that it carried."""
         assert self._commits is not None
-        self._commits.taken(result)
+        self._commits.epoch_completed(result)
         fault_point("epoch-released", epoch=result.statistics.epoch)
         if self._checkpointer is not None:
-            self._checkpointer.taken(order, result, batch_id)
+            self._checkpointer.epoch_completed(order, result, batch_id)
 
-    def missed(self, order: EpochOrder) -> None:
-        """See `Barriers.missed`."""
+    def epoch_failed(self, order: EpochOrder) -> None:
+        """Abort the checkpoint that a failed epoch carried."""
         if self._checkpointer is not None:
-            self._checkpointer.missed(order)
+            self._checkpointer.epoch_failed(order)
 
     def statistics(self) -> CheckpointingStatistics | None:
         """The figures now; None if the job takes no checkpoints."""

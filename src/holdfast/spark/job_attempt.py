@@ -10,7 +10,7 @@ import threading
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pyspark import InheritableThread
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from holdfast.checkpoint.savepoint.requests import SavepointRequest
+    from holdfast.checkpoint.service import CheckpointService
     from holdfast.job.model import EpochOrder, EpochResult
     from holdfast.job.trigger import JobTrigger
     from holdfast.spark.epoch_runner import EpochRunner
@@ -48,36 +49,6 @@ class QueryStoppedError(JobExecutionError):
     """Somebody else has stopped the query of a job; nothing that the job needs is lost."""
 
 
-class Barriers(Protocol):
-    """Who decides which epochs end in a checkpoint, and takes it from there."""
-
-    def order(
-        self,
-        *,
-        idle: bool,
-        last: bool = False,
-        plain: bool = False,
-        savepoint: SavepointRequest | None = None,
-    ) -> EpochOrder | None:
-        """What the next epoch is told; for one without input, None if it need not run.
-
-        The `last` one is for a checkpoint of all that was processed before the job ends. A
-        `plain` one carries no checkpoint, one with a `savepoint` carries that.
-        """
-
-    def expire(self) -> None:
-        """Give up checkpoints that have taken too long."""
-
-    def settle(self) -> bool:
-        """Wait for the end of the checkpoint taken last; whether it contains everything."""
-
-    def taken(self, order: EpochOrder, result: EpochResult, batch_id: int) -> None:
-        """The epoch has ended well."""
-
-    def missed(self, order: EpochOrder) -> None:
-        """The epoch has failed."""
-
-
 class JobAttempt:
     """One start of a job."""
 
@@ -87,7 +58,7 @@ class JobAttempt:
         name: str,
         trigger: JobTrigger,
         runner: EpochRunner,
-        barriers: Barriers,
+        checkpoints: CheckpointService,
         frames: list[DataFrame],
         query_dir: Path,
         on_epoch: Callable[[EpochResult], None],
@@ -101,7 +72,7 @@ class JobAttempt:
             name: Name of the query, for Spark's UI.
             trigger: When epochs run.
             runner: Runs the epochs.
-            barriers: Decides about checkpoints.
+            checkpoints: Decides which epochs carry a checkpoint, and takes it.
             frames: DataFrames of the plan's sources, in their order.
             query_dir: Directory of the query's own log; laid out if it continues another.
             on_epoch: Called after every epoch.
@@ -113,7 +84,7 @@ class JobAttempt:
         self._name = name
         self._trigger = trigger
         self._runner = runner
-        self._barriers = barriers
+        self._checkpoints = checkpoints
         self._frames = frames
         self._query_dir = query_dir
         self._on_epoch = on_epoch
@@ -278,7 +249,7 @@ class JobAttempt:
     def _wait_for(self, request: SavepointRequest) -> bool:
         """Wait for the end of a savepoint, unless the job ends first; whether it is complete."""
         while not request.is_decided:
-            self._barriers.expire()
+            self._checkpoints.expire()
             if self._stopping.wait(LOOK_AROUND) or self._failure is not None:
                 request.fail("the job has ended")
         return request.is_complete
@@ -286,7 +257,7 @@ class JobAttempt:
     def _run_savepoint_epoch(self, request: SavepointRequest) -> None:
         # What is left over of the input has to be processed first.
         idle = not self._runner.channel_rows
-        order = self._barriers.order(idle=idle, savepoint=request)
+        order = self._checkpoints.next_epoch(idle=idle, savepoint=request)
         assert order is not None
         batch_id = -1 if self._last_batch is None else self._last_batch
         with settings(self._spark, QUERY_SETTINGS):
@@ -324,7 +295,7 @@ class JobAttempt:
             if self._is_finished:
                 # Whoever goes on from the savepoint reads it again.
                 return
-            order = self._barriers.order(idle=False)
+            order = self._checkpoints.next_epoch(idle=False)
             assert order is not None
             self._run_epoch(batch, replace(order, last=self._trigger.one_pass), batch_id)
             # Not before: a checkpoint of a later epoch says that it contains this batch.
@@ -346,10 +317,10 @@ class JobAttempt:
             if self._ended.is_set():
                 # It took so long that nobody waits: another job attempt may have begun.
                 self._refuse_to_go_on()
-            self._barriers.taken(order, result, batch_id)
+            self._checkpoints.epoch_completed(order, result, batch_id)
             self._on_epoch(result)
         except BaseException as failure:
-            self._barriers.missed(order)
+            self._checkpoints.epoch_failed(order)
             if self._failure is None and not self._stopping.is_set():
                 self._failure = failure
             raise
@@ -363,7 +334,7 @@ class JobAttempt:
             self._join_idle_group()
             while not self._ended.wait(LOOK_AROUND):
                 if self._last_batch is None:
-                    self._barriers.expire()
+                    self._checkpoints.expire()
                 elif self._lock.acquire(blocking=False):
                     try:
                         self._run_what_is_due()
@@ -387,7 +358,7 @@ class JobAttempt:
         """Run epochs without new input until nothing is left over of what there was."""
         while self._runner.channel_rows and not self._is_ending():
             assert self._last_batch is not None
-            order = self._barriers.order(idle=False)
+            order = self._checkpoints.next_epoch(idle=False)
             assert order is not None
             with settings(self._spark, QUERY_SETTINGS):
                 self._run_epoch(None, order, self._last_batch)
@@ -399,7 +370,7 @@ class JobAttempt:
             return
         if not self._runner.has_timers_due(event_time=event_time):
             return
-        order = self._barriers.order(idle=False)
+        order = self._checkpoints.next_epoch(idle=False)
         assert order is not None
         with settings(self._spark, QUERY_SETTINGS):
             self._run_epoch(None, replace(order, cut_at=None), self._last_batch)
@@ -415,7 +386,7 @@ class JobAttempt:
         """Run an epoch for a checkpoint alone, if there is a reason to; whether it ran."""
         if self._is_ending() or self._last_batch is None:
             return False
-        order = self._barriers.order(idle=True, last=last)
+        order = self._checkpoints.next_epoch(idle=True, last=last)
         if order is None:
             return False
         with settings(self._spark, QUERY_SETTINGS):
@@ -436,7 +407,7 @@ class JobAttempt:
             self._confirm_end()
             self._run_timers(event_time=True)
             self._end_time()
-            self._settle()
+            self._take_final_checkpoint()
             # Still with the lock: no epoch may follow the last checkpoint.
             self._ended.set()
 
@@ -461,10 +432,10 @@ class JobAttempt:
                 "this job: call cancel() or suspend() of the job instead"
             )
 
-    def _settle(self) -> None:
+    def _take_final_checkpoint(self) -> None:
         """Take checkpoints until one contains everything."""
         pause = 0.0
-        while self._last_batch is not None and not self._barriers.settle():
+        while self._last_batch is not None and not self._checkpoints.await_final_checkpoint():
             self._stopping.wait(pause)
             pause = TRY_AGAIN
             if not self._run_idle_epoch(last=True):
@@ -475,7 +446,7 @@ class JobAttempt:
         if self._last_batch is None or not self._runner.has_pending_timers:
             return
         # Without a checkpoint: if the savepoint fails, there must be none of what fires here.
-        order = self._barriers.order(idle=False, plain=True)
+        order = self._checkpoints.next_epoch(idle=False, plain=True)
         assert order is not None
         order = replace(order, cut_at=None, drains=True)
         with settings(self._spark, QUERY_SETTINGS):
@@ -486,7 +457,7 @@ class JobAttempt:
         if not self._trigger.ends or self._last_batch is None or self._is_ending():
             return
         if self._runner.has_pending_timers:
-            order = self._barriers.order(idle=False)
+            order = self._checkpoints.next_epoch(idle=False)
             assert order is not None
             with settings(self._spark, QUERY_SETTINGS):
                 self._run_epoch(None, replace(order, cut_at=None, last=True), self._last_batch)
