@@ -1,9 +1,9 @@
 """`make bench-driver`: what the driver does for an epoch, as the number of subtasks grows.
 
 The driver's own code runs in this process, without Spark: the order of an epoch, what
-its tasks are told, their acknowledgements, statistics and time, the checkpoint from its
-pending checkpoint to its metadata, publishing, and removing the checkpoint before it. Where executors
-would stand, reports and uploads are made up. The job has five keyed operators, each with a
+its tasks are told, their acknowledgements, statistics and time, the pending checkpoint and
+its metadata, publishing, and removing the checkpoint before it. Where executors would stand,
+reports and uploads are made up. The job has five keyed operators, each with a
 stage of its own, and a sink, so that there are six tasks to a subtask; every epoch ends in
 a checkpoint; every store has four files, of which one is new and one travels inline.
 
