@@ -1,9 +1,9 @@
 """`make bench-driver`: what the driver does for an epoch, as the number of subtasks grows.
 
 The driver's own code runs in this process, without Spark: the order of an epoch, what
-its tasks are told, their acknowledgements, statistics and time, the checkpoint from its
-draft to its metadata, publishing, and removing the checkpoint before it. Where executors
-would stand, reports and uploads are made up. The job has five keyed operators, each with a
+its tasks are told, their acknowledgements, statistics and time, the pending checkpoint and
+its metadata, publishing, and removing the checkpoint before it. Where executors would stand,
+reports and uploads are made up. The job has five keyed operators, each with a
 stage of its own, and a sink, so that there are six tasks to a subtask; every epoch ends in
 a checkpoint; every store has four files, of which one is new and one travels inline.
 
@@ -310,13 +310,13 @@ class Driver:
 
     def work(self) -> list[bytes]:
         """The driver's work for an epoch and its checkpoint; what every level is sent."""
-        order = self.checkpointer.order(idle=False)
+        order = self.checkpointer.next_epoch(idle=False)
         assert order is not None
         assert order.checkpoint is not None
         frame: Any = Frame(self._cluster.act)
         result = self._runner.run(frame, order)
-        self._commits.taken(result)
-        self.checkpointer.taken(order, result, self._epoch - 1)
+        self._commits.epoch_completed(result)
+        self.checkpointer.epoch_completed(order, result, self._epoch - 1)
         self._statistics.snapshot("job", "Job", None)  # type: ignore[arg-type]
         self.checkpointer.statistics.snapshot()
         if self.failures:

@@ -42,7 +42,7 @@ def main() -> None:
     spark = SparkSession.builder.master("local[2]").getOrCreate()
     for form in SavepointFormatType:
         for backend in BACKENDS if form is SavepointFormatType.NATIVE else ["hashmap"]:
-            target = GOLDEN / f"format-3-{form.name.lower()}-{backend}"
+            target = GOLDEN / f"format-4-{form.name.lower()}-{backend}"
             if target.exists():
                 continue
             with tempfile.TemporaryDirectory() as directory:

@@ -20,9 +20,9 @@ SAVEPOINTS = sorted(path.name for path in GOLDEN.iterdir())
 
 def test_there_is_a_golden_savepoint_of_every_form() -> None:
     assert SAVEPOINTS == [
-        "format-3-canonical-hashmap",
-        "format-3-native-hashmap",
-        "format-3-native-rocksdb",
+        "format-4-canonical-hashmap",
+        "format-4-native-hashmap",
+        "format-4-native-rocksdb",
     ]
 
 

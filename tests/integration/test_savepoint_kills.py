@@ -49,7 +49,7 @@ from tests.integration.test_savepoint_schemas import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-CANONICAL = "format-3-canonical-hashmap"
+CANONICAL = "format-4-canonical-hashmap"
 OPERATORS = {"books", "numbers", "sums"}
 FEWER = 16
 
@@ -108,7 +108,7 @@ def _started(spark: SparkSession) -> Any:
         (CANONICAL, {"point": "after-savepoint-part", "uid": "books", "subtask": 0}),
         (CANONICAL, {"point": "before-savepoint-metadata"}),
         pytest.param(
-            "format-3-native-rocksdb",
+            "format-4-native-rocksdb",
             {"point": "before-savepoint-metadata"},
             marks=pytest.mark.slow,
         ),

@@ -247,7 +247,7 @@ def test_a_savepoint_before_the_first_row_starts_a_job_at_the_beginning(saved: S
     wait_for(lambda: refusals, "a savepoint to be refused")
     client.cancel()
     assert second.outcome() == expected(saved.feed.elements)
-    assert "ask for it from another thread" in refusals[0]
+    assert "request it from another thread" in refusals[0]
 
 
 def test_a_savepoint_holds_no_input_and_no_output_that_waits(saved: Saved) -> None:
@@ -401,7 +401,7 @@ def test_what_fails_behind_a_complete_savepoint_restarts_nothing(saved: Saved) -
     assert hindrance.client.status() is JobStatus.FINISHED
     assert hindrance.client.statistics().restarts == 0
     assert len(hindrance.refusals) == 1
-    assert "ask for it from another thread" in hindrance.refusals[0]
+    assert "request it from another thread" in hindrance.refusals[0]
     second = saved.job(like=first)
     saved.start(second, from_savepoint=path).cancel()
     assert second.outcome() == expected(saved.feed.elements)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -13,20 +14,18 @@ from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.failures import FailureReason
 from holdfast.checkpoint.instructions import (
     Aborted,
-    Begin,
     CancelUpload,
     CheckpointKind,
     Completed,
     DiscardCheckpoint,
-    DiscardPayload,
     FailJob,
     Finalize,
     Instruction,
     Participant,
     Retire,
-    Skipped,
 )
-from holdfast.checkpoint.policy import CoordinatorPolicy
+from holdfast.config.checkpointing import CheckpointSettings, savepoint_settings
+from holdfast.config.configuration import Configuration
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -39,12 +38,11 @@ START = 1_000
 COUNTED = {
     "IO_EXCEPTION",
     "CHECKPOINT_ASYNC_EXCEPTION",
-    "CHECKPOINT_DECLINED",
     "CHECKPOINT_EXPIRED",
     "FINALIZE_CHECKPOINT_FAILURE",
 }
-POLICIES = st.builds(
-    CoordinatorPolicy,
+SETTINGS = st.builds(
+    partial(replace, savepoint_settings(Configuration())),
     interval_ms=st.none() | st.sampled_from([10, 30]),
     min_pause_ms=st.sampled_from([0, 25]),
     timeout_ms=st.sampled_from([30, 500]),
@@ -64,7 +62,7 @@ class Record:
     kind: CheckpointKind
     triggered_at: int
     participants: frozenset[Participant]
-    accepted: dict[Participant, Any] = field(default_factory=dict)
+    acknowledged: set[Participant] = field(default_factory=set)
     finalized: bool = False
     answered: bool = False
     outcome: Completed | Aborted | None = None
@@ -80,17 +78,17 @@ class Record:
 class CoordinatorMachine(RuleBasedStateMachine):
     """Drives a coordinator at random and keeps the plainest possible books."""
 
-    @initialize(policy=POLICIES, past=st.sets(st.integers(1, 9), max_size=3))
-    def start(self, policy: CoordinatorPolicy, past: set[int]) -> None:
-        self.policy = policy
+    @initialize(rules=SETTINGS, past=st.sets(st.integers(1, 9), max_size=3))
+    def start(self, rules: CheckpointSettings, past: set[int]) -> None:
+        self.given = rules
         self.now = START
         self.records: dict[int, Record] = {}
-        self.past = sorted(past)[-policy.num_retained :]
+        self.past = sorted(past)[-rules.num_retained :]
         self.next_id = max(self.past, default=0) + 1
         self.completions = list(self.past)
         self.log: list[tuple[str, int]] = []
         self.job = Coordinator(
-            policy, now=self.now, next_id=self.next_id, completed=reversed(self.past)
+            rules, now=self.now, next_id=self.next_id, completed=reversed(self.past)
         )
 
     # Events
@@ -99,37 +97,32 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def time_passes(self, by: int) -> None:
         self.now += by
 
-    @rule(kind=st.sampled_from(CheckpointKind), who=st.sets(st.sampled_from(PARTICIPANTS)))
+    @rule(
+        kind=st.sampled_from(CheckpointKind),
+        who=st.sets(st.sampled_from(PARTICIPANTS), min_size=1),
+    )
     def trigger(self, kind: CheckpointKind, who: set[Participant]) -> None:
         due = self.job.due(self.now)
-        first, *rest = self.job.trigger(self.now, who, kind=kind)
-        if isinstance(first, Skipped):
+        checkpoint = self.job.trigger(self.now, who, kind=kind)
+        if checkpoint is None:
             assert kind is CheckpointKind.PERIODIC
             assert not due
-            assert not rest
             return
         assert due or kind is not CheckpointKind.PERIODIC
-        assert first == Begin(self.next_id, self.now)
-        self.records[self.next_id] = Record(kind, self.now, frozenset(who))
+        assert checkpoint == self.next_id
+        self.records[checkpoint] = Record(kind, self.now, frozenset(who))
         self.next_id += 1
-        self.observe(rest)
-
-    @rule(aim=AIMS, who=st.sampled_from(PARTICIPANTS), attempt=st.integers(0, 1))
-    def acknowledge(self, aim: Aim, who: Participant, attempt: int) -> None:
-        self.hand_in(self.chosen(aim), who, attempt)
-
-    @precondition(lambda self: self.collecting())
-    @rule(data=st.data(), attempt=st.integers(0, 1))
-    def all_acknowledge(self, data: st.DataObject, attempt: int) -> None:
-        checkpoint = data.draw(st.sampled_from(self.collecting()))
-        for who in sorted(self.records[checkpoint].participants, key=str):
-            self.hand_in(checkpoint, who, attempt)
 
     @rule(aim=AIMS, who=st.sampled_from(PARTICIPANTS))
-    def decline(self, aim: Aim, who: Participant) -> None:
-        checkpoint = self.chosen(aim)
-        instructions = self.job.decline(checkpoint, who, "cannot", self.now)
-        self.observe(instructions, aborting={checkpoint} if self.awaits(checkpoint, who) else set())
+    def acknowledge(self, aim: Aim, who: Participant) -> None:
+        self.hand_in(self.chosen(aim), who)
+
+    @precondition(lambda self: self.collecting())
+    @rule(data=st.data())
+    def all_acknowledge(self, data: st.DataObject) -> None:
+        checkpoint = data.draw(st.sampled_from(self.collecting()))
+        for who in sorted(self.records[checkpoint].participants, key=str):
+            self.hand_in(checkpoint, who)
 
     @rule(aim=AIMS, reason=st.sampled_from(FailureReason))
     def fail(self, aim: Aim, reason: FailureReason) -> None:
@@ -140,14 +133,14 @@ class CoordinatorMachine(RuleBasedStateMachine):
     @rule()
     def expire(self) -> None:
         born = {one: self.records[one].triggered_at for one in self.unended()}
-        aborting = {one for one, at in born.items() if at + self.policy.timeout_ms <= self.now}
+        aborting = {one for one, at in born.items() if at + self.given.timeout_ms <= self.now}
         self.observe(self.job.expire(self.now), aborting=aborting)
 
     @precondition(lambda self: self.unended())
     @rule()
     def one_reaches_its_timeout(self) -> None:
         oldest = min(self.records[one].triggered_at for one in self.unended())
-        self.now = max(self.now, oldest + self.policy.timeout_ms)
+        self.now = max(self.now, oldest + self.given.timeout_ms)
         self.expire()
 
     @precondition(lambda self: self.being_written())
@@ -165,7 +158,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
     @rule(kind=st.sampled_from([CheckpointKind.FORCED, SAVEPOINT]))
     def one_runs_through(self, kind: CheckpointKind) -> None:
         checkpoint = self.next_id
-        self.trigger(kind, set())
+        self.trigger(kind, {PARTICIPANTS[0]})
+        self.hand_in(checkpoint, PARTICIPANTS[0])
         self.settle(checkpoint, written=True)
 
     @precondition(lambda self: len(self.unended()) > 2)
@@ -203,16 +197,10 @@ class CoordinatorMachine(RuleBasedStateMachine):
             aborting = {one for one in older if self.records[one].kind is not SAVEPOINT}
         self.observe(self.told(checkpoint, written), aborting=aborting)
 
-    def hand_in(self, checkpoint: int, who: Participant, attempt: int) -> None:
-        payload = (checkpoint, who, attempt)
-        wanted = self.awaits(checkpoint, who)
-        kept = wanted or self.holds(checkpoint, who, payload)
-        if wanted:
-            self.records[checkpoint].accepted[who] = payload
-        instructions = self.job.acknowledge(checkpoint, who, self.now, payload)
-        discards = [one for one in instructions if isinstance(one, DiscardPayload)]
-        assert discards == ([] if kept else [DiscardPayload(payload)])
-        self.observe([one for one in instructions if one not in discards])
+    def hand_in(self, checkpoint: int, who: Participant) -> None:
+        if self.awaits(checkpoint, who):
+            self.records[checkpoint].acknowledged.add(who)
+        self.observe(self.job.acknowledge(checkpoint, who, self.now))
 
     def chosen(self, aim: Aim) -> int:
         where, age = aim
@@ -225,22 +213,13 @@ class CoordinatorMachine(RuleBasedStateMachine):
         if checkpoint not in self.unended():
             return False
         record = self.records[checkpoint]
-        return who in record.participants and who not in record.accepted
+        return who in record.participants and who not in record.acknowledged
 
     def unended(self) -> set[int]:
         return {one for one, record in self.records.items() if record.outcome is None}
 
     def collecting(self) -> list[int]:
         return sorted(one for one in self.unended() if not self.records[one].finalized)
-
-    def holds(self, checkpoint: int, who: Participant, payload: Any) -> bool:
-        """Whether a checkpoint that may yet be restored from could own the payload."""
-        record = self.records.get(checkpoint)
-        if record is None:
-            return checkpoint in self.job.retained
-        if record.outcome is None:
-            return bool(record.accepted.get(who) == payload)
-        return isinstance(record.outcome, Completed) and not record.retired
 
     def being_written(self) -> list[int]:
         return [one for one, record in self.records.items() if record.being_written]
@@ -266,11 +245,10 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     def note(self, instruction: Instruction, counting: bool) -> None:
         match instruction:
-            case Finalize(checkpoint, payloads):
+            case Finalize(checkpoint):
                 record = self.records[checkpoint]
                 assert not record.finalized
-                assert payloads == record.accepted
-                assert payloads.keys() == record.participants
+                assert record.acknowledged == record.participants
                 record.finalized = True
             case Completed(checkpoint):
                 self.end(checkpoint, instruction)
@@ -282,11 +260,10 @@ class CoordinatorMachine(RuleBasedStateMachine):
                     self.log.append(("failure", checkpoint))
             case CancelUpload(checkpoint):
                 self.records[checkpoint].cancelled += 1
-            case DiscardCheckpoint(checkpoint, payloads):
+            case DiscardCheckpoint(checkpoint):
                 record = self.records[checkpoint]
                 assert isinstance(record.outcome, Aborted)
                 assert not record.being_written
-                assert payloads == record.accepted
                 record.discarded += 1
             case Retire(checkpoint):
                 assert checkpoint in self.completions
@@ -317,7 +294,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 continue
             if event == "success":
                 newest, row = checkpoint, 0
-            elif row == self.policy.tolerable_failures:
+            elif row == self.given.tolerable_failures:
                 row, verdicts = 0, verdicts + 1
             else:
                 row += 1
@@ -338,7 +315,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_newest_completed_are_retained_and_all_others_retired_once(self) -> None:
-        kept = self.completions[-self.policy.num_retained :]
+        kept = self.completions[-self.given.num_retained :]
         assert list(self.job.retained) == kept
         for one in self.completions:
             record = self.records.get(one)
@@ -355,11 +332,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     @invariant()
     def no_more_periodic_ones_are_in_flight_than_allowed(self) -> None:
         kinds = [self.records[one].kind for one in self.job.pending]
-        assert kinds.count(CheckpointKind.PERIODIC) <= self.policy.max_concurrent
-
-    @invariant()
-    def the_failures_equal_a_recount(self) -> None:
-        assert self.job.consecutive_failures == self.recount()[0]
+        assert kinds.count(CheckpointKind.PERIODIC) <= self.given.max_concurrent
 
     @invariant()
     def the_next_periodic_one_is_due_by_interval_pause_and_number(self) -> None:
@@ -367,7 +340,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         started = max([START, *(it.triggered_at for it in begun)])
         outcomes = [it.outcome for it in self.records.values()]
         ended = [it.timestamp for it in outcomes if isinstance(it, Completed)]
-        rules = self.policy
+        rules = self.given
         due_at = None
         pending = {self.records[one].kind for one in self.job.pending}
         room = len(self.unended()) < rules.max_concurrent and WITH_SAVEPOINT not in pending

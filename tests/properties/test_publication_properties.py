@@ -222,12 +222,12 @@ class Driver:
         offsets = self.root / "query" / "offsets"
         offsets.mkdir(parents=True, exist_ok=True)
         (offsets / str(self.batch)).write_text(f"v1\n{{}}\n{self.batch}")
-        self._run(self.checkpointing.order(idle=False), batch(self.batch))
+        self._run(self.checkpointing.next_epoch(idle=False), batch(self.batch))
 
     def checkpoint(self) -> None:
         """An epoch for a checkpoint alone, if there is anything new."""
         if self.batch >= 0:
-            order = self.checkpointing.order(idle=True, last=True)
+            order = self.checkpointing.next_epoch(idle=True, last=True)
             if order is not None:
                 self._run(order, [])
 
@@ -236,7 +236,7 @@ class Driver:
         self.run.run(feed, checkpoint=number, next_checkpoint=order.next_checkpoint)
         statistics = EpochStatistics(self.run.epoch, len(feed), 1)
         result = EpochResult(statistics, self.run.reports)
-        self.checkpointing.taken(order, result, self.batch)
+        self.checkpointing.epoch_completed(order, result, self.batch)
 
 
 POINTS = st.sampled_from(["before-metadata", "after-metadata", "before-publish", "after-publish"])
@@ -387,7 +387,7 @@ class Publishing(RuleBasedStateMachine):
         with self.directory:
             self.survive(self.driver.epoch)
             self.survive(self.driver.checkpoint)
-            while not self.driver.checkpointing.settle():
+            while not self.driver.checkpointing.await_final_checkpoint():
                 # A driver that was replaced has taken its id.
                 self.survive(self.driver.checkpoint)
             numbers = range(self.driver.batch + 1)

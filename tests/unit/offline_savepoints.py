@@ -17,7 +17,7 @@ from holdfast import (
     ValueStateDescriptor,
 )
 from holdfast.api.time import Duration
-from holdfast.checkpoint.files.metadata import SAVEPOINT_FORMAT, OperatorSnapshot, StoreSnapshot
+from holdfast.checkpoint.files.metadata import OperatorSnapshot, StoreSnapshot
 from holdfast.checkpoint.restore.operator_states import read_operator_states
 from holdfast.checkpoint.savepoint.parts import SavepointTarget, write_part
 from holdfast.checkpoint.savepoint.storage import load_savepoint, new_savepoint, store_savepoint
@@ -115,7 +115,6 @@ class Operator:
         )
         metadata = msgspec.structs.replace(
             checkpoint(7),
-            format=SAVEPOINT_FORMAT,
             is_savepoint=True,
             operators=[operator],
             **changes,

@@ -75,7 +75,7 @@ class Driver:
     def epoch(self, *numbers: int) -> None:
         self.run.run([("a", n) for n in numbers], exactly_once=self.commits.exactly_once)
         statistics = EpochStatistics(self.run.epoch, 1, 0)
-        self.commits.taken(EpochResult(statistics, self.run.reports))
+        self.commits.epoch_completed(EpochResult(statistics, self.run.reports))
 
     def stored(self, checkpoint_id: int) -> CheckpointMetadata:
         """Complete a checkpoint of all epochs so far, and publish nothing yet."""

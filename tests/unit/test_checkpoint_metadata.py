@@ -80,12 +80,13 @@ def test_a_first_line_without_end_is_called_damaged():
         decode_metadata(endless, "chk-7/_metadata")
 
 
-def test_a_later_format_names_the_release_that_reads_it():
-    later = b'{"holdfast":"checkpoint","format":4,"version":"4.5.6","else":1}\nanything'
+@pytest.mark.parametrize("number", [1, 2, 3, 5])
+def test_another_format_names_the_release_that_reads_it(number):
+    other = f'{{"holdfast":"checkpoint","format":{number},"version":"4.5.6","else":1}}\nanything'
     with pytest.raises(
-        CorruptCheckpointError, match=r"format 4, .* formats up to 3 only; Holdfast 4\.5\.6"
+        CorruptCheckpointError, match=rf"format {number}, .* format 4 only; Holdfast 4\.5\.6"
     ):
-        decode_metadata(later, "chk-7/_metadata")
+        decode_metadata(other.encode(), "chk-7/_metadata")
 
 
 def test_a_first_line_that_speaks_of_another_checkpoint_is_refused():
@@ -103,7 +104,7 @@ def test_fields_of_a_later_release_in_the_same_format_are_passed_over():
         properties: dict[str, str]
         job_id: str
         job_name: str
-        incarnation: str
+        job_attempt: str
         epoch: int
         batch_id: int
         triggered_ms: int
@@ -111,7 +112,7 @@ def test_fields_of_a_later_release_in_the_same_format_are_passed_over():
         mode: str
         colour: str
 
-    later = Later(1, "0.2.0", 7, 3, {}, "job", "Job", "i1", 1, 1, 1, 1, "EXACTLY_ONCE", "red")
+    later = Later(4, "0.2.0", 7, 3, {}, "job", "Job", "i1", 1, 1, 1, 1, "EXACTLY_ONCE", "red")
     data = encode_metadata(later)  # type: ignore[arg-type]
     assert b"colour" in data
     assert decode_metadata(data, "chk-7/_metadata").version == "0.2.0"

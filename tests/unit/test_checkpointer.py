@@ -177,7 +177,7 @@ class Bench:
     def order(self, *, due: bool = True) -> EpochOrder:
         if due:
             self.clock.advance(INTERVAL)
-        order = self.checkpointer.order(idle=False)
+        order = self.checkpointer.next_epoch(idle=False)
         assert order is not None
         return order
 
@@ -204,7 +204,7 @@ class Bench:
 
     def taken(self, order: EpochOrder) -> EpochResult:
         result = self.run(order)
-        self.checkpointer.taken(order, result, self.batch)
+        self.checkpointer.epoch_completed(order, result, self.batch)
         return result
 
     def epoch(self, *, due: bool = True) -> EpochOrder:
@@ -299,7 +299,7 @@ def test_local_snapshots_of_the_newest_checkpoint_stay_as_a_backup(
 
 def test_its_figures_are_kept(bench: Bench) -> None:
     bench.clock.advance(INTERVAL)
-    order = bench.checkpointer.order(idle=False)
+    order = bench.checkpointer.next_epoch(idle=False)
     assert order is not None
     bench.clock.advance(70)
     bench.taken(order)
@@ -372,14 +372,14 @@ def test_an_epoch_carries_the_checkpoint_that_becomes_due_while_it_runs(bench: B
 
 def test_an_epoch_without_input_runs_only_for_a_checkpoint_of_something_new(bench: Bench) -> None:
     bench.epoch(due=False)
-    assert bench.checkpointer.order(idle=True) is None
+    assert bench.checkpointer.next_epoch(idle=True) is None
     bench.clock.advance(INTERVAL)
-    order = bench.checkpointer.order(idle=True)
+    order = bench.checkpointer.next_epoch(idle=True)
     assert order is not None
     assert order.checkpoint is not None
     bench.taken(order)
     bench.clock.advance(INTERVAL)
-    assert bench.checkpointer.order(idle=True) is None
+    assert bench.checkpointer.next_epoch(idle=True) is None
 
 
 # When somebody sets the wall clock
@@ -502,7 +502,7 @@ def test_an_epoch_that_fails_takes_its_checkpoint_with_it_and_counts_for_nothing
     bench: Bench,
 ) -> None:
     order = bench.order()
-    bench.checkpointer.missed(order)
+    bench.checkpointer.epoch_failed(order)
     assert bench.listener.heard == [("aborted", 1)]
     assert bench.failures == []
     figures = bench.checkpointer.statistics.snapshot().latest_failed
@@ -518,7 +518,7 @@ def test_one_that_is_not_complete_in_time_expires(make: Callable[..., Bench]) ->
     bench.epoch()
     wait_for(lambda: len(bench.files.entries("shared")) > 0)
     bench.clock.advance(TIMEOUT)
-    order = bench.checkpointer.order(idle=False)
+    order = bench.checkpointer.next_epoch(idle=False)
     assert order is not None
     assert order.aborted == (1,)
     assert order.checkpoint is not None
@@ -545,7 +545,7 @@ def test_an_epoch_counts_though_its_checkpoint_expires_while_it_runs(
     result = replace(bench.run(order), channel_rows=(left,))
     bench.clock.advance(TIMEOUT)
     bench.checkpointer.expire()
-    bench.checkpointer.taken(order, result, bench.batch)
+    bench.checkpointer.epoch_completed(order, result, bench.batch)
     assert bench.complete == []
     assert set(bench.calls.homes) == {0, 1}, "where the tasks have run"
     assert bench.checkpointer._epoch_ms == 700
@@ -564,7 +564,7 @@ def test_an_epoch_without_a_checkpoint_that_ends_after_its_job_attempt_changes_n
     assert order.checkpoint is None
     result = bench.run(order)
     bench.checkpointer.end_attempt()
-    bench.checkpointer.taken(order, result, bench.batch)
+    bench.checkpointer.epoch_completed(order, result, bench.batch)
     assert bench.calls.homes == {}, "the next job attempt may run its tasks elsewhere"
 
 
@@ -576,12 +576,12 @@ def test_an_epoch_that_ends_after_its_job_attempt_leaves_nothing(
     order = bench.order()
     result = bench.run(order)
     bench.checkpointer.end_attempt()
-    bench.checkpointer.taken(order, result, bench.batch)
+    bench.checkpointer.epoch_completed(order, result, bench.batch)
     assert bench.complete == checkpoint_ids(bench.files) == [1]
     # The job attempt that follows has not changed anything yet.
     bench.begin()
     bench.clock.advance(INTERVAL)
-    assert bench.checkpointer.order(idle=True) is None
+    assert bench.checkpointer.next_epoch(idle=True) is None
 
 
 def test_one_that_is_overtaken_is_subsumed(make: Callable[..., Bench]) -> None:
@@ -738,7 +738,7 @@ def watched(make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> Benc
     """A bench that notes which calls are made with the checkpointer's lock held."""
     bench = make(tolerable_failures=9, num_retained=1)
     lock: Any = OwnedLock()
-    bench.checkpointer._standing.lock = lock
+    bench.checkpointer._tracker.lock = lock
     bench.held = []  # type: ignore[attr-defined]
 
     def watch(owner: Any, name: str) -> None:
@@ -753,7 +753,8 @@ def watched(make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> Benc
 
     for name in ("read", "exists", "entries", "delete", "delete_tree", "create_exclusive"):
         watch(FileSystemFiles, name)
-    watch(bench.checkpointer._standing.footing, "capture")
+    watch(bench, "capture")
+    bench.begin()
     watch(CommitService, "publish")
     watch(CheckpointNotifier, "completed")
     watch(CheckpointNotifier, "aborted")
@@ -764,7 +765,7 @@ def test_nothing_is_called_with_the_lock_held(watched: Bench) -> None:
     checkpointer = watched.checkpointer
     watched.epoch()
     watched.epoch()
-    checkpointer.missed(watched.order())
+    checkpointer.epoch_failed(watched.order())
     watched.order()
     watched.clock.advance(TIMEOUT)
     checkpointer.expire()
@@ -787,7 +788,7 @@ def test_the_end_of_the_job_does_not_wait_for_an_upload_without_end(
     bench.epoch()
     wait_for(lambda: bool(bench.calls.held_up))
     bench.checkpointer.close()
-    assert "does not come to its end; the job's checkpoints stay" in caplog.text
+    assert "hangs, so the job's checkpoints are kept" in caplog.text
     assert bench.commits.owes, "nothing may be deleted"
     gate.set()
 
@@ -803,7 +804,7 @@ def test_uploads_that_hang_do_not_pile_up(make: Callable[..., Bench]) -> None:
     bench.epoch()
     figures = bench.checkpointer.statistics.snapshot().latest_failed
     assert figures is not None
-    said = "uploads of earlier checkpoints have not come to an end"
+    said = "uploads of earlier checkpoints have not ended"
     assert said in (figures.failure_message or "")
     for gate in gates:
         gate.set()
@@ -846,8 +847,8 @@ def test_whoever_waits_for_a_checkpoint_that_never_ends_is_told(
     bench.commits._patience.answer = 0.0
     bench.calls.hold(1)
     bench.epoch()
-    with pytest.raises(CheckpointError, match="has not come to its end within 0 s"):
-        bench.checkpointer.settle()
+    with pytest.raises(CheckpointError, match="has not ended within 0 s"):
+        bench.checkpointer.await_final_checkpoint()
 
 
 class Claimed:
@@ -916,7 +917,7 @@ def test_a_checkpoint_that_storage_did_not_delete_is_deleted_with_the_next_one(
     assert bench.complete == [1, 2]
     bench.epoch()
     assert bench.complete == [3]
-    assert bench.checkpointer._standing.undeleted() == {}
+    assert bench.checkpointer._tracker.undeleted() == {}
 
 
 def test_a_checkpoint_that_was_given_up_stays_in_doubt_until_storage_has_deleted_it(

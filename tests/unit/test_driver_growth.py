@@ -10,7 +10,7 @@ from pyspark.accumulators import Accumulator, _accumulatorRegistry
 
 from holdfast import EmbeddedRocksDBStateBackend, HashMapStateBackend
 from holdfast.api.sinks import StagedRows
-from holdfast.checkpoint import pending as checkpoint_draft
+from holdfast.checkpoint import pending as pending_module
 from holdfast.checkpoint.commit import service
 from holdfast.checkpoint.commit.service import CommitService
 from holdfast.checkpoint.files.completed import load
@@ -46,10 +46,10 @@ def life(bench: Bench) -> None:
     bench.epoch(due=False)
     bench.epoch()
     bench.epoch()
-    number = bench.checkpointer._standing.coordinator.next_id
+    number = bench.checkpointer._tracker.coordinator.next_id
     bench.calls.fail(number, CheckpointError("no room"))
     bench.epoch()
-    bench.checkpointer.missed(bench.order())
+    bench.checkpointer.epoch_failed(bench.order())
     bench.epoch()
     bench.order(due=False)
 
@@ -73,7 +73,7 @@ def test_state_within_the_metadata_is_bounded_in_sum(
     make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most = 600
-    monkeypatch.setattr(checkpoint_draft, "MOST_INLINE", most)
+    monkeypatch.setattr(pending_module, "MOST_INLINE", most)
     bench = make(backend=EmbeddedRocksDBStateBackend(), inline_below=10_000)
     bench.epoch()
     handles = [handle for _, handle in handles_of(load(bench.files, 1))]
@@ -96,9 +96,9 @@ def test_rows_within_the_metadata_are_bounded_in_sum(
     waiting = Prepared("sink", rows=StagedRows(inline(b"x" * 2_400), 1, 2_400))
     in_file = Prepared("sink", rows=StagedRows("elsewhere", 1, 9_000))
     report = TaskReport(1, 1, 0, 7, "", "", {}, {}, prepared=(waiting, in_file))
-    commits.taken(EpochResult(EpochStatistics(1, 1, 1), [report]))
+    commits.epoch_completed(EpochResult(EpochStatistics(1, 1, 1), [report]))
     assert commits.staging()._inline_below == 400
-    commits.taken(EpochResult(EpochStatistics(2, 1, 1), [report]))
+    commits.epoch_completed(EpochResult(EpochStatistics(2, 1, 1), [report]))
     assert commits.staging()._inline_below == 0
     commits.begin(JobIdentity("job", "Job", None, "2"))
     assert commits.staging()._inline_below == 1_000

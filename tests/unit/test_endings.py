@@ -80,8 +80,7 @@ def test_a_stopped_job_starts_from_its_savepoint_alone(
 ) -> None:
     """A program that names an older one is started again by a supervisor, say."""
     stopped_with, older = (
-        msgspec.structs.replace(checkpoint(number), format=3, is_savepoint=True)
-        for number in (7, 2)
+        msgspec.structs.replace(checkpoint(number), is_savepoint=True) for number in (7, 2)
     )
     place = FileSystemFiles(str(tmp_path / "savepoint-1"))
     place.create_exclusive("_metadata", encode_metadata(stopped_with))

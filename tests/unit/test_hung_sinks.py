@@ -241,17 +241,17 @@ class Job:
         offsets = self.root / "query" / "offsets"
         offsets.mkdir(parents=True, exist_ok=True)
         (offsets / str(self.batch)).write_text(f"v1\n{{}}\n{self.batch}")
-        self._run(self.checkpointing.order(idle=False), [("a", self.batch)])
+        self._run(self.checkpointing.next_epoch(idle=False), [("a", self.batch)])
 
     def checkpoint(self) -> None:
         """Begin a checkpoint, which goes on by itself."""
-        self._run(self.checkpointing.order(idle=True, last=True), [])
+        self._run(self.checkpointing.next_epoch(idle=True, last=True), [])
 
     def _run(self, order: Any, feed: list[Any]) -> None:
         number = None if order.checkpoint is None else order.checkpoint.id
         self.run.run(feed, checkpoint=number, next_checkpoint=order.next_checkpoint)
         result = EpochResult(EpochStatistics(self.run.epoch, len(feed), 1), self.run.reports)
-        self.checkpointing.taken(order, result, self.batch)
+        self.checkpointing.epoch_completed(order, result, self.batch)
 
     @property
     def complete(self) -> list[int]:
@@ -350,7 +350,7 @@ def test_a_recovery_fails_while_storage_hangs(
     job = Job(tmp_path)
     job.epoch()
     job.checkpoint()
-    assert job.checkpointing.settle()
+    assert job.checkpointing.await_final_checkpoint()
     gate, create = Gate(), FileSystemFiles.create_exclusive
 
     def hang(files: FileSystemFiles, name: str, data: bytes) -> bool:
@@ -362,7 +362,7 @@ def test_a_recovery_fails_while_storage_hangs(
     job.epoch()
     job.checkpoint()
     assert gate.reached.wait(WAIT)
-    with pytest.raises(CheckpointError, match="look whether checkpoint storage answers"):
+    with pytest.raises(CheckpointError, match="check that checkpoint storage responds"):
         job.begin()
     assert ("aborted", 2) in job.listener.heard
     gate.open()
@@ -390,7 +390,7 @@ def test_a_job_ends_though_storage_hangs_and_what_comes_late_publishes_nothing(
     assert gate.reached.wait(WAIT)
     job.close()
     assert job.owes, "whether it is published is not known"
-    assert "does not come to its end" in caplog.text
+    assert "hangs, so the job's checkpoints are kept" in caplog.text
     assert job.checkpointing._commits is not None
     job.checkpointing._commits.close(ended=True)
     gate.open()

@@ -27,32 +27,32 @@ if TYPE_CHECKING:
 WAIT = 30
 
 
-class Barriers:
+class Checkpoints:
     """Notes what it is told; the release of an epoch's output can fail, or hang."""
 
     def __init__(self) -> None:
-        self.taken_epochs: list[int] = []
-        self.missed_orders = 0
+        self.completed_epochs: list[int] = []
+        self.failed_epochs = 0
         self.in_release: Callable[[int], None] = lambda epoch: None
         self.due = False
         self.contains_all = True
 
-    def order(self, *, idle: bool, **_: Any) -> EpochOrder | None:
+    def next_epoch(self, *, idle: bool, **_: Any) -> EpochOrder | None:
         if idle and not self.due:
             return None
         return EpochOrder(idle=idle)
 
-    def taken(self, order: EpochOrder, result: EpochResult, batch_id: int) -> None:
+    def epoch_completed(self, order: EpochOrder, result: EpochResult, batch_id: int) -> None:
         self.in_release(result.statistics.epoch)
-        self.taken_epochs.append(result.statistics.epoch)
+        self.completed_epochs.append(result.statistics.epoch)
 
-    def missed(self, order: EpochOrder) -> None:
-        self.missed_orders += 1
+    def epoch_failed(self, order: EpochOrder) -> None:
+        self.failed_epochs += 1
 
     def expire(self) -> None:
         return None
 
-    def settle(self) -> bool:
+    def await_final_checkpoint(self) -> bool:
         return self.contains_all
 
 
@@ -99,17 +99,17 @@ class Bench:
     """A job attempt whose query runs by hand."""
 
     def __init__(self, tmp_path: Path, end: float = WAIT) -> None:
-        self.barriers, self.runner, self.query = Barriers(), Runner(), Query()
+        self.checkpoints, self.runner, self.query = Checkpoints(), Runner(), Query()
         self.grouped = 0
         context = SimpleNamespace(setJobGroup=self._set_group, cancelJobGroup=lambda group: None)
         self.group_fails: Exception | None = None
-        runner, barriers = self.runner, self.barriers
+        runner, checkpoints = self.runner, self.checkpoints
         self.job_attempt = JobAttempt(
             SimpleNamespace(sparkContext=context),  # type: ignore[arg-type]
             "job",
             JobTrigger(0, False, False),
             runner,  # type: ignore[arg-type]
-            barriers,
+            checkpoints,  # type: ignore[arg-type]
             [],
             tmp_path,
             lambda result: None,
@@ -139,24 +139,24 @@ def refuse(epoch: int) -> None:
 def test_no_epoch_follows_one_whose_output_was_not_released(bench: Bench) -> None:
     """Another one's checkpoint would contain it, and its output would be lost."""
     bench.batch(0)
-    bench.barriers.in_release = refuse
+    bench.checkpoints.in_release = refuse
     with pytest.raises(SinkError):
         bench.batch(1)
-    bench.barriers.in_release = lambda epoch: None
+    bench.checkpoints.in_release = lambda epoch: None
     with pytest.raises(JobExecutionError, match="was stopped"):
         bench.batch(2)
-    assert (bench.runner.epoch, bench.barriers.taken_epochs) == (2, [1])
+    assert (bench.runner.epoch, bench.checkpoints.completed_epochs) == (2, [1])
 
 
 def test_no_epoch_follows_a_failed_release_though_the_query_has_yet_to_stop(bench: Bench) -> None:
     """The release fails between two batches, and stopping the query takes its time."""
     bench.query.gate.clear()
     bench.batch(0)
-    bench.barriers.due, bench.barriers.in_release = True, refuse
+    bench.checkpoints.due, bench.checkpoints.in_release = True, refuse
     looking = threading.Thread(target=bench.job_attempt._look_around)
     looking.start()
     looking.join(WAIT)
-    bench.barriers.due, bench.barriers.in_release = False, lambda epoch: None
+    bench.checkpoints.due, bench.checkpoints.in_release = False, lambda epoch: None
     with pytest.raises(JobExecutionError, match="was stopped"):
         bench.batch(1)
     assert bench.runner.epoch == 2
@@ -171,13 +171,13 @@ def test_a_job_that_ends_takes_no_last_checkpoint_after_a_failed_release(
     bench: Bench, last: bool
 ) -> None:
     bench.batch(0)
-    bench.barriers.in_release = refuse
+    bench.checkpoints.in_release = refuse
     if last:
         bench.job_attempt._stopping.set()
     with pytest.raises((SinkError, JobExecutionError)):
         bench.batch(1)
     ran = bench.runner.epoch
-    bench.barriers.due, bench.barriers.contains_all = True, False
+    bench.checkpoints.due, bench.checkpoints.contains_all = True, False
     bench.query.stop()
     bench.job_attempt.wait()
     assert bench.runner.epoch == ran
@@ -195,7 +195,7 @@ def test_an_epoch_that_hangs_is_not_waited_for_without_end(
         reached.set()
         assert gate.wait(WAIT)
 
-    bench.barriers.due, bench.runner.in_epoch = True, hang
+    bench.checkpoints.due, bench.runner.in_epoch = True, hang
     looking = threading.Thread(target=bench.job_attempt._look_around)
     looking.start()
     assert reached.wait(WAIT)
@@ -206,8 +206,8 @@ def test_an_epoch_that_hangs_is_not_waited_for_without_end(
     assert "an epoch has not ended within 0 s" in str(failure)
     gate.set()
     looking.join(WAIT)
-    assert bench.barriers.taken_epochs == [1], "what comes back late is not taken"
-    assert bench.barriers.missed_orders == 1
+    assert bench.checkpoints.completed_epochs == [1], "what comes back late is not taken"
+    assert bench.checkpoints.failed_epochs == 1
 
 
 def test_a_job_does_not_go_on_without_the_thread_that_takes_checkpoints(bench: Bench) -> None:
@@ -326,7 +326,7 @@ def test_a_savepoint_asked_for_after_the_end_does_not_wait_for_an_epoch_that_han
     assert hung.reached.wait(WAIT)
     hung.end()
     hung.ask()
-    with pytest.raises(CheckpointError, match="an epoch does not come to its end"):
+    with pytest.raises(CheckpointError, match="an epoch hangs"):
         hung.request.result(5)
 
 
@@ -338,5 +338,5 @@ def test_a_savepoint_whose_own_epochs_hang_fails_with_its_job_attempt(hung: Hung
     hung.ask(drain=True)
     assert hung.reached.wait(WAIT)
     hung.end()
-    with pytest.raises(CheckpointError, match="an epoch before it hangs"):
+    with pytest.raises(CheckpointError, match="an earlier epoch hangs"):
         hung.request.result(5)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import EmbeddedRocksDBStateBackend, HashMapStateBackend, SavepointFormatType
-from holdfast.checkpoint.checkpointer import SavepointTaker
+from holdfast.checkpoint.checkpointer import Checkpointer
 from holdfast.checkpoint.commit.publisher import Publisher
 from holdfast.checkpoint.commit.service import CommitService
 from holdfast.checkpoint.files.completed import load, verify_handles
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from holdfast.checkpoint.checkpointer import Checkpointer
     from holdfast.job.model import EpochOrder
 
 BACKENDS = [HashMapStateBackend(), EmbeddedRocksDBStateBackend()]
@@ -35,7 +34,7 @@ class SavepointBench(Bench):
         plan = self.program.compile()
         publisher = Publisher(plan, self.calls)
         self.commits = CommitService(publisher, self.files, exactly_once=False)
-        return SavepointTaker(
+        return Checkpointer(
             plan,
             self.settings,  # type: ignore[arg-type]
             self.files,
@@ -100,14 +99,14 @@ def left(bench: Bench) -> list[str]:
 
 def plain_epoch(bench: Bench) -> None:
     """An epoch that carries no checkpoint."""
-    order = bench.checkpointer.order(idle=False, plain=True)
+    order = bench.checkpointer.next_epoch(idle=False, plain=True)
     assert order is not None
     bench.taken(order)
 
 
 def savepoint_epoch(bench: Bench, tmp_path: Path) -> SavepointRequest:
     request = SavepointRequest.at(str(tmp_path / "to"), "job-id", SavepointFormatType.NATIVE)
-    order = bench.checkpointer.order(idle=False, savepoint=request)
+    order = bench.checkpointer.next_epoch(idle=False, savepoint=request)
     assert order is not None
     bench.taken(order)
     return request
@@ -121,7 +120,7 @@ def test_one_that_is_given_up_while_its_epoch_runs_is_removed_by_the_next_epoch(
     result = bench.run(order)
     bench.clock.advance(TIMEOUT)
     bench.checkpointer.expire()
-    bench.checkpointer.taken(order, result, bench.batch)
+    bench.checkpointer.epoch_completed(order, result, bench.batch)
     assert left(bench) == ["chk-1"]
     plain_epoch(bench)
     assert left(bench) == []
@@ -157,7 +156,7 @@ def test_a_checkpoint_whose_snapshots_are_gone_fails_and_the_one_before_stays(
     result = bench.run(order)
     for store in bench.snapshots():
         shutil.rmtree(store)
-    bench.checkpointer.taken(order, result, bench.batch)
+    bench.checkpointer.epoch_completed(order, result, bench.batch)
     assert bench.complete == [1]
 
 
@@ -181,13 +180,13 @@ def test_what_an_epoch_that_failed_has_left_goes_when_the_next_job_attempt_begin
     bench.epoch()
     order = bench.order()
     bench.run(order)
-    bench.checkpointer.missed(order)
+    bench.checkpointer.epoch_failed(order)
     copies = bench.checkpointer.local_snapshots.copies.values()
     tidy_job(str(bench.tasks.directory), "job", run="", job_attempt="2", snapshots=copies)
     assert left(bench) == ["chk-1"]
     bench.checkpointer.end_attempt()
     bench.begin()
-    following = bench.checkpointer.order(idle=False, plain=True)
+    following = bench.checkpointer.next_epoch(idle=False, plain=True)
     assert following is not None
     assert following.kept_snapshots == KeptSnapshots(3, complete=(1,)), (
         "a backup that may still be needed stays"
@@ -240,7 +239,7 @@ def test_those_that_are_being_uploaded_stay(make: Callable[..., Bench]) -> None:
         gate.set()
     wait_for(lambda: ("complete", 3) in bench.listener.heard, "the last", 30)
     bench.settle()
-    order = bench.checkpointer.order(idle=False, plain=True)
+    order = bench.checkpointer.next_epoch(idle=False, plain=True)
     assert order is not None
     bench.run(order)
     assert left(bench) == ["chk-3"]
@@ -255,7 +254,7 @@ def test_epochs_look_for_what_is_to_be_removed_only_if_there_may_be_something(
     def told(*, due: bool = False) -> Any:
         if due:
             bench.clock.advance(INTERVAL)
-        order: EpochOrder | None = bench.checkpointer.order(idle=False)
+        order: EpochOrder | None = bench.checkpointer.next_epoch(idle=False)
         assert order is not None
         bench.taken(order)
         return order.kept_snapshots

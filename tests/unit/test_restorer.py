@@ -104,7 +104,7 @@ def test_a_claimed_checkpoint_leaves_files_of_one_that_cannot_be_read(tmp_path: 
     first = checkpoint(1, {"1.sst": handle})
     store_metadata(files, first, fence)
     later = encode_metadata(checkpoint(2, {"1.sst": handle}))
-    later = later.replace(b'"format":2', b'"format":9', 1)
+    later = later.replace(b'"format":4', b'"format":9', 1)
     assert files.create_exclusive(metadata_name(2), later)
     ClaimedSnapshot(files, first).release()
     assert files.exists("shared/1-abc")

@@ -325,7 +325,7 @@ def test_a_retained_checkpoint_becomes_a_savepoint(root: Path) -> None:
     keys = KEYS["int"]
     savepoint = Path(Operator(root, "rocksdb").savepoint(keys, canonical=False))
     metadata = msgspec.structs.replace(
-        load_savepoint(FileSystemFiles(str(savepoint))), format=2, is_savepoint=False
+        load_savepoint(FileSystemFiles(str(savepoint))), is_savepoint=False
     )
     (savepoint / "_metadata").unlink()
     (savepoint / metadata_name(7)).parent.mkdir()

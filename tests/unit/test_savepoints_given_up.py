@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import SavepointFormatType
 from holdfast.checkpoint import checkpointer, subtask_upload
-from holdfast.checkpoint.checkpointer import Checkpointer, SavepointTaker
+from holdfast.checkpoint.checkpointer import Checkpointer
 from holdfast.checkpoint.commit.publisher import Publisher
 from holdfast.checkpoint.commit.service import CommitService
 from holdfast.checkpoint.savepoint.parts import write_part
@@ -68,7 +68,7 @@ def test_a_savepoint_that_is_given_up_meanwhile_leaves_no_files(tmp_path: Path) 
     wait_for(lambda: list(tmp_path.glob("savepoints/*/count/keyed/*/*")), "the first part", 30)
     request.fail("the job has ended")
     gate.set()
-    bench.checkpointer.settle()
+    bench.checkpointer.await_final_checkpoint()
     bench.settle()
     left = [path for path in (tmp_path / "savepoints").rglob("*") if path.is_file()]
     assert not left
@@ -77,7 +77,7 @@ def test_a_savepoint_that_is_given_up_meanwhile_leaves_no_files(tmp_path: Path) 
 def asked(bench: Bench, tmp_path: Path) -> tuple[SavepointRequest, EpochOrder]:
     """A savepoint whose epoch is about to run."""
     request = SavepointRequest.at(str(tmp_path / "savepoints"), "job-id", CANONICAL)
-    order = bench.checkpointer.order(idle=False, savepoint=request)
+    order = bench.checkpointer.next_epoch(idle=False, savepoint=request)
     assert order is not None
     return request, order
 
@@ -90,7 +90,7 @@ def remembered(bench: Bench) -> dict[str, int]:
 def test_a_savepoint_is_forgotten_when_its_epoch_fails(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     request, order = asked(bench, tmp_path)
-    bench.checkpointer.missed(order)
+    bench.checkpointer.epoch_failed(order)
     assert request.is_decided
     assert remembered(bench) == {}
     bench.settle()
@@ -128,7 +128,7 @@ def test_a_savepoint_is_known_while_it_is_written_though_its_epoch_fails_in_the_
     request, order = asked(bench, tmp_path)
     bench.taken(order)
     wait_for(lambda: list(tmp_path.glob("savepoints/*/count/keyed/*/*")), "the first part", 30)
-    bench.checkpointer.missed(order)
+    bench.checkpointer.epoch_failed(order)
     assert remembered(bench) != {}
     request.files.write_bytes("_metadata", b"written after that")
     gate.set()
@@ -140,7 +140,7 @@ def test_a_savepoint_is_known_while_it_is_written_though_its_epoch_fails_in_the_
 class Stateless(Bench):
     """A job whose steps all run at its sources, so that no stage has a task."""
 
-    taker: type[Checkpointer] = SavepointTaker
+    alone = True
 
     def make(self, **options: Any) -> Checkpointer:
         self.program = Program()
@@ -148,7 +148,7 @@ class Stateless(Bench):
         plan = self.program.compile()
         publisher = Publisher(plan, self.calls)
         self.commits = CommitService(publisher, self.files, exactly_once=False)
-        return self.taker(
+        return Checkpointer(
             plan,
             self.settings,  # type: ignore[arg-type]
             self.files,
@@ -159,9 +159,7 @@ class Stateless(Bench):
             self.failures.append,
             self.commits,
             [self.listener],
-            savepoints=Savepoints(
-                self.program.settings.backend, alone=self.taker is SavepointTaker
-            ),
+            savepoints=Savepoints(self.program.settings.backend, alone=self.alone),
             clock=self.clock,
         )
 
@@ -170,7 +168,7 @@ class Stateless(Bench):
 
 
 class StatelessWithCheckpoints(Stateless):
-    taker = Checkpointer
+    alone = False
 
 
 @pytest.mark.parametrize("bench", [Stateless, StatelessWithCheckpoints])

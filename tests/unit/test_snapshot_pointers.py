@@ -12,7 +12,7 @@ import pytest
 from holdfast import dispose_savepoint
 from holdfast.checkpoint.files.completed import completed_checkpoints, load, store_metadata
 from holdfast.checkpoint.files.fence import take_fence
-from holdfast.checkpoint.files.metadata import SAVEPOINT_FORMAT, identity_of
+from holdfast.checkpoint.files.metadata import identity_of
 from holdfast.checkpoint.restore.pointer import find_snapshot
 from holdfast.checkpoint.savepoint.ownership import ClaimedSnapshot
 from holdfast.checkpoint.savepoint.storage import (
@@ -50,7 +50,6 @@ def savepoint(target: Path, number: int = 7) -> tuple[FileSystemFiles, Checkpoin
     handle = files.write_bytes("count/keyed/count/part-00000.parquet", b"rows")
     metadata = msgspec.structs.replace(
         checkpoint(number, {"keyed/count.parquet": handle}),
-        format=SAVEPOINT_FORMAT,
         is_savepoint=True,
         fence=0,
     )
@@ -215,9 +214,7 @@ def test_a_file_that_only_the_metadata_knows_is_disposed_of(tmp_path):
     """A savepoint of another release may have other names."""
     files = new_savepoint(str(tmp_path), "job")
     handle = files.write_bytes("count/a/b/c/d.bin", b"rows")
-    metadata = msgspec.structs.replace(
-        checkpoint(7, {"d": handle}), format=SAVEPOINT_FORMAT, is_savepoint=True, fence=0
-    )
+    metadata = msgspec.structs.replace(checkpoint(7, {"d": handle}), is_savepoint=True, fence=0)
     store_savepoint(files, metadata)
     dispose_savepoint(files.root)
     assert list(tmp_path.iterdir()) == []

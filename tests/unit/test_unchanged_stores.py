@@ -17,7 +17,7 @@ from holdfast import (
 )
 from holdfast.checkpoint.files.completed import load, used_ids, verify_handles
 from holdfast.checkpoint.files.metadata import paths_of
-from holdfast.checkpoint.pending import CheckpointDraft
+from holdfast.checkpoint.pending import CheckpointBase
 from holdfast.errors import CheckpointError
 from holdfast.job.model import EpochResult
 from holdfast.job.statistics import EpochStatistics
@@ -161,7 +161,7 @@ def test_a_savepoint_is_told_of_nothing_that_is_held(quiet: Callable[..., Quiet]
     bench = quiet()
     bench.checkpoint(0, 1)
     bench.clock.advance(1_000)
-    order = bench.checkpointer.order(idle=True, savepoint=object())  # type: ignore[arg-type]
+    order = bench.checkpointer.next_epoch(idle=True, savepoint=object())  # type: ignore[arg-type]
     assert order is not None
     assert order.checkpoint is not None
     assert order.held == {}
@@ -171,9 +171,9 @@ def test_in_another_job_attempt_nothing_is_held(quiet: Callable[..., Quiet]) -> 
     bench = quiet()
     first = bench.checkpoint(0, 1)
     bench.checkpointer.end_attempt()
-    footing = bench.checkpointer._standing.footing
-    assert footing is not None
-    job = footing.job
+    base = bench.checkpointer._tracker.base
+    assert base is not None
+    job = base.job
     bench.checkpointer.begin_attempt(
         type(job)("job", "Job", None, "1-2"), first, frozenset(), bench.capture
     )
@@ -200,9 +200,10 @@ def test_a_base_that_does_not_hold_what_is_said_to_be_unchanged_fails_the_checkp
 ) -> None:
     bench = quiet(tolerable_failures=1)
     bench.checkpoint(0, 1)
-    monkeypatch.setattr(CheckpointDraft, "_held", lambda _: {})
+    order = bench.order()
+    monkeypatch.setattr(CheckpointBase, "stores", lambda _: {})
     bench.rows = ()
-    bench.epoch()
+    bench.taken(order)
     figures = bench.checkpointer.statistics.snapshot().latest_failed
     assert figures is not None
     assert "the store has not changed since version '1-" in (figures.failure_message or "")

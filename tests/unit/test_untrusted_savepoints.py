@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast import ValueStateDescriptor, rewrite_max_parallelism
-from holdfast.checkpoint.files.metadata import SAVEPOINT_FORMAT, OperatorSnapshot, StoreSnapshot
+from holdfast.checkpoint.files.metadata import OperatorSnapshot, StoreSnapshot
 from holdfast.checkpoint.restore.pointer import find_snapshot
 from holdfast.checkpoint.savepoint.parts import SavepointTarget, write_part
 from holdfast.checkpoint.savepoint.storage import new_savepoint, store_savepoint
@@ -64,9 +64,7 @@ def test_no_value_is_unpickled_but_by_the_function_that_reads_it(tmp_path: Path)
         key="int",
         subtasks=[store],
     )
-    metadata = msgspec.structs.replace(
-        checkpoint(7), format=SAVEPOINT_FORMAT, is_savepoint=True, operators=[operator]
-    )
+    metadata = msgspec.structs.replace(checkpoint(7), is_savepoint=True, operators=[operator])
     store_savepoint(files, metadata)
 
     rewritten = rewrite_max_parallelism(files.root, str(tmp_path / "again"), 16)

@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class _Draft:
+class _Pending:
+    id = 1
+
+    def __init__(self, upload: Upload) -> None:
+        self._upload = upload
+
+    def uploads(self) -> list[Upload]:
+        return [self._upload]
+
     def tasks_without_state(self) -> list[Any]:
         return []
 
@@ -41,9 +49,9 @@ def test_what_was_given_up_before_its_upload_is_not_uploaded(
     upload = Upload(1, 1, "count", 0, str(snapshot), False, 0, files={"data": 5})
     uploads.begin(1)
     uploads.cancel(1)
-    draft: Any = _Draft()
+    pending: Any = _Pending(upload)
     with pytest.raises(CheckpointError, match="cancelled"):
-        list(uploads.run(1, draft, [upload]))
+        list(uploads.run(pending))
     assert snapshot.exists(), "the next epoch removes it"
     assert not (tmp_path / "checkpoints").exists()
 

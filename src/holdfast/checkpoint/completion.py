@@ -1,10 +1,9 @@
-"""How checkpoints end: carries out what the coordinator has decided, with no lock held.
+"""Executes the coordinator's instructions: completes, publishes, aborts and deletes checkpoints.
 
-Checkpoints are completed one after the other, in a thread of their own: the metadata is
-written, the output published, and those who wait are told. Another one waits in line
-meanwhile, so its metadata never lists what is just being published. Whoever has to know that
-nothing is being published, a recovery, waits until the line is empty; with a limit, as
-everybody who waits here.
+One thread completes checkpoints, one after the other: it writes the metadata, publishes the
+output and notifies the listeners. The next checkpoint waits in a queue, so its metadata never
+lists output that is just being published. A recovery waits, with a time limit, until that queue is
+empty. No lock is held while storage, sinks or listeners are called.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from holdfast._faults import fault_point
 from holdfast.checkpoint.files.channel_state import release
@@ -39,11 +38,11 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.files.metadata import CheckpointMetadata
     from holdfast.checkpoint.instructions import Instruction
     from holdfast.checkpoint.listeners import CheckpointNotifier
-    from holdfast.checkpoint.pending import CheckpointDraft
+    from holdfast.checkpoint.pending import PendingCheckpoint
     from holdfast.checkpoint.savepoint.requests import Savepoints
     from holdfast.checkpoint.source_positions import SourceCommits
-    from holdfast.checkpoint.standing import Standing
     from holdfast.checkpoint.statistics import CheckpointStatisticsKeeper
+    from holdfast.checkpoint.tracker import CheckpointTracker
     from holdfast.checkpoint.uploads import Uploads
     from holdfast.clock import Clock
     from holdfast.job.threads import Patience
@@ -52,11 +51,11 @@ logger = logging.getLogger("holdfast")
 
 
 class Completion:
-    """Completes, gives up and removes the checkpoints of one job."""
+    """Completes, aborts and deletes the checkpoints of one job."""
 
     def __init__(
         self,
-        standing: Standing,
+        tracker: CheckpointTracker,
         storage: JobStorage,
         uploads: Uploads,
         commits: CommitService,
@@ -68,8 +67,8 @@ class Completion:
         patience: Patience,
         fail_job: Callable[[HoldfastError], None],
     ) -> None:
-        """Nothing is to be done yet."""
-        self._standing = standing
+        """Create a completion with nothing to do."""
+        self._tracker = tracker
         self._storage = storage
         self._uploads = uploads
         self._commits = commits
@@ -81,60 +80,57 @@ class Completion:
         self._patience = patience
         self._fail_job = fail_job
         self._lock = threading.Lock()
-        self._line: deque[int] = deque()
-        """Ids of checkpoints whose parts are all there, in the order they came."""
+        self._queue: deque[int] = deque()
+        """Ids of checkpoints that all tasks have acknowledged, in the order they came."""
         self._idle = threading.Event()
         self._idle.set()
 
-    def carry_out(self, instructions: list[Instruction]) -> None:
-        """Do what was decided, in order; must not be called with a lock held."""
-        given_up: list[CheckpointDraft] = []
+    def execute(self, instructions: list[Instruction]) -> None:
+        """Execute the coordinator's instructions in order; the caller holds no lock.
+
+        No instruction leads to another one here. `Finalize` is handed to the thread that
+        completes checkpoints, which executes the coordinator's answer itself.
+        """
+        aborted: list[PendingCheckpoint] = []
         try:
             for instruction in instructions:
                 if isinstance(instruction, Aborted):
-                    draft = self._standing.aborted(instruction.id)
-                    given_up += [] if draft is None else [draft]
-                self._carry_out(instruction)
+                    pending = self._tracker.aborted(instruction.id)
+                    aborted += [] if pending is None else [pending]
+                self._execute(instruction)
         finally:
-            # Last of all: whoever waits for them looks whether that has failed the job.
-            for draft in given_up:
-                draft.over.set()
+            # Last of all: whoever waits for these then looks whether the job has failed.
+            for pending in aborted:
+                pending.over.set()
 
-    def _carry_out(self, instruction: Instruction) -> None:
+    def _execute(self, instruction: Instruction) -> None:
         match instruction:
             case Finalize(checkpoint_id):
-                self._join_line(checkpoint_id)
+                self._enqueue(checkpoint_id)
             case Completed(checkpoint_id):
                 self._completed(checkpoint_id)
             case Aborted(checkpoint_id, reason, _, detail):
                 self._aborted(checkpoint_id, reason, detail)
             case CancelUpload(checkpoint_id):
                 self._uploads.cancel(checkpoint_id)
-            case DiscardCheckpoint(checkpoint_id, _):
-                self._delete(checkpoint_id, given_up=True)
+            case DiscardCheckpoint(checkpoint_id):
+                self._delete(checkpoint_id, aborted=True)
             case Retire(checkpoint_id):
-                self._delete(checkpoint_id, given_up=False)
+                self._delete(checkpoint_id, aborted=False)
             case FailJob(reason):
                 self._fail_job(CheckpointError(reason))
+            case _:
+                assert_never(instruction)
 
     def wait(self, seconds: float) -> bool:
-        """Wait until no checkpoint is being completed, at most so long; whether none is."""
+        """Wait until no checkpoint is being completed; False after `seconds`."""
         return self._patience.wait(self._idle, seconds)
 
-    def sweep(self) -> None:
-        """Remove what failed checkpoints have left in storage."""
-        below = self._standing.swept_below()
-        try:
-            self._storage.sweep(below)
-        except HoldfastError as error:
-            self._standing.not_swept()
-            logger.warning("checkpoint storage was not swept: %s", error)
+    # The thread that completes checkpoints
 
-    # One after the other
-
-    def _join_line(self, checkpoint_id: int) -> None:
+    def _enqueue(self, checkpoint_id: int) -> None:
         with self._lock:
-            self._line.append(checkpoint_id)
+            self._queue.append(checkpoint_id)
             if not self._idle.is_set():
                 return
             self._idle.clear()
@@ -142,107 +138,129 @@ class Completion:
             start_thread("completion of checkpoints", self._work)
         except BaseException:
             with self._lock:
-                self._line.clear()
+                self._queue.clear()
                 self._idle.set()
             raise
 
     def _work(self) -> None:
         while True:
             with self._lock:
-                if not self._line:
+                if not self._queue:
                     self._idle.set()
                     return
-                checkpoint_id = self._line.popleft()
+                checkpoint_id = self._queue.popleft()
             try:
                 self._complete(checkpoint_id)
             except BaseException:
-                # The line goes on, whatever has become of one of them.
+                # The next one is completed all the same.
                 logger.exception("checkpoint %d was not completed", checkpoint_id)
 
     def _complete(self, checkpoint_id: int) -> None:
-        draft = self._standing.draft(checkpoint_id)
-        assert draft is not None, "it is kept until the coordinator has an answer"
+        pending = self._tracker.pending(checkpoint_id)
+        assert pending is not None, "it is kept until the coordinator has an answer"
         try:
-            instructions = self._store(checkpoint_id, draft)
-            self.carry_out(instructions)
+            instructions = self._store(pending)
+            self.execute(instructions)
             completed = any(isinstance(one, Completed) for one in instructions)
-            # Another driver may go on from one that is still there, and publish under its id.
+            # While it is in storage, another driver may restore it, and publish under its id.
             if not completed and self._storage.is_gone(checkpoint_id):
-                draft.pending_committables.unlist(checkpoint_id)
+                pending.pending_committables.unlist(checkpoint_id)
         except BaseException as error:
-            draft.broken = error
+            pending.broken = error
             why = f"completing checkpoint {checkpoint_id} failed: {type(error).__name__}: {error}"
             self._fail_job(error if isinstance(error, HoldfastError) else CheckpointError(why))
         finally:
             try:
                 self._savepoints.tidy(checkpoint_id)
             finally:
-                draft.over.set()
+                pending.over.set()
 
-    def _store(self, checkpoint_id: int, draft: CheckpointDraft) -> list[Instruction]:
-        """Write the metadata; what the coordinator says to that."""
-        standing = self._standing
-        if not standing.is_pending(checkpoint_id):
-            return standing.store_failed(checkpoint_id, "it was given up before")
+    def _store(self, pending: PendingCheckpoint) -> list[Instruction]:
+        """Write the metadata, and return the coordinator's answer to the outcome."""
+        tracker, checkpoint_id = self._tracker, pending.id
+        if not tracker.is_pending(checkpoint_id):
+            return tracker.store_failed(checkpoint_id, "it was aborted before")
+        write = self._write_savepoint if self._savepoints.alone else self._write_checkpoint
         try:
             fault_point("before-metadata", checkpoint=checkpoint_id)
-            metadata = self._write_metadata(checkpoint_id, draft, self._clock.now_ms())
+            metadata = write(pending, self._clock.now_ms())
             fault_point("after-metadata", checkpoint=checkpoint_id)
         except FencedError as error:
             self._fail_job(error)
-            return standing.store_failed(checkpoint_id, str(error))
+            return tracker.store_failed(checkpoint_id, str(error))
         except Exception as error:
-            return standing.store_failed(checkpoint_id, f"{type(error).__name__}: {error}")
-        return standing.stored(checkpoint_id, metadata)
+            return tracker.store_failed(checkpoint_id, f"{type(error).__name__}: {error}")
+        return tracker.stored(checkpoint_id, metadata)
 
-    def _write_metadata(
-        self, checkpoint_id: int, draft: CheckpointDraft, now: int
-    ) -> CheckpointMetadata:
+    def _write_checkpoint(self, pending: PendingCheckpoint, now: int) -> CheckpointMetadata:
         storage = self._storage
         sources = source_snapshots(
-            draft.position, draft.base, storage.files, checkpoint_id, draft.inline_below
+            pending.position, pending.base.metadata, storage.files, pending.id, pending.inline_below
         )
-        metadata = draft.metadata(sources, storage.fence_number, now)
+        metadata = pending.metadata(sources, storage.fence_number, now)
         storage.complete(metadata)
         return metadata
 
+    def _write_savepoint(self, pending: PendingCheckpoint, now: int) -> CheckpointMetadata:
+        """Write the savepoint alone: the job keeps no checkpoints."""
+        metadata = pending.metadata([], self._storage.fence_number, now)
+        return self._savepoints.store(pending, metadata, pending.position)
+
+    # After the metadata
+
     def _completed(self, checkpoint_id: int) -> None:
-        path = self._storage.path_of(checkpoint_id)
-        draft = self._standing.complete(checkpoint_id)
-        assert draft.stored is not None
-        self._statistics.completed(checkpoint_id, Moment.of(self._clock), path)
+        if self._savepoints.alone:
+            self._finish_savepoint(checkpoint_id)
+        else:
+            self._finish_checkpoint(checkpoint_id)
+
+    def _finish_savepoint(self, checkpoint_id: int) -> None:
+        self._tracker.forget(checkpoint_id)
+        self._tracker.local_snapshots.completed(checkpoint_id, {})
+        self._record_completed(checkpoint_id)
+        self._savepoints.complete(checkpoint_id)
+
+    def _finish_checkpoint(self, checkpoint_id: int) -> None:
+        pending = self._tracker.complete(checkpoint_id)
+        assert pending.stored is not None
+        path = self._record_completed(checkpoint_id)
         logger.info("checkpoint %d is complete: %s", checkpoint_id, path)
-        published = self._publish(checkpoint_id, draft.stored, draft)
-        self._savepoints.add(checkpoint_id, draft, self._storage.files)
-        # A driver that has taken over may just be starting from it.
-        claimed = self._standing.unclaimed() if published else None
-        if claimed is not None:
-            claimed.release()
-        self.delete_again()
-        if self._standing.litter:
+        published = self._publish(pending, pending.stored)
+        self._savepoints.add(pending, self._storage.files)
+        if published:
+            self._release_claimed()
+        self.retry_deletions()
+        if self._tracker.needs_sweep:
             self.sweep()
-        release(self._standing.processed(draft.stored), self._storage)
+        release(self._tracker.unneeded_channel_state(pending.stored), self._storage)
         self._notifier.completed(checkpoint_id)
 
-    def _publish(
-        self, checkpoint_id: int, metadata: CheckpointMetadata, draft: CheckpointDraft
-    ) -> bool:
-        """Publish the output of a checkpoint that is complete; whether all of it is out."""
+    def _record_completed(self, checkpoint_id: int) -> str:
+        path = self._storage.path_of(checkpoint_id)
+        self._statistics.completed(checkpoint_id, Moment.of(self._clock), path)
+        return path
+
+    def _publish(self, pending: PendingCheckpoint, metadata: CheckpointMetadata) -> bool:
+        """Publish the output of a completed checkpoint; False if any of it is left."""
         begun = self._clock.monotonic_ms()
         try:
             self._storage.keep_staged(metadata)
-            self._commits.publish(metadata, draft.pending_committables, self._storage)
-            self._statistics.published(checkpoint_id, self._clock.monotonic_ms() - begun)
+            self._commits.publish(metadata, pending.pending_committables, self._storage)
+            self._statistics.published(pending.id, self._clock.monotonic_ms() - begun)
             self._source_commits.completed(metadata)
         except Exception as error:
-            what = f"publishing the output of checkpoint {checkpoint_id} failed"
+            what = f"publishing the output of checkpoint {pending.id} failed"
             why = f"{what}: {type(error).__name__}: {error}"
-            self._savepoints.fail(checkpoint_id, why)
+            self._savepoints.fail(pending.id, why)
             self._fail_job(error if isinstance(error, HoldfastError) else CheckpointError(why))
             return False
         return True
 
-    # Whoever decided it does it
+    def _release_claimed(self) -> None:
+        # Only after publishing, which checks the fence: another driver may restore the snapshot.
+        claimed = self._tracker.take_claimed()
+        if claimed is not None:
+            claimed.release()
 
     def _aborted(self, checkpoint_id: int, reason: FailureReason, detail: str) -> None:
         why = reason.value + (f" ({detail})" if detail else "")
@@ -252,21 +270,32 @@ class Completion:
         if not self._savepoints.alone:
             self._notifier.aborted(checkpoint_id)
 
-    def delete_again(self) -> None:
-        """Delete checkpoints that storage has not deleted when it was asked to."""
-        for checkpoint_id, given_up in self._standing.undeleted().items():
-            self._delete(checkpoint_id, given_up=given_up)
+    # Deleting
 
-    def _delete(self, checkpoint_id: int, *, given_up: bool) -> None:
-        self._standing.forget(checkpoint_id)
+    def sweep(self) -> None:
+        """Delete the files that failed checkpoints have left in storage."""
+        below = self._tracker.begin_sweep()
+        try:
+            self._storage.sweep(below)
+        except HoldfastError as error:
+            self._tracker.sweep_failed()
+            logger.warning("checkpoint storage was not swept: %s", error)
+
+    def retry_deletions(self) -> None:
+        """Delete the checkpoints that storage failed to delete before."""
+        for checkpoint_id, aborted in self._tracker.undeleted().items():
+            self._delete(checkpoint_id, aborted=aborted)
+
+    def _delete(self, checkpoint_id: int, *, aborted: bool) -> None:
+        self._tracker.forget(checkpoint_id)
         try:
             self._storage.delete(checkpoint_id)
-            self._standing.deleted(checkpoint_id)
+            self._tracker.deleted(checkpoint_id)
             self._statistics.discarded(checkpoint_id)
         except FencedError as error:
             self._fail_job(error)
         except HoldfastError as error:
-            self._standing.not_deleted(checkpoint_id, given_up=given_up)
+            self._tracker.delete_failed(checkpoint_id, aborted=aborted)
             logger.warning(
                 "checkpoint %d was not deleted, which is tried again: %s", checkpoint_id, error
             )

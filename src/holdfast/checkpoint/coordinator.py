@@ -13,38 +13,48 @@ The coordinator belongs to one thread at a time; whoever shares it holds a lock.
 from __future__ import annotations
 
 from bisect import insort
-from collections import deque
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.failures import FailureCounter, FailureReason
 from holdfast.checkpoint.instructions import (
     Aborted,
-    Begin,
     CancelUpload,
     CheckpointKind,
     Completed,
     DiscardCheckpoint,
-    DiscardPayload,
     FailJob,
     Finalize,
     Instruction,
     Participant,
-    Payload,
     Retire,
-    Skipped,
-    SkipReason,
 )
-from holdfast.checkpoint.pending import PendingCheckpoint
-from holdfast.checkpoint.policy import CoordinatorPolicy, require_at_least
-from holdfast.errors import JobExecutionError
+from holdfast.errors import ConfigurationError, JobExecutionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Coordinator", "CoordinatorPolicy"]
+    from holdfast.config.checkpointing import CheckpointSettings
 
-SAVEPOINTS_KNOWN: Final = 16
-"""Savepoints, the newest, of which late acknowledgements are told from uncalled-for ones."""
+
+@dataclass(slots=True)
+class Acknowledgements:
+    """Who has acknowledged a checkpoint that is pending."""
+
+    id: int
+    kind: CheckpointKind
+    triggered_at: int
+    participants: frozenset[Participant]
+    acknowledged: set[Participant] = field(default_factory=set)
+
+    @property
+    def finalizing(self) -> bool:
+        """Whether all have acknowledged, so that its metadata is being written."""
+        return len(self.acknowledged) == len(self.participants)
+
+    def awaits(self, participant: Participant) -> bool:
+        """Whether the participant has to acknowledge, and has not."""
+        return participant in self.participants and participant not in self.acknowledged
 
 
 class Coordinator:
@@ -54,7 +64,7 @@ class Coordinator:
     checkpoint. Every `Finalize` has to be answered by `stored` or `store_failed`.
 
     Args:
-        policy: The rules to keep.
+        settings: The rules that checkpoints follow.
         now: The time at which the first interval begins.
         next_id: The id of the first checkpoint; above all ids used before.
         completed: Ids of complete checkpoints that exist already and are to be
@@ -67,24 +77,26 @@ class Coordinator:
 
     def __init__(
         self,
-        policy: CoordinatorPolicy,
+        settings: CheckpointSettings,
         *,
         now: int,
         next_id: int = 1,
         completed: Iterable[int] = (),
     ) -> None:
-        self._policy = policy
+        self._settings = settings
         self._retained = sorted(set(completed))
         newest = max(self._retained, default=0)
-        require_at_least("next_id", next_id, at_least=newest + 1)
+        if next_id <= newest:
+            raise ConfigurationError(
+                f"next_id is {next_id}; it must be at least {newest + 1}, since no id is used twice"
+            )
         self._next_id = next_id
-        self._failures = FailureCounter(policy.tolerable_failures, last_success=newest)
+        self._failures = FailureCounter(settings.tolerable_failures, last_success=newest)
         self._last_trigger = now
         self._last_completion: int | None = None
-        self._pending: dict[int, PendingCheckpoint] = {}
-        self._savepoints: deque[int] = deque(maxlen=SAVEPOINTS_KNOWN)
-        # Aborted while their metadata was being written: to be discarded when that has ended.
-        self._in_doubt: dict[int, dict[Participant, Payload]] = {}
+        self._pending: dict[int, Acknowledgements] = {}
+        self._in_doubt: list[int] = []
+        """Aborted while their metadata was being written: discarded when that has ended."""
 
     @property
     def pending(self) -> tuple[int, ...]:
@@ -120,14 +132,9 @@ class Coordinator:
         if checkpoint_id not in self._retained:
             insort(self._retained, checkpoint_id)
 
-    @property
-    def consecutive_failures(self) -> int:
-        """Counted failures since the last success, or since they last failed the job."""
-        return self._failures.consecutive
-
     def due(self, now: int) -> bool:
         """Whether a periodic checkpoint would begin if triggered now."""
-        return self._obstacle(now) is None
+        return self.next_due(now) == now
 
     def next_due(self, now: int) -> int | None:
         """When a periodic checkpoint may begin, or None if no time alone brings it.
@@ -135,7 +142,7 @@ class Coordinator:
         Never earlier than `now`. None means that periodic checkpoints are switched
         off, or that one in flight has to end first.
         """
-        interval = self._policy.interval_ms
+        interval = self._settings.interval_ms
         if interval is None or self._is_full:
             return None
         return max(now, self._last_trigger + interval, self._pause_ends(now))
@@ -146,47 +153,35 @@ class Coordinator:
         participants: Iterable[Participant],
         *,
         kind: CheckpointKind = CheckpointKind.PERIODIC,
-    ) -> list[Instruction]:
-        """Begin a checkpoint, or say why not; only periodic ones are ever skipped."""
+    ) -> int | None:
+        """Begin a checkpoint and return its id; None for a periodic one that is not due.
+
+        Args:
+            now: The time of the trigger.
+            participants: Who has to acknowledge; at least one.
+            kind: Decides which rules apply.
+        """
         if kind is CheckpointKind.PERIODIC:
-            obstacle = self._obstacle(now)
-            if obstacle is not None:
-                return [Skipped(obstacle)]
+            if not self.due(now):
+                return None
             self._last_trigger = now
-        pending = PendingCheckpoint(self._next_id, kind, now, frozenset(participants))
+        pending = Acknowledgements(self._next_id, kind, now, frozenset(participants))
         self._next_id += 1
         self._pending[pending.id] = pending
-        return [Begin(pending.id, now), *self._finalize_when_all_are_in(pending, now)]
+        return pending.id
 
     def acknowledge(
-        self, checkpoint_id: int, participant: Participant, now: int, payload: Payload
+        self, checkpoint_id: int, participant: Participant, now: int
     ) -> list[Instruction]:
-        """Take in what a participant hands over; the last one finalizes.
+        """Note that a participant has done its part; the last one finalizes.
 
-        What comes late, twice or uncalled for is discarded, unless a checkpoint
-        may hold it: the same payload once more, or one for a completed checkpoint.
+        An acknowledgement that comes late, twice or uncalled for has no effect.
         """
-        pending = self._pending.get(checkpoint_id)
-        if pending is None:
-            return [] if self._exists(checkpoint_id) else [DiscardPayload(payload)]
-        if participant in pending.payloads:
-            repeated = pending.payloads[participant] == payload
-            return [] if repeated else [DiscardPayload(payload)]
-        if not pending.awaits(participant):
-            return [DiscardPayload(payload)]
-        pending.payloads[participant] = payload
-        return self._finalize_when_all_are_in(pending, now)
-
-    def decline(
-        self, checkpoint_id: int, participant: Participant, reason: str, now: int
-    ) -> list[Instruction]:
-        """Abort because a participant cannot do its part; it must not have acknowledged."""
         pending = self._pending.get(checkpoint_id)
         if pending is None or not pending.awaits(participant):
             return []
-        name, subtask = participant
-        detail = f"{name}, subtask {subtask}: {reason}"
-        return self._fail(pending, FailureReason.CHECKPOINT_DECLINED, now, detail)
+        pending.acknowledged.add(participant)
+        return [Finalize(checkpoint_id, now)] if pending.finalizing else []
 
     def fail(
         self, checkpoint_id: int, reason: FailureReason, now: int, detail: str = ""
@@ -197,7 +192,7 @@ class Coordinator:
 
     def expire(self, now: int) -> list[Instruction]:
         """Abort whatever has reached the time-out; fails the job once at most."""
-        timeout = self._policy.timeout_ms
+        timeout = self._settings.timeout_ms
         expired = [one for one in self._pending.values() if now - one.triggered_at >= timeout]
         detail = f"the time-out is {timeout} ms"
         instructions: list[Instruction] = []
@@ -221,7 +216,6 @@ class Coordinator:
         self._failures.succeeded(checkpoint_id)
         done = Completed(checkpoint_id, now)
         if pending.kind is CheckpointKind.SAVEPOINT:
-            self._savepoints.append(checkpoint_id)
             return [done]
         self._retained.append(checkpoint_id)
         return [done, *self._subsume(checkpoint_id, now), *self._retire()]
@@ -249,38 +243,21 @@ class Coordinator:
             instructions += self._abort(pending, reason, now)
         return instructions
 
-    def _obstacle(self, now: int) -> SkipReason | None:
-        interval = self._policy.interval_ms
-        if interval is None:
-            return SkipReason.DISABLED
-        if self._is_full:
-            return SkipReason.TOO_MANY_PENDING
-        if now < self._last_trigger + interval:
-            return SkipReason.INTERVAL
-        return SkipReason.MIN_PAUSE if now < self._pause_ends(now) else None
-
     @property
     def _is_full(self) -> bool:
         """Whether no periodic checkpoint may be added to those that are pending."""
         kinds = {one.kind for one in self._pending.values()}
-        too_many = len(self._pending) >= self._policy.max_concurrent
+        too_many = len(self._pending) >= self._settings.max_concurrent
         return too_many or CheckpointKind.WITH_SAVEPOINT in kinds
 
     def _pause_ends(self, now: int) -> int:
         last = self._last_completion
-        return now if last is None else last + self._policy.min_pause_ms
+        return now if last is None else last + self._settings.min_pause_ms
 
-    def _exists(self, checkpoint_id: int) -> bool:
-        return checkpoint_id in self._retained or checkpoint_id in self._savepoints
-
-    def _finalize_when_all_are_in(self, pending: PendingCheckpoint, now: int) -> list[Instruction]:
-        # A copy: the coordinator's own record must not change under the reader's hands.
-        return [Finalize(pending.id, dict(pending.payloads), now)] if pending.finalizing else []
-
-    def _written(self, checkpoint_id: int) -> PendingCheckpoint | None:
+    def _written(self, checkpoint_id: int) -> Acknowledgements | None:
         pending = self._pending.get(checkpoint_id)
         if pending is not None and not pending.finalizing:
-            missing = len(pending.participants) - len(pending.payloads)
+            missing = len(pending.participants) - len(pending.acknowledged)
             raise JobExecutionError(
                 f"the metadata of checkpoint {checkpoint_id} was written while {missing} of "
                 f"{len(pending.participants)} participants had yet to acknowledge; it must be "
@@ -289,13 +266,13 @@ class Coordinator:
         return pending
 
     def _fail(
-        self, pending: PendingCheckpoint, reason: FailureReason, now: int, detail: str
+        self, pending: Acknowledgements, reason: FailureReason, now: int, detail: str
     ) -> list[Instruction]:
         aborted = self._abort(pending, reason, now, detail)
         return [*aborted, *self._judge(pending, reason, detail)]
 
     def _abort(
-        self, pending: PendingCheckpoint, reason: FailureReason, now: int, detail: str = ""
+        self, pending: Acknowledgements, reason: FailureReason, now: int, detail: str = ""
     ) -> list[Instruction]:
         del self._pending[pending.id]
         ended: list[Instruction] = [
@@ -305,16 +282,18 @@ class Coordinator:
         if pending.finalizing:
             # Deleted now, the directory could be given a `_metadata` afterwards by the write
             # under way, and would pass for a complete checkpoint without files.
-            self._in_doubt[pending.id] = pending.payloads
+            self._in_doubt.append(pending.id)
             return ended
-        return [*ended, DiscardCheckpoint(pending.id, pending.payloads)]
+        return [*ended, DiscardCheckpoint(pending.id)]
 
     def _discard_in_doubt(self, checkpoint_id: int) -> list[Instruction]:
-        payloads = self._in_doubt.pop(checkpoint_id, None)
-        return [] if payloads is None else [DiscardCheckpoint(checkpoint_id, payloads)]
+        if checkpoint_id not in self._in_doubt:
+            return []
+        self._in_doubt.remove(checkpoint_id)
+        return [DiscardCheckpoint(checkpoint_id)]
 
     def _judge(
-        self, pending: PendingCheckpoint, reason: FailureReason, detail: str
+        self, pending: Acknowledgements, reason: FailureReason, detail: str
     ) -> list[Instruction]:
         savepoint = pending.kind in (CheckpointKind.SAVEPOINT, CheckpointKind.WITH_SAVEPOINT)
         verdict = self._failures.failed(pending.id, reason, detail, savepoint=savepoint)
@@ -328,6 +307,6 @@ class Coordinator:
         return instructions
 
     def _retire(self) -> list[Instruction]:
-        surplus = self._retained[: -self._policy.num_retained]
+        surplus = self._retained[: -self._settings.num_retained]
         del self._retained[: len(surplus)]
         return [Retire(one) for one in surplus]

@@ -10,7 +10,6 @@ class FailureReason(Enum):
 
     IO_EXCEPTION = "its data could not be read or written"
     CHECKPOINT_ASYNC_EXCEPTION = "a snapshot could not be uploaded"
-    CHECKPOINT_DECLINED = "a subtask declined it"
     CHECKPOINT_EXPIRED = "it was not complete within its time-out"
     FINALIZE_CHECKPOINT_FAILURE = "its metadata could not be written"
     SYNCHRONOUS_FAILURE = "a subtask could not take its local snapshot"
@@ -29,7 +28,6 @@ _COUNTED = frozenset(
     {
         FailureReason.IO_EXCEPTION,
         FailureReason.CHECKPOINT_ASYNC_EXCEPTION,
-        FailureReason.CHECKPOINT_DECLINED,
         FailureReason.CHECKPOINT_EXPIRED,
         FailureReason.FINALIZE_CHECKPOINT_FAILURE,
     }

@@ -1,27 +1,21 @@
-"""What the coordinator asks of whoever drives it.
+"""The instructions that the coordinator gives.
 
-Instructions are to be carried out in the order given. Those that delete
-(`DiscardPayload`, `DiscardCheckpoint`, `Retire`) are safe to repeat or to lose:
-nothing that a later restore needs depends on them. Their timestamps are of the coordinator's
-clock, which means nothing to people.
+Instructions are executed in the order given. Those that delete (`DiscardCheckpoint`, `Retire`) can
+be repeated or lost: no restore depends on them. Timestamps are those of the coordinator's
+monotonic clock.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from holdfast.checkpoint.failures import FailureReason
 
 Participant: TypeAlias = tuple[str | int, int]
 """Who acknowledges: the uid of an operator or the number of a stage, and the subtask."""
-
-Payload: TypeAlias = Any
-"""What a participant hands in; compared with `==`, otherwise never looked at."""
 
 
 class CheckpointKind(Enum):
@@ -38,30 +32,6 @@ class CheckpointKind(Enum):
     """Asked for and owned by the user: neither retired nor subsumed, nor does it subsume."""
 
 
-class SkipReason(Enum):
-    """Why no checkpoint was begun; never a failure."""
-
-    DISABLED = "periodic checkpoints are switched off"
-    INTERVAL = "the interval since the last periodic checkpoint has not passed"
-    MIN_PAUSE = "the minimum pause since the last completed checkpoint has not passed"
-    TOO_MANY_PENDING = "as many checkpoints as allowed are in flight"
-
-
-@dataclass(frozen=True, slots=True)
-class Begin:
-    """Let the epoch that starts now carry this checkpoint."""
-
-    id: int
-    timestamp: int
-
-
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """Nothing was begun."""
-
-    reason: SkipReason
-
-
 @dataclass(frozen=True, slots=True)
 class Finalize:
     """All have acknowledged: write the metadata.
@@ -71,7 +41,6 @@ class Finalize:
     """
 
     id: int
-    payloads: Mapping[Participant, Payload]
     timestamp: int
     """When the last acknowledgement came in."""
 
@@ -107,15 +76,6 @@ class DiscardCheckpoint:
     """Delete the files of a checkpoint that was aborted."""
 
     id: int
-    payloads: Mapping[Participant, Payload]
-    """What was handed in until then."""
-
-
-@dataclass(frozen=True, slots=True)
-class DiscardPayload:
-    """Delete the private files of a payload that no checkpoint holds."""
-
-    payload: Payload
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +93,6 @@ class FailJob:
 
 
 Instruction: TypeAlias = (
-    Begin
-    | Skipped
-    | Finalize
-    | Completed
-    | Aborted
-    | CancelUpload
-    | DiscardCheckpoint
-    | DiscardPayload
-    | Retire
-    | FailJob
+    Finalize | Completed | Aborted | CancelUpload | DiscardCheckpoint | Retire | FailJob
 )
 """Anything that the coordinator may ask for."""

@@ -1,4 +1,4 @@
-"""A checkpoint on its way: what its epoch left, and what has been uploaded of it."""
+"""A pending checkpoint: the snapshots of its epoch, their uploads, and the metadata they make."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from msgspec import UNSET
 
 from holdfast._version import VERSION
 from holdfast.checkpoint.commit.committables import PendingCommittables, staged_handle
+from holdfast.checkpoint.files.channel_state import ChannelStateFiles
 from holdfast.checkpoint.files.layout import SHARED
 from holdfast.checkpoint.files.metadata import (
     ChannelState,
@@ -27,92 +28,114 @@ from holdfast.storage.files import MOST_INLINE
 from holdfast.storage.handles import FileHandle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from holdfast.checkpoint.files.metadata import SourceSnapshot
-    from holdfast.checkpoint.instructions import CheckpointKind, Participant, Payload
     from holdfast.checkpoint.savepoint.parts import SavepointPart, SavepointTarget
     from holdfast.config.checkpointing import CheckpointSettings
     from holdfast.job.model import EpochResult, JobIdentity, JobPlan, QueryPosition
     from holdfast.runtime.plan import CheckpointOrder, OperatorPlan
     from holdfast.runtime.report import StoreReport
 
+    Store = tuple[str, int]
+    """Uid and subtask."""
+    Capture = Callable[[int, QueryPosition | None], QueryPosition]
+    """Returns the position of the sources at the end of a micro-batch.
+
+    Takes the id of the micro-batch and the position in the newest checkpoint: only newer entries
+    of the sources' logs are read.
+    """
+
 
 def inline_below(settings: CheckpointSettings) -> int:
-    """Size below which bytes travel within the metadata."""
+    """Size below which a file is stored inside the metadata."""
     threshold: int = getattr(settings.storage, "file_state_size_threshold", 0)
     return threshold
 
 
-def held_by(base: CheckpointMetadata | None, job: JobIdentity) -> dict[tuple[str, int], str]:
-    """Versions of the stores that a checkpoint of this job attempt holds, by uid and subtask.
+@dataclass(frozen=True)
+class CheckpointBase:
+    """The completed checkpoint and the job attempt that the next checkpoint builds on."""
 
-    In another one a version may stand for other bytes. For a savepoint nothing is held: it
-    is made out of local snapshots.
-    """
-    if base is None or base.job_attempt != job.job_attempt:
-        return {}
-    return {
-        (operator.uid, store.subtask): store.version
-        for operator in base.operators
-        for store in operator.subtasks
-    }
+    job: JobIdentity
+    metadata: CheckpointMetadata | None
+    """The newest complete checkpoint of the job; None before the first one."""
+    inherited: frozenset[Store]
+    """Stores whose local files continue those in `metadata`."""
+    capture: Capture
+    """Returns how far the sources were read."""
+    origin: str = ""
+    """Names the snapshot that the job's first checkpoint began from."""
+    channel_state: ChannelStateFiles = field(default_factory=ChannelStateFiles)
+
+    def stores(self) -> dict[Store, StoreSnapshot]:
+        """The stores in `metadata`."""
+        return {
+            (operator.uid, store.subtask): store
+            for operator in ([] if self.metadata is None else self.metadata.operators)
+            for store in operator.subtasks
+        }
+
+    def versions(self) -> dict[Store, str]:
+        """Versions of the stores in `metadata`, if this job attempt has written it.
+
+        In another job attempt the same version may stand for other bytes.
+        """
+        if self.metadata is None or self.metadata.job_attempt != self.job.job_attempt:
+            return {}
+        return {where: store.version for where, store in self.stores().items()}
 
 
-class CheckpointDraft:
+class PendingCheckpoint:
     """One checkpoint, from the end of its epoch to its metadata."""
 
     def __init__(
         self,
         plan: JobPlan,
-        job: JobIdentity,
         settings: CheckpointSettings,
         order: CheckpointOrder,
         result: EpochResult,
+        base: CheckpointBase,
         position: QueryPosition,
-        base: CheckpointMetadata | None,
         pending_committables: PendingCommittables | None = None,
         savepoint: SavepointTarget | None = None,
-        origin: str = "",
     ) -> None:
-        """A draft of which nothing is uploaded yet.
+        """Create a pending checkpoint; nothing of it is uploaded yet.
 
         Args:
             plan: The compiled job.
-            job: The job attempt it is taken in.
             settings: How checkpoints are taken.
-            order: Its id and when it was triggered.
-            result: What the epoch's tasks have reported.
+            order: Its id, and when it was triggered.
+            result: The reports of the epoch's tasks.
+            base: The job attempt, and the completed checkpoint that it builds on.
             position: How far the sources were read, since `base`.
-            base: The completed checkpoint that it builds upon.
-            pending_committables: Output of the job attempt that waits to be published.
+            pending_committables: Output of the job attempt that is not published yet.
             savepoint: A savepoint that is taken with it.
-            origin: Names the snapshot that the job's first checkpoint began from.
         """
         self._plan = plan
-        self._job = job
+        self.base = base
         self._settings = settings
-        self._order = order
+        self.id = order.id
+        self._triggered_ms = order.timestamp
         self._epoch = result.statistics.epoch
         self.pending_committables = pending_committables or PendingCommittables()
         self._savepoint = savepoint
-        self._origin = origin
-        self._before = {} if base is None else {one.uid: one for one in base.operators}
+        before = [] if base.metadata is None else base.metadata.operators
+        self._before = {operator.uid: operator for operator in before}
         self._channel_rows = result.channel_rows
         self.position = position
-        self.base = base
         self.stored: CheckpointMetadata | None = None
         """The metadata, once it is written."""
         self.over = threading.Event()
-        """Set when it was given up; or is complete, its output is published, and all are told."""
+        """Set when it is aborted; or when it is complete, published, and all listeners know."""
         self.broken: BaseException | None = None
-        """What has kept it from being completed, other than a reason to give it up."""
-        self._reports: dict[tuple[str, int], StoreReport] = {}
-        self.versions: dict[tuple[str, int], str] = {}
-        """Version of every store, by uid and subtask."""
-        self.unchanged: set[tuple[str, int]] = set()
-        """Stores that are as the base holds them."""
-        self._stages: dict[tuple[str, int], int] = {}
+        """An unexpected error while it was completed."""
+        self._reports: dict[Store, StoreReport] = {}
+        self.versions: dict[Store, str] = {}
+        """Version of every store."""
+        self.unchanged: set[Store] = set()
+        """Stores that have not changed since the base."""
+        self._stages: dict[Store, int] = {}
         self._missing: dict[tuple[int, int], int] = defaultdict(int)
         self._uploaded: dict[str, dict[int, Uploaded]] = defaultdict(dict)
         """By uid and subtask."""
@@ -128,23 +151,23 @@ class CheckpointDraft:
 
     @property
     def persisted_size(self) -> int:
-        """Bytes of input that it holds because there was no time to process it."""
+        """Bytes of its channel state."""
         return sum(left.rows.size for left in self._channel_rows)
 
     @property
     def channel_files(self) -> Iterator[str]:
-        """Files with the input that it holds."""
+        """Files of its channel state."""
         handles = (left.rows.handle for left in self._channel_rows)
         return (handle.path for handle in handles if isinstance(handle, FileHandle))
 
     @property
     def inline_below(self) -> int:
-        """Size below which state travels within the metadata."""
+        """Size below which state is stored inside the metadata."""
         return inline_below(self._settings)
 
     @property
-    def local_copies(self) -> dict[tuple[str, int], str]:
-        """Directory of every local snapshot, by uid and subtask."""
+    def local_copies(self) -> dict[Store, str]:
+        """Directory of every local snapshot."""
         return {
             where: report.snapshot.directory
             for where, report in self._reports.items()
@@ -152,8 +175,8 @@ class CheckpointDraft:
         }
 
     @property
-    def savepoint_parts(self) -> dict[tuple[str, int], SavepointPart]:
-        """What was written of its savepoint, by uid and subtask."""
+    def savepoint_parts(self) -> dict[Store, SavepointPart]:
+        """The parts of its savepoint that are written."""
         return {
             (uid, subtask): done.savepoint
             for uid, stores in self._uploaded.items()
@@ -162,7 +185,7 @@ class CheckpointDraft:
         }
 
     def figures(self, store: Uploaded, now: int) -> SubtaskCheckpoint:
-        """What is shown of a store that was uploaded."""
+        """Statistics of a store that was uploaded."""
         upload = store.upload
         report = self._reports.get((upload.uid, upload.subtask))
         snapshot = None if report is None else report.snapshot
@@ -176,15 +199,11 @@ class CheckpointDraft:
             checkpointed_size=store.uploaded_size,
         )
 
-    def uploads(self, inherited: frozenset[tuple[str, int]]) -> Iterator[Upload]:
-        """What has to be uploaded.
-
-        Args:
-            inherited: Stores that build upon the files of the base.
-        """
-        held = self._held()
+    def uploads(self) -> Iterator[Upload]:
+        """The local snapshots that have to be uploaded."""
+        held = self.base.stores()
         for where, directory in self.local_copies.items():
-            files = held[where].files if where in inherited and where in held else {}
+            files = held[where].files if where in self.base.inherited and where in held else {}
             snapshot = self._reports[where].snapshot
             assert snapshot is not None
             yield replace(
@@ -199,12 +218,12 @@ class CheckpointDraft:
             )
 
     def kept(self) -> Iterator[Uploaded]:
-        """Stores that are as the base holds them: with its files, and nothing to upload.
+        """Stores that have not changed: they keep the files of the base, without an upload.
 
         Raises:
-            CheckpointError: The base does not hold one of them so.
+            CheckpointError: The base holds another version of a store.
         """
-        held = self._held()
+        held = self.base.stores()
         for where in self.unchanged:
             store, version = held.get(where), self.versions[where]
             if store is None or store.version != version:
@@ -217,7 +236,7 @@ class CheckpointDraft:
 
     def _upload(self, uid: str, subtask: int, directory: str) -> Upload:
         return Upload(
-            checkpoint_id=self._order.id,
+            checkpoint_id=self.id,
             stage=self._stages[uid, subtask],
             uid=uid,
             subtask=subtask,
@@ -229,20 +248,12 @@ class CheckpointDraft:
             savepoint=self._savepoint,
         )
 
-    def _held(self) -> dict[tuple[str, int], StoreSnapshot]:
-        """What the base holds, by uid and subtask."""
-        return {
-            (operator.uid, store.subtask): store
-            for operator in ([] if self.base is None else self.base.operators)
-            for store in operator.subtasks
-        }
-
     def tasks_without_state(self) -> list[tuple[int, int]]:
-        """Stage and subtask of every task that has nothing to upload."""
+        """Stage and subtask of every task without anything to upload."""
         return [task for task in self._plan.tasks if not self._missing[task]]
 
     def arrived(self, done: Uploaded) -> list[Uploaded] | None:
-        """Note an upload; all of its task's, once they are complete."""
+        """Record an upload; returns all uploads of its task once they are complete."""
         upload = done.upload
         self._uploaded[upload.uid][upload.subtask] = done
         task = (upload.stage, upload.subtask)
@@ -253,28 +264,28 @@ class CheckpointDraft:
     def metadata(
         self, sources: list[SourceSnapshot], fence: int, completed_ms: int
     ) -> CheckpointMetadata:
-        """The metadata, once everything is uploaded."""
-        checkpoint_id = self._order.id
+        """The metadata; everything must be uploaded."""
+        job = self.base.job
         operators = [op for stage in self._plan.stages for op in stage.operators]
         return CheckpointMetadata(
             version=VERSION,
-            checkpoint_id=checkpoint_id,
-            job_id=self._job.job_id,
-            job_name=self._job.name,
+            checkpoint_id=self.id,
+            job_id=job.job_id,
+            job_name=job.name,
             lineage=self.pending_committables.lineage,
             fence=fence,
-            job_attempt=self._job.job_attempt,
+            job_attempt=job.job_attempt,
             epoch=self._epoch,
             batch_id=self.position.batch_id,
-            triggered_ms=self._order.timestamp,
+            triggered_ms=self._triggered_ms,
             completed_ms=completed_ms,
             mode=self._settings.mode.name,
-            origin=self._origin or UNSET,
+            origin=self.base.origin or UNSET,
             operators=[
                 snapshot for op in operators if (snapshot := self._operator(op)) is not None
             ],
             sources=sources,
-            committables=self.pending_committables.listed(self._epoch, checkpoint_id),
+            committables=self.pending_committables.listed(self._epoch, self.id),
             stale_notes=self.pending_committables.stale_notes or UNSET,
             channel_state=[
                 ChannelState(
@@ -332,30 +343,9 @@ class CheckpointDraft:
 
 
 def _joined(names: Iterable[str | None]) -> str | None:
-    """Name of the shape that keys of all these shapes have; None if there are no keys."""
+    """Name of the key shape that covers all these shapes; None without keys."""
     joined: KeyShape | None = None
     for shape in (KeyShape(name) for name in names if name is not None):
         joined = shape if joined is None else joined.joined(shape)
         assert joined is not None, "tasks whose keys differ end no epoch"
     return None if joined is None else joined.name
-
-
-@dataclass(slots=True)
-class PendingCheckpoint:
-    """A checkpoint that has begun and neither completed nor been aborted."""
-
-    id: int
-    kind: CheckpointKind
-    triggered_at: int
-    participants: frozenset[Participant]
-    payloads: dict[Participant, Payload] = field(default_factory=dict)
-    """What has been handed in, by whom."""
-
-    @property
-    def finalizing(self) -> bool:
-        """Whether all have acknowledged, so that its metadata is being written."""
-        return len(self.payloads) == len(self.participants)
-
-    def awaits(self, participant: Participant) -> bool:
-        """Whether the participant belongs to it and has not acknowledged."""
-        return participant in self.participants and participant not in self.payloads

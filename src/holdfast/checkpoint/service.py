@@ -1,4 +1,4 @@
-"""All that checkpoints add to a job, behind one object; nothing where there are none."""
+"""The one entry of a running job to its checkpoints, savepoints and recovery."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast._faults import fault_point
 from holdfast.api.streams.graph import OperatorKind
-from holdfast.checkpoint.checkpointer import Checkpointer, SavepointTaker
+from holdfast.checkpoint.checkpointer import Checkpointer
 from holdfast.checkpoint.commit.publisher import Publisher
 from holdfast.checkpoint.commit.service import CommitService
 from holdfast.checkpoint.files.cleanup import delete_job
@@ -51,30 +51,32 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.checkpoint.commit.publisher import FramePublisher
+    from holdfast.checkpoint.files.metadata import CheckpointMetadata
+    from holdfast.checkpoint.pending import Capture
     from holdfast.checkpoint.restore.restorer import RestoredJob
     from holdfast.checkpoint.savepoint.requests import SavepointRequest
-    from holdfast.checkpoint.standing import Capture
     from holdfast.checkpoint.worker_calls import WorkerCalls
     from holdfast.config.backends import StateBackend
     from holdfast.config.checkpointing import CheckpointSettings
     from holdfast.config.configuration import Configuration
     from holdfast.job.model import Delivery, EpochResult, JobIdentity, JobPlan
+    from holdfast.storage.files import JobCheckpointFiles
 
 logger = logging.getLogger("holdfast")
 
-_NOTHING_SPECIAL: Final = EpochOrder()
+_PLAIN_ORDER: Final = EpochOrder()
 
 
 @dataclass(frozen=True)
 class RecoveryOrder:
-    """Where a job begins that does not begin anew."""
+    """The snapshot that a job starts from."""
 
     path: str | None = None
-    """A checkpoint that the job starts from if it has none of its own."""
+    """A checkpoint or savepoint to start from if the job has no checkpoint yet."""
     ignore_unclaimed: bool = False
-    """Whether state that no operator of the program claims is dropped."""
+    """Whether to drop state that no operator of the program claims."""
     claims: bool = False
-    """Whether the checkpoint is the job's to delete, once it has some of its own."""
+    """Whether the job deletes the snapshot once it has checkpoints."""
 
 
 def recovery_order(
@@ -83,7 +85,7 @@ def recovery_order(
     ignore_unclaimed: bool | None = None,
     claim_mode: RecoveryClaimMode | None = None,
 ) -> RecoveryOrder:
-    """Where a job begins: what is given, else what is configured."""
+    """The snapshot that a job starts from: the arguments, or else the configuration."""
     given = configuration.get
     if ignore_unclaimed is None:
         ignore_unclaimed = given(IGNORE_UNCLAIMED_STATE)
@@ -96,31 +98,31 @@ def recovery_order(
 
 @dataclass(frozen=True)
 class JobEnding:
-    """How a job has ended that no driver runs any more."""
+    """How a job has ended."""
 
     status: JobStatus
     lasting_id: bool
-    """Whether another start finds its checkpoints by its id."""
+    """Whether another start finds the job's checkpoints by its id."""
     more_input: bool = False
-    """Whether there may be more input than it has processed."""
+    """Whether there may be input that the job has not processed."""
     savepoint: str | None = None
-    """The savepoint that it was ended with."""
+    """The savepoint that the job was stopped with."""
 
     def deletes(self, retention: ExternalizedCheckpointRetention) -> bool:
-        """Whether its checkpoints go with it."""
+        """Whether the job's checkpoints are deleted."""
         match self.status:
             case JobStatus.FINISHED:
                 return not (self.lasting_id and self.more_input and self.savepoint is None)
             case JobStatus.CANCELED:
                 return retention is not ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION
             case _:
-                # What failed may be mended, and a start under the same id goes on.
+                # After a fix, a start under the same id continues a failed job.
                 never = ExternalizedCheckpointRetention.NO_EXTERNALIZED_CHECKPOINTS
                 return not self.lasting_id and retention is never
 
 
 class CheckpointService:
-    """The checkpoints of one job: taking them, going back to them, removing them."""
+    """Takes, restores and deletes the checkpoints of one job."""
 
     def __init__(
         self,
@@ -131,16 +133,16 @@ class CheckpointService:
         listeners: tuple[Any, ...] = (),
         patience: Patience | None = None,
     ) -> None:
-        """Checkpoints of the job under `job_id`.
+        """Create the service of the job with id `job_id`.
 
         Args:
             job_id: The job.
             backend: Where local state is kept.
-            settings: How they are taken; None for a job that runs in one pass, of which
-                there can be none, nor savepoints.
-            recovery: Where the job begins.
-            listeners: Objects that are told on the driver how checkpoints end.
-            patience: How long sinks and listeners are waited for.
+            settings: How checkpoints are taken; None for a job that runs in one pass, which
+                takes neither checkpoints nor savepoints.
+            recovery: The snapshot that the job starts from.
+            listeners: Objects that are notified on the driver when checkpoints end.
+            patience: How long to wait for sinks and listeners.
         """
         self.patience = patience or Patience()
         self._job_id = job_id
@@ -164,12 +166,12 @@ class CheckpointService:
 
     @property
     def periodic(self) -> bool:
-        """Whether checkpoints are taken by the clock; if not, there are savepoints alone."""
+        """Whether the job takes periodic checkpoints; otherwise it takes savepoints alone."""
         return self._settings is not None and self._settings.interval_ms is not None
 
     @property
     def exactly_once(self) -> bool:
-        """Whether output waits for checkpoints where its sink allows that."""
+        """Whether output is published with its checkpoint, if its sink supports that."""
         settings = self._settings
         return (
             settings is not None
@@ -179,35 +181,35 @@ class CheckpointService:
 
     @property
     def delivery(self) -> Delivery:
-        """What the tasks are told about output."""
+        """How tasks deliver output."""
         assert self._commits is not None
         return self._commits.delivery
 
     def finished(self) -> str | None:
-        """When a run under the same job id processed all input, if one did.
+        """When a run under the same job id finished, or None.
 
-        What that run did not come to delete is deleted now.
+        Deletes what that run has left behind.
         """
         when = finished_at(self._files, self._job_id) if self._outlives_driver else None
         if when is not None:
-            # What is left over harms nobody: the note alone decides.
+            # Files that stay do no harm: the note alone decides.
             with suppress(HoldfastError):
                 delete_finished(self._files)
         return when
 
     @property
     def finished_note(self) -> str:
-        """Where the note is that the job has finished."""
+        """Path of the note that the job has finished."""
         return f"{self._files.root}/{FINISHED}"
 
     @property
     def _outlives_driver(self) -> bool:
-        """Whether another driver could find the job's checkpoints."""
+        """Whether another driver can find the job's checkpoints."""
         storage = None if self._settings is None else self._settings.storage
         return self.periodic and storage is not None and storage.checkpoint_path is not None
 
     def max_parallelism(self) -> dict[str, int]:
-        """Number of key groups that stored state prescribes, by uid."""
+        """Max parallelism of the operators whose state is stored, by uid."""
         return {} if self._restorer is None else self._restorer.max_parallelism()
 
     def open(
@@ -217,13 +219,13 @@ class CheckpointService:
         publish_frame: FramePublisher,
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        """Become the one driver that writes checkpoints of the job.
+        """Become the only driver that writes checkpoints of the job.
 
         Args:
             plan: The compiled job.
             calls: Reaches the executors.
             publish_frame: Publishes rows on the driver, as a DataFrame.
-            on_failure: Told of what makes the job fail.
+            on_failure: Called with an error that makes the job fail.
         """
         self._plan = plan
         self._calls = calls
@@ -248,8 +250,7 @@ class CheckpointService:
         self._fence = take_fence(self._files)
         completed = [] if restorer is None else restorer.completed()
         self._commits.inherit(completed)
-        taker = Checkpointer if self.periodic else SavepointTaker
-        self._checkpointer = taker(
+        self._checkpointer = Checkpointer(
             plan,
             settings,
             self._files,
@@ -265,19 +266,19 @@ class CheckpointService:
         )
 
     def owned(self, job: JobIdentity) -> JobIdentity:
-        """The job as this driver runs it, and nobody else: its local state goes by that."""
+        """The job with the run of this driver, which names its local state."""
         if self._checkpointer is None:
             return replace(job, run=uuid.uuid4().hex)
         return replace(job, run=self._fence.run, replaced=self._fence.replaced())
 
     def job_attempt(self, number: int) -> str:
-        """A name for the next job attempt that none has ever had."""
+        """A unique name for the next job attempt."""
         if self._checkpointer is None:
             return f"{number}-{uuid.uuid4().hex[:8]}"
         return f"{self._fence.number}-{number}-{uuid.uuid4().hex[:8]}"
 
     def source_directory(self, uid: str) -> str | None:
-        """Where a source may keep files for as long as there are checkpoints, as a URL."""
+        """URL of a directory where a source may keep files as long as checkpoints exist."""
         if self._settings is None or not isinstance(
             self._settings.storage, FileSystemCheckpointStorage
         ):
@@ -287,7 +288,7 @@ class CheckpointService:
 
     @property
     def keeps_positions(self) -> bool:
-        """Whether positions of sources are stored, or come from what is stored."""
+        """Whether positions of sources are stored or restored."""
         return self._settings is not None or self._restorer is not None
 
     def restore(self, job: JobIdentity) -> RestoredJob:
@@ -295,31 +296,37 @@ class CheckpointService:
         if self._restorer is None:
             tidy_local_state(self._plan, job, self._calls)
             return FRESH
-        keeper = self._checkpointer
-        unwanted: frozenset[int] = frozenset()
-        if keeper is not None:
-            unwanted = keeper.end_attempt()
-            keeper.wait_for_completion()
-        local = {} if keeper is None else keeper.local_snapshots.copies
-        restored = self._restorer.restore(
-            self._plan, job, self._backend, self._calls, local, unwanted
-        )
-        if restored.statistics is not None and keeper is not None:
-            keeper.statistics.restored(restored.statistics)
+        restored = self._restore_stores(self._restorer, job)
         if restored.metadata is not None:
             assert restored.files is not None
-            assert self._commits is not None
-            if keeper is not None:
-                # The checkpoint may be that of a driver which has taken over, and publishes.
-                self._fence.check()
-                if restored.files is self._files:
-                    metadata = restored.metadata
-                    self._fence.going_back(metadata.fence, metadata.checkpoint_id)
-            self._commits.recover(restored.metadata, restored.files)
-            if keeper is not None and self._claims and restored.files is not self._files:
-                assert isinstance(restored.files, FileSystemFiles)
-                keeper.claim(ClaimedSnapshot(restored.files, restored.metadata))
+            self._take_over(restored.metadata, restored.files)
         return restored
+
+    def _restore_stores(self, restorer: Restorer, job: JobIdentity) -> RestoredJob:
+        checkpointer = self._checkpointer
+        unwanted: frozenset[int] = frozenset()
+        local: dict[tuple[str, int], str] = {}
+        if checkpointer is not None:
+            unwanted = checkpointer.end_attempt()
+            checkpointer.wait_for_completion()
+            local = checkpointer.local_snapshots.copies
+        restored = restorer.restore(self._plan, job, self._backend, self._calls, local, unwanted)
+        if restored.statistics is not None and checkpointer is not None:
+            checkpointer.statistics.restored(restored.statistics)
+        return restored
+
+    def _take_over(self, metadata: CheckpointMetadata, files: JobCheckpointFiles) -> None:
+        """Publish the output that the restored checkpoint lists, and claim the checkpoint."""
+        assert self._commits is not None
+        if self._checkpointer is not None:
+            # Another driver may have taken over, completed the checkpoint, and publish it now.
+            self._fence.check()
+            if files is self._files:
+                self._fence.going_back(metadata.fence, metadata.checkpoint_id)
+        self._commits.recover(metadata, files)
+        if self._checkpointer is not None and self._claims and files is not self._files:
+            assert isinstance(files, FileSystemFiles)
+            self._checkpointer.claim(ClaimedSnapshot(files, metadata))
 
     def begin(
         self,
@@ -327,7 +334,7 @@ class CheckpointService:
         restored: RestoredJob,
         capture: Capture,
     ) -> None:
-        """A job attempt begins; `capture` tells how far its sources have been read."""
+        """Begin a job attempt; `capture` returns how far its sources were read."""
         assert self._commits is not None
         self._commits.begin(job)
         if self._checkpointer is not None:
@@ -335,7 +342,7 @@ class CheckpointService:
                 job, restored.base, restored.inherited, capture, restored.origin
             )
 
-    def order(
+    def next_epoch(
         self,
         *,
         idle: bool,
@@ -343,38 +350,47 @@ class CheckpointService:
         plain: bool = False,
         savepoint: SavepointRequest | None = None,
     ) -> EpochOrder | None:
-        """See `Barriers.order`."""
+        """The order for the next epoch; None if an idle epoch is not needed.
+
+        Args:
+            idle: The epoch has no input, and would run for a checkpoint alone.
+            last: All input is processed: take a checkpoint of it before the job ends.
+            plain: The epoch carries no checkpoint, even if one is due.
+            savepoint: A savepoint that the epoch carries.
+        """
         if self._checkpointer is None:
-            return None if idle else _NOTHING_SPECIAL
+            return None if idle else _PLAIN_ORDER
         assert self._settings is not None
         if last and not (self.periodic and self._settings.after_tasks_finish):
             return None
-        return self._checkpointer.order(idle=idle, last=last, plain=plain, savepoint=savepoint)
+        return self._checkpointer.next_epoch(idle=idle, last=last, plain=plain, savepoint=savepoint)
 
     def expire(self) -> None:
-        """See `Barriers.expire`."""
+        """Abort the checkpoints that have reached their timeout."""
         if self._checkpointer is not None:
             self._checkpointer.expire()
 
-    def settle(self) -> bool:
-        """See `Barriers.settle`."""
-        return self._checkpointer is None or self._checkpointer.settle() or not self.periodic
+    def await_final_checkpoint(self) -> bool:
+        """Wait for the checkpoint taken last; whether it covers all epochs, or need not."""
+        if self._checkpointer is None:
+            return True
+        return self._checkpointer.await_final_checkpoint() or not self.periodic
 
-    def taken(self, order: EpochOrder, result: EpochResult, batch_id: int) -> None:
-        """See `Barriers.taken`."""
+    def epoch_completed(self, order: EpochOrder, result: EpochResult, batch_id: int) -> None:
+        """Release or keep the epoch's output, and take the checkpoint that it carried."""
         assert self._commits is not None
-        self._commits.taken(result)
+        self._commits.epoch_completed(result)
         fault_point("epoch-released", epoch=result.statistics.epoch)
         if self._checkpointer is not None:
-            self._checkpointer.taken(order, result, batch_id)
+            self._checkpointer.epoch_completed(order, result, batch_id)
 
-    def missed(self, order: EpochOrder) -> None:
-        """See `Barriers.missed`."""
+    def epoch_failed(self, order: EpochOrder) -> None:
+        """Abort the checkpoint that a failed epoch carried."""
         if self._checkpointer is not None:
-            self._checkpointer.missed(order)
+            self._checkpointer.epoch_failed(order)
 
     def statistics(self) -> CheckpointingStatistics | None:
-        """The figures now; None if the job takes no checkpoints."""
+        """Statistics of the checkpoints; None if the job takes none."""
         if not self.periodic:
             return None
         if self._checkpointer is None:
@@ -382,36 +398,45 @@ class CheckpointService:
         return self._checkpointer.statistics.snapshot()
 
     def close(self, ending: JobEnding | None) -> None:
-        """The job has ended; None if another run, or another driver, goes on with it."""
-        if self._checkpointer is not None:
-            self._checkpointer.close()
+        """End checkpointing, and delete what the job's ending says.
+
+        Args:
+            ending: How the job has ended; None if another run or another driver continues it.
+        """
+        checkpointer, commits = self._checkpointer, self._commits
+        in_doubt = False
+        if checkpointer is not None:
+            checkpointer.close()
             if ending is not None and not self._holds_fence():
                 ending = None
-        doubtful = self._checkpointer is not None and self._checkpointer.is_in_doubt
-        if self._commits is not None:
-            self._commits.close(ended=ending is not None and not doubtful)
-        if self._checkpointer is None or ending is None or not self.periodic:
+            in_doubt = checkpointer.is_in_doubt
+        if commits is None:
+            return
+        commits.close(ended=ending is not None and not in_doubt)
+        if checkpointer is None or ending is None or not self.periodic:
             return
         assert self._settings is not None
-        assert self._commits is not None
-        if self._commits.owes or doubtful:
+        if commits.owes or in_doubt:
             logger.warning(
                 "the newest checkpoint may have output that is not published, so checkpoints stay; "
                 "start the job again under the same job id to publish it: %s",
                 self._files.root,
             )
         elif ending.deletes(self._settings.retention):
-            # The notes of what is open go with the job.
-            self._commits.abort_left_open(self._fence.check)
-            # Sinks may have taken long, and another driver may run the job by now.
-            self._fence.check()
-            self._note(ending)
-            delete_job(self._files)
+            self._delete_job(commits, ending)
         else:
-            self._checkpointer.drop_staged()
+            checkpointer.drop_staged()
+
+    def _delete_job(self, commits: CommitService, ending: JobEnding) -> None:
+        # First, since the notes about open transactions are deleted with the job.
+        commits.abort_left_open(self._fence.check)
+        # Sinks may have taken long, and another driver may run the job by now.
+        self._fence.check()
+        self._note(ending)
+        delete_job(self._files)
 
     def _note(self, ending: JobEnding) -> None:
-        """Leave a note of how the job ended, before its checkpoints go."""
+        """Leave a note of how the job ended, before its checkpoints are deleted."""
         if ending.lasting_id and ending.savepoint is not None:
             note_stopped(self._files, self._job_id, ending.savepoint)
         elif ending.lasting_id and ending.status is JobStatus.FINISHED and self._outlives_driver:
@@ -421,17 +446,17 @@ class CheckpointService:
             forget_ending(self._files)
 
     def _holds_fence(self) -> bool:
-        """Whether what the job has staged and stored is certainly this driver's to delete."""
+        """Whether this driver may still delete the job's files."""
         try:
             self._fence.check()
         except HoldfastError as error:
-            logger.warning("what the job has staged and stored stays as it is: %s", error)
+            logger.warning("the job's staged output and checkpoints are kept: %s", error)
             return False
         return True
 
 
 def _warn_of_repetition(plan: JobPlan) -> None:
-    """Name the sinks that cannot take part in exactly once."""
+    """Warn of sinks that do not support exactly once."""
     names = [sink.name for output in plan.outputs for sink in output.sinks]
     names += [
         operator.name
@@ -447,8 +472,8 @@ def _warn_of_repetition(plan: JobPlan) -> None:
     ]
     if names:
         logger.warning(
-            "output of %s is released at once, and may be repeated after a recovery; "
-            "FileSink, PostgresSink, foreach_batch and TwoPhaseCommitSinkFunction publish it with "
-            "its checkpoint",
+            "the output of %s is published at once, and may be repeated after a recovery; "
+            "FileSink, PostgresSink, foreach_batch and TwoPhaseCommitSinkFunction publish output "
+            "with its checkpoint",
             ", ".join(map(repr, dict.fromkeys(names))),
         )

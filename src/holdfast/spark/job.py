@@ -1,4 +1,4 @@
-"""A running job, for those who wait for it, watch it or cancel it."""
+"""The client of a running job: waits for it, watches it, cancels it, takes savepoints."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 
 class JobClient:
-    """A job that was started, for those who wait for it, watch it or cancel it."""
+    """A started job: wait for it, watch it, cancel it, or take savepoints of it."""
 
     def __init__(self, supervisor: Supervisor) -> None:
-        """A job that is not started yet."""
+        """Create the client of a job that is not started yet."""
         self._supervisor = supervisor
         self._name = supervisor.order.name
 
     def start(self) -> JobClient:
-        """Start the job in the background; see `Supervisor.start`."""
+        """Start the job in the background; a program that cannot run is refused here."""
         self._supervisor.start()
         return self
 
@@ -51,12 +51,12 @@ class JobClient:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the job was told to end early."""
+        """Whether the job was cancelled or suspended."""
         return self._supervisor.told_to_end.is_set()
 
     @property
     def query(self) -> StreamingQuery:
-        """The Spark query that runs the job now; a job in one pass has none."""
+        """The job's current Spark query; a job in one pass has none."""
         job_attempt = self._supervisor.job_attempt
         query = None if job_attempt is None else job_attempt.query
         if query is None:
@@ -64,15 +64,15 @@ class JobClient:
         return query
 
     def status(self) -> JobStatus:
-        """Where the job stands."""
+        """The job's status."""
         return self._supervisor.status
 
     def statistics(self) -> JobStatistics:
-        """What the job has done so far."""
+        """The job's statistics so far."""
         return self._supervisor.statistics()
 
     def suspend(self) -> None:
-        """Stop the job, and delete nothing that another start under its id needs to go on.
+        """Stop the job, and keep everything that another start under its id needs to continue.
 
         Returns as `cancel` does.
         """
@@ -80,10 +80,10 @@ class JobClient:
         self.cancel()
 
     def interrupt(self) -> None:
-        """Stop the job as an interrupt from the keyboard does.
+        """Stop the job as Ctrl-C does.
 
-        A job with an id of its own is suspended. Another one is cancelled, since no start
-        would ever find it again.
+        A job with a fixed id is suspended. Any other is cancelled, since no start could find it
+        again.
         """
         if self._supervisor.order.lasting_id:
             self.suspend()
@@ -93,8 +93,8 @@ class JobClient:
     def cancel(self) -> None:
         """Stop the job; returns when it has ended, or at once in a thread of the job itself.
 
-        A sink or a listener that does not answer is waited for as long as
-        `task.cancellation.timeout` says. What it has not published stays owed.
+        A sink or listener that hangs gets `task.cancellation.timeout`. Output that it has not
+        published is published by the next start under the same job id.
 
         Raises:
             JobExecutionError: The job has not ended long after that.
@@ -108,7 +108,7 @@ class JobClient:
             patience.wait_for_end(self._name, supervisor.ended)
 
     def _is_own_thread(self) -> bool:
-        """Whether this is a thread in which the job itself works, and which cannot wait for it."""
+        """Whether the job itself runs in this thread, which then cannot wait for it."""
         job_attempt = self._supervisor.job_attempt
         in_epoch = None if job_attempt is None else job_attempt.epoch_thread
         calling = self._supervisor.checkpointing.patience.is_calling()
@@ -120,17 +120,17 @@ class JobClient:
         format_type: SavepointFormatType = SavepointFormatType.CANONICAL,
         timeout: float | None = None,
     ) -> str:
-        """Take a savepoint while the job goes on; where it is, once it is complete.
+        """Take a savepoint while the job runs, and return its path once it is complete.
 
         Args:
-            directory: Path or URL below which it gets a directory of its own; what
-                `execution.checkpointing.savepoint-dir` says if not given.
+            directory: Path or URL below which the savepoint gets a new directory; by default
+                `execution.checkpointing.savepoint-dir`.
             format_type: Tables that any tool reads, or the files of the state backend.
-            timeout: Seconds to wait at most; a TimeoutError is raised after that, and the
-                savepoint goes on.
+            timeout: Seconds to wait. After that a TimeoutError is raised, and the savepoint
+                continues.
 
         Raises:
-            CheckpointError: The savepoint failed; the job goes on.
+            CheckpointError: The savepoint failed; the job continues.
         """
         request = self._savepoint_request(directory, format_type)
         self._in_background(request, partial(JobAttempt.take_savepoint, request=request))
@@ -143,14 +143,14 @@ class JobClient:
         drain: bool = False,
         format_type: SavepointFormatType = SavepointFormatType.CANONICAL,
     ) -> str:
-        """Take a savepoint of all that was read, and end the job well; where it is.
+        """Take a savepoint of all that was read, finish the job, and return the path.
 
-        If the savepoint fails, the job goes on as if nothing had been asked for.
+        If the savepoint fails, the job continues.
 
         Args:
             directory: As for `trigger_savepoint`.
-            drain: Whether event time comes to its end first, so that all its timers fire and
-                windows close: for jobs that are not to be resumed.
+            drain: Whether to advance event time to its end first, so that all timers fire and
+                all windows close; for jobs that are not resumed.
             format_type: As for `trigger_savepoint`.
 
         Raises:
@@ -163,7 +163,7 @@ class JobClient:
         directory: str | None = None,
         format_type: SavepointFormatType = SavepointFormatType.CANONICAL,
     ) -> str:
-        """Take a savepoint and cancel the job; as `stop_with_savepoint`, but it is cancelled."""
+        """Take a savepoint, cancel the job, and return the path; see `stop_with_savepoint`."""
         return self._end_with_savepoint(directory, format_type, drain=False, cancel=True)
 
     def _end_with_savepoint(
@@ -201,7 +201,7 @@ class JobClient:
         return SavepointRequest.at(where, self.job_id, form)
 
     def _in_background(self, request: SavepointRequest, work: Callable[[JobAttempt], None]) -> None:
-        """Let the job attempt that runs now do something between two epochs."""
+        """Let the current job attempt take a savepoint, in another thread."""
         job_attempt = self._supervisor.job_attempt
         status = self.status()
         if status is not JobStatus.RUNNING or job_attempt is None:
@@ -211,8 +211,7 @@ class JobClient:
         if self._is_own_thread():
             raise JobExecutionError(
                 f"job {self._name!r}: a savepoint waits for the end of an epoch and for output to "
-                "be published, and one that waits for it does not end; ask for it from another "
-                "thread"
+                "be published, so neither may wait for it; request it from another thread"
             )
         take = partial(decide, request, partial(work, job_attempt))
         InheritableThread(target=take, daemon=True).start()
@@ -221,28 +220,28 @@ class JobClient:
         """Wait for the end; raises `JobExecutionError` if the job failed.
 
         Args:
-            timeout: Seconds to wait at most; a TimeoutError is raised after that.
+            timeout: Seconds to wait before a TimeoutError is raised.
         """
         if not self._supervisor.ended.wait(timeout):
             raise TimeoutError(f"job {self._name!r} is still running after {timeout} s")
         if self._supervisor.failure is not None:
-            raise JobExecutionError(self._told()) from self._supervisor.failure
+            raise JobExecutionError(self._failure_message()) from self._supervisor.failure
         return JobExecutionResult(
             self.job_id, self._name, self._supervisor.runtime_ms, self.statistics()
         )
 
-    def _told(self) -> str:
+    def _failure_message(self) -> str:
         assert self._supervisor.failure is not None
         why = summary(self._supervisor.failure)
         if self._supervisor.status is not JobStatus.SUSPENDED:
             return f"job {self._name!r} failed: {why}"
         return (
             f"job {self._name!r} is suspended, since its Spark session or query has ended ({why}). "
-            f"Nothing was deleted: start it again under job id {self.job_id!r}, and it goes on "
+            f"Nothing was deleted: start it again under job id {self.job_id!r}, and it continues "
             "from its newest checkpoint"
         )
 
 
 def new_job_id() -> str:
-    """An id that no other job has."""
+    """A new, unique job id."""
     return uuid.uuid4().hex

@@ -1,7 +1,7 @@
-"""One start of a job: a query and the epochs it causes, until it ends or breaks.
+"""One job attempt: a Spark query and its epochs, until the query ends or fails.
 
-A job that is restarted after a failure begins a new job attempt: another query on
-another directory, and other local stores. Nothing of an older one is written again.
+A restart begins a new job attempt, with another query, another query directory and other local
+stores. Nothing of an older job attempt is written again.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import threading
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pyspark import InheritableThread
 
@@ -29,57 +29,28 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from holdfast.checkpoint.savepoint.requests import SavepointRequest
+    from holdfast.checkpoint.service import CheckpointService
     from holdfast.job.model import EpochOrder, EpochResult
     from holdfast.job.trigger import JobTrigger
     from holdfast.spark.epoch_runner import EpochRunner
 
 LOOK_AROUND = 0.05
-"""Seconds between two looks at whether a checkpoint is due though no data comes."""
+"""Seconds between two checks whether a checkpoint or timer is due while no data comes."""
 QUIET = 0.25
-"""Seconds without an epoch before one runs for event-time timers alone: data that follows
-at once takes them along."""
+"""Seconds without an epoch before one runs for event-time timers alone: an epoch with data
+would fire them too."""
 TRY_AGAIN = 0.5
-"""Seconds before a last checkpoint that has failed is tried again."""
+"""Seconds before a failed final checkpoint is tried again."""
 CANCEL_AGAIN = 0.1
-"""Seconds between two tries to cancel a job that runs in one pass."""
+"""Seconds between two attempts to cancel a job that runs in one pass."""
 
 
 class QueryStoppedError(JobExecutionError):
-    """Somebody else has stopped the query of a job; nothing that the job needs is lost."""
-
-
-class Barriers(Protocol):
-    """Who decides which epochs end in a checkpoint, and takes it from there."""
-
-    def order(
-        self,
-        *,
-        idle: bool,
-        last: bool = False,
-        plain: bool = False,
-        savepoint: SavepointRequest | None = None,
-    ) -> EpochOrder | None:
-        """What the next epoch is told; for one without input, None if it need not run.
-
-        The `last` one is for a checkpoint of all that was processed before the job ends. A
-        `plain` one carries no checkpoint, one with a `savepoint` carries that.
-        """
-
-    def expire(self) -> None:
-        """Give up checkpoints that have taken too long."""
-
-    def settle(self) -> bool:
-        """Wait for the end of the checkpoint taken last; whether it contains everything."""
-
-    def taken(self, order: EpochOrder, result: EpochResult, batch_id: int) -> None:
-        """The epoch has ended well."""
-
-    def missed(self, order: EpochOrder) -> None:
-        """The epoch has failed."""
+    """The query of a job was stopped from outside; nothing that the job needs is lost."""
 
 
 class JobAttempt:
-    """One start of a job."""
+    """One query of a job, and its epochs."""
 
     def __init__(
         self,
@@ -87,33 +58,33 @@ class JobAttempt:
         name: str,
         trigger: JobTrigger,
         runner: EpochRunner,
-        barriers: Barriers,
+        checkpoints: CheckpointService,
         frames: list[DataFrame],
         query_dir: Path,
         on_epoch: Callable[[EpochResult], None],
         restored_batch: int | None = None,
         patience: Patience | None = None,
     ) -> None:
-        """A job attempt that is not started yet.
+        """Create a job attempt that is not started yet.
 
         Args:
             spark: The session.
-            name: Name of the query, for Spark's UI.
+            name: Name of the query in Spark's UI.
             trigger: When epochs run.
             runner: Runs the epochs.
-            barriers: Decides about checkpoints.
+            checkpoints: Decides which epochs carry a checkpoint, and takes it.
             frames: DataFrames of the plan's sources, in their order.
-            query_dir: Directory of the query's own log; laid out if it continues another.
+            query_dir: Directory of the query's log; it has content if the job was restored.
             on_epoch: Called after every epoch.
-            restored_batch: Last micro-batch that the job's state contains already.
-            patience: How long an epoch is waited for when all else has ended.
+            restored_batch: Last micro-batch that the restored state contains.
+            patience: How long to wait for an epoch after the query has ended.
         """
         self._patience = patience or Patience()
         self._spark = spark
         self._name = name
         self._trigger = trigger
         self._runner = runner
-        self._barriers = barriers
+        self._checkpoints = checkpoints
         self._frames = frames
         self._query_dir = query_dir
         self._on_epoch = on_epoch
@@ -121,18 +92,18 @@ class JobAttempt:
         self._idle_group = f"{name}-idle"
         self._failure: BaseException | None = None
         self._is_finished = False
-        """Whether a savepoint holds all that was processed, and nothing more is to be."""
+        """Whether the job is stopped with a savepoint, so that no epoch may follow."""
         self._stopping = threading.Event()
         self._ended = threading.Event()
         self._lock = threading.Lock()
-        """Held while an epoch runs, whatever has caused it."""
+        """Held while an epoch runs, with or without input."""
         self._savepoints: list[SavepointRequest] = []
-        """Those whose epochs have yet to end."""
+        """Savepoints whose epochs have not ended."""
         self._last_batch = restored_batch
         self._last_start: float | None = None
         self._last_end = monotonic()
         self.epoch_thread: int | None = None
-        """The thread in which an epoch runs now."""
+        """The thread that runs an epoch now."""
 
     def start(self) -> None:
         """Start the query; a job in one pass starts when it is waited for."""
@@ -141,14 +112,14 @@ class JobAttempt:
                 with settings(self._spark, QUERY_SETTINGS):
                     self.query = self._start_query()
             except BaseException:
-                # Nobody waits for it: `stop` has nothing left to try.
+                # `wait` is never called, so `stop` must not wait for a query.
                 self._ended.set()
                 raise
             look_around = guarded(f"looking around for {self._name}", self._look_around)
             InheritableThread(target=look_around, daemon=True).start()
 
     def wait(self) -> BaseException | None:
-        """Wait for the end; what broke it, or None if it ended well or was stopped."""
+        """Wait for the end; returns the failure, or None if it finished or was stopped."""
         try:
             if self.query is None:
                 self._run_one_pass()
@@ -163,14 +134,14 @@ class JobAttempt:
             self._wait_for_epoch()
             self._give_up_savepoints()
         if self._failure is None or self._is_finished:
-            # What fails behind a complete savepoint takes nothing back, and restarts nothing.
+            # A failure after the final savepoint does not restart the job.
             return None
         return original_error(self._failure)
 
     def _wait_for_epoch(self) -> None:
-        """Wait for an epoch without input that may still run; no other begins.
+        """Wait for an idle epoch that may still run; no other begins.
 
-        One that hangs is left alone: when it comes back, nothing is taken of it.
+        One that hangs is left alone: its result is ignored.
         """
         self._cancel_idle_jobs()
         if self._lock.acquire(timeout=self._patience.end):
@@ -178,19 +149,19 @@ class JobAttempt:
         elif self._failure is None:
             self._failure = JobExecutionError(
                 f"job {self._name!r}: an epoch has not ended within {self._patience.end:.0f} s "
-                "after the query had; look whether Spark and checkpoint storage answer"
+                "after the query; check that Spark and checkpoint storage respond"
             )
 
     def _give_up_savepoints(self) -> None:
-        """Tell those who wait for savepoints whose epochs hang, or wait for one that hangs."""
+        """Fail the savepoints whose epochs hang, or wait for one that hangs."""
         for request in tuple(self._savepoints):
-            request.fail("the job has ended, or starts anew, and an epoch before it hangs")
+            request.fail("the job has ended or restarts, and an earlier epoch hangs")
 
     def stop(self) -> None:
-        """End it early; returns when the query has stopped."""
+        """Stop early; returns when the query has stopped."""
         self._stopping.set()
-        # A query that is just being started is there later. In one pass, there is nothing to
-        # cancel between two Spark jobs: try until the end has come.
+        # The query may just be starting. In one pass there is nothing to cancel between two
+        # Spark jobs, so repeat until the end.
         while self.query is None:
             if self._ended.wait(CANCEL_AGAIN):
                 return
@@ -201,19 +172,19 @@ class JobAttempt:
 
     def _cancel_idle_jobs(self) -> None:
         with suppress(Exception):
-            # A session that was stopped has no jobs left to cancel.
+            # A session that was stopped has no jobs.
             self._spark.sparkContext.cancelJobGroup(self._idle_group)
 
     @contextmanager
     def _between_two_epochs(self) -> Iterator[None]:
-        """Hold the lock, for which an epoch that runs is waited for.
+        """Wait for the running epoch, and hold the lock.
 
         Raises:
-            JobExecutionError: Nobody waits for that epoch any more.
+            JobExecutionError: The epoch hangs, or the job attempt has ended.
         """
         while not self._lock.acquire(timeout=LOOK_AROUND):
             if self._patience.is_lost or self._ended.is_set():
-                raise JobExecutionError(f"job {self._name!r}: an epoch does not come to its end")
+                raise JobExecutionError(f"job {self._name!r}: an epoch hangs")
         try:
             yield
         finally:
@@ -228,12 +199,12 @@ class JobAttempt:
     ) -> None:
         """Take a savepoint of all that was read, and end.
 
-        If the savepoint fails, everything goes on as if nothing had been asked for; if event
-        time has come to its end by then, from the last checkpoint, as after any failure.
+        If the savepoint fails, the job continues. If it was drained, it continues from its last
+        checkpoint, as after any failure.
 
         Args:
             request: The savepoint.
-            drain: Whether event time comes to its end first, so that all its timers fire.
+            drain: Whether to advance event time to its end first, so that all timers fire.
             on_complete: Called when the savepoint is complete, before the end.
         """
 
@@ -243,15 +214,15 @@ class JobAttempt:
                 self._drain()
                 self._drain_event_time()
             self._run_savepoint_epoch(request)
-            # Still with the lock: no epoch may follow that the savepoint does not contain.
+            # Still under the lock: the savepoint must contain every epoch.
             if self._wait_for(request):
                 on_complete()
                 self._is_finished = True
                 self._stopping.set()
             elif drain:
                 raise JobExecutionError(
-                    "event time was brought to its end for a savepoint, which failed; the job goes "
-                    "back to its last checkpoint"
+                    "event time was advanced to its end for a savepoint, which failed; the job "
+                    "returns to its last checkpoint"
                 )
 
         self._between_epochs(request, finish)
@@ -259,7 +230,7 @@ class JobAttempt:
             self.stop()
 
     def _between_epochs(self, request: SavepointRequest, work: Callable[[], None]) -> None:
-        """Do some work for a savepoint when no epoch runs, and let none begin meanwhile."""
+        """Do some work for a savepoint between two epochs."""
         self._join_idle_group()
         self._savepoints.append(request)
         try:
@@ -276,33 +247,33 @@ class JobAttempt:
             self._savepoints.remove(request)
 
     def _wait_for(self, request: SavepointRequest) -> bool:
-        """Wait for the end of a savepoint, unless the job ends first; whether it is complete."""
+        """Wait for a savepoint, unless the job ends first; whether it is complete."""
         while not request.is_decided:
-            self._barriers.expire()
+            self._checkpoints.expire()
             if self._stopping.wait(LOOK_AROUND) or self._failure is not None:
                 request.fail("the job has ended")
         return request.is_complete
 
     def _run_savepoint_epoch(self, request: SavepointRequest) -> None:
-        # What is left over of the input has to be processed first.
+        # Channel state is processed first.
         idle = not self._runner.channel_rows
-        order = self._barriers.order(idle=idle, savepoint=request)
+        order = self._checkpoints.next_epoch(idle=idle, savepoint=request)
         assert order is not None
         batch_id = -1 if self._last_batch is None else self._last_batch
         with settings(self._spark, QUERY_SETTINGS):
             self._run_epoch(None, order, batch_id)
 
     def break_off(self, failure: BaseException) -> None:
-        """Let it fail, for a reason that lies outside of its epochs."""
+        """Fail for a reason outside of the epochs."""
         if self._failure is None:
             self._failure = failure
-        # Not here: this may be a thread that the query waits for before it stops.
+        # In another thread: the query may wait for this one before it stops.
         start_thread(f"stopping {self._name}", self.stop)
 
     def _writer(self, on_batch: Callable[[DataFrame, int], None], name: str) -> DataStreamWriter:
         rows = self._runner.first_rows(self._frames)
         writer = rows.writeStream.foreachBatch(on_batch).queryName(name)
-        # By URI: without a scheme Spark would look for it in its default file system.
+        # As a URI: without a scheme Spark would use its default file system.
         return writer.option("checkpointLocation", self._query_dir.as_uri())
 
     def _start_query(self) -> StreamingQuery:
@@ -322,34 +293,34 @@ class JobAttempt:
         self._keep_interval()
         with self._lock:
             if self._is_finished:
-                # Whoever goes on from the savepoint reads it again.
+                # A job that continues from the savepoint reads it again.
                 return
-            order = self._barriers.order(idle=False)
+            order = self._checkpoints.next_epoch(idle=False)
             assert order is not None
             self._run_epoch(batch, replace(order, last=self._trigger.one_pass), batch_id)
-            # Not before: a checkpoint of a later epoch says that it contains this batch.
+            # Only now: a checkpoint must not claim a batch that is not processed.
             self._last_batch = batch_id
-            # The epoch took longer than was foreseen, and a checkpoint has become due.
+            # A checkpoint may be due if the epoch took longer than estimated.
             self._run_idle_epoch()
-            # Before Spark reads more: what waits then stays within one batch.
+            # Before Spark reads more: channel state never exceeds one batch.
             self._drain()
             if order.cut_at is not None:
-                # An epoch that may be cut moves no watermark; one that follows does.
+                # An epoch that may be cut does not advance the watermark; a later one does.
                 self._run_timers(event_time=True)
 
     def _run_epoch(self, batch: DataFrame | None, order: EpochOrder, batch_id: int) -> None:
         self.epoch_thread = threading.get_ident()
         try:
-            # Also after a failure: what it has left undone would be contained in a checkpoint.
+            # Also after a failure: a checkpoint must not contain a half-done epoch.
             self._refuse_to_go_on()
             result = self._runner.run(batch, order)
             if self._ended.is_set():
-                # It took so long that nobody waits: another job attempt may have begun.
+                # It hung, and another job attempt may have begun.
                 self._refuse_to_go_on()
-            self._barriers.taken(order, result, batch_id)
+            self._checkpoints.epoch_completed(order, result, batch_id)
             self._on_epoch(result)
         except BaseException as failure:
-            self._barriers.missed(order)
+            self._checkpoints.epoch_failed(order)
             if self._failure is None and not self._stopping.is_set():
                 self._failure = failure
             raise
@@ -358,19 +329,19 @@ class JobAttempt:
             self._last_end = monotonic()
 
     def _look_around(self) -> None:
-        """Take checkpoints and fire timers that are due while no data comes."""
+        """Take checkpoints and fire timers that become due while no data comes."""
         try:
             self._join_idle_group()
             while not self._ended.wait(LOOK_AROUND):
                 if self._last_batch is None:
-                    self._barriers.expire()
+                    self._checkpoints.expire()
                 elif self._lock.acquire(blocking=False):
                     try:
                         self._run_what_is_due()
                     finally:
                         self._lock.release()
         except BaseException as failure:
-            # Nobody else takes checkpoints then: the job must not go on without them.
+            # Without this thread no checkpoints are taken, so the job must fail.
             self.break_off(failure)
 
     def _run_what_is_due(self) -> None:
@@ -379,27 +350,27 @@ class JobAttempt:
             self._drain()
             self._run_timers(event_time=monotonic() - self._last_end >= QUIET)
         except BaseException as failure:
-            # Still with the lock: no epoch may follow.
+            # Still under the lock: no epoch may follow.
             self.break_off(failure)
             raise
 
     def _drain(self) -> None:
-        """Run epochs without new input until nothing is left over of what there was."""
+        """Run epochs without new input until all channel state is processed."""
         while self._runner.channel_rows and not self._is_ending():
             assert self._last_batch is not None
-            order = self._barriers.order(idle=False)
+            order = self._checkpoints.next_epoch(idle=False)
             assert order is not None
             with settings(self._spark, QUERY_SETTINGS):
                 self._run_epoch(None, order, self._last_batch)
             self._run_idle_epoch()
 
     def _run_timers(self, *, event_time: bool) -> None:
-        """Run an epoch without input for timers that are due, if there are any."""
+        """Run an epoch for timers that are due, if there are any."""
         if self._last_batch is None or self._is_ending():
             return
         if not self._runner.has_timers_due(event_time=event_time):
             return
-        order = self._barriers.order(idle=False)
+        order = self._checkpoints.next_epoch(idle=False)
         assert order is not None
         with settings(self._spark, QUERY_SETTINGS):
             self._run_epoch(None, replace(order, cut_at=None), self._last_batch)
@@ -412,10 +383,10 @@ class JobAttempt:
             raise JobExecutionError(f"job {self._name!r} was stopped")
 
     def _run_idle_epoch(self, *, last: bool = False) -> bool:
-        """Run an epoch for a checkpoint alone, if there is a reason to; whether it ran."""
+        """Run an epoch for a checkpoint alone, if one is needed; whether it ran."""
         if self._is_ending() or self._last_batch is None:
             return False
-        order = self._barriers.order(idle=True, last=last)
+        order = self._checkpoints.next_epoch(idle=True, last=last)
         if order is None:
             return False
         with settings(self._spark, QUERY_SETTINGS):
@@ -423,28 +394,28 @@ class JobAttempt:
         return True
 
     def _join_idle_group(self) -> None:
-        """Let `stop` reach the Spark jobs of this thread, which are not the query's."""
+        """Let `stop` cancel the Spark jobs of this thread, which are not the query's."""
         self._spark.sparkContext.setJobGroup(
             self._idle_group, f"{self._name}: checkpoint", interruptOnCancel=True
         )
 
     def _finish(self) -> None:
-        """Take the last checkpoint: with it, all that was processed is safe."""
+        """Take the final checkpoint, which covers all that was processed."""
         self._join_idle_group()
         with self._between_two_epochs():
             self._drain()
             self._confirm_end()
             self._run_timers(event_time=True)
             self._end_time()
-            self._settle()
-            # Still with the lock: no epoch may follow the last checkpoint.
+            self._take_final_checkpoint()
+            # Still under the lock: no epoch may follow the final checkpoint.
             self._ended.set()
 
     def _confirm_end(self) -> None:
-        """Make sure that the query has read all there is.
+        """Check that the query has read all input.
 
         Raises:
-            QueryStoppedError: It has not: somebody else has stopped it.
+            QueryStoppedError: It was stopped from outside before that.
         """
         if not self._trigger.confirms_end or self._is_ending():
             return
@@ -458,41 +429,41 @@ class JobAttempt:
         if more.is_set():
             raise QueryStoppedError(
                 f"the query {self._name!r} was stopped before it had read all input, and not by "
-                "this job: call cancel() or suspend() of the job instead"
+                "this job; call cancel() or suspend() of the job instead"
             )
 
-    def _settle(self) -> None:
-        """Take checkpoints until one contains everything."""
+    def _take_final_checkpoint(self) -> None:
+        """Take checkpoints until one covers all epochs."""
         pause = 0.0
-        while self._last_batch is not None and not self._barriers.settle():
+        while self._last_batch is not None and not self._checkpoints.await_final_checkpoint():
             self._stopping.wait(pause)
             pause = TRY_AGAIN
             if not self._run_idle_epoch(last=True):
                 return
 
     def _drain_event_time(self) -> None:
-        """Let all event-time timers fire, though more input could come."""
+        """Fire all event-time timers, although more input could come."""
         if self._last_batch is None or not self._runner.has_pending_timers:
             return
-        # Without a checkpoint: if the savepoint fails, there must be none of what fires here.
-        order = self._barriers.order(idle=False, plain=True)
+        # Without a checkpoint: if the savepoint fails, nothing that fires here may be kept.
+        order = self._checkpoints.next_epoch(idle=False, plain=True)
         assert order is not None
         order = replace(order, cut_at=None, drains=True)
         with settings(self._spark, QUERY_SETTINGS):
             self._run_epoch(None, order, self._last_batch)
 
     def _end_time(self) -> None:
-        """Let everything fire that still waits, if all input there will ever be is processed."""
+        """Fire all timers, if the sources have ended for good."""
         if not self._trigger.ends or self._last_batch is None or self._is_ending():
             return
         if self._runner.has_pending_timers:
-            order = self._barriers.order(idle=False)
+            order = self._checkpoints.next_epoch(idle=False)
             assert order is not None
             with settings(self._spark, QUERY_SETTINGS):
                 self._run_epoch(None, replace(order, cut_at=None, last=True), self._last_batch)
 
     def _keep_interval(self) -> None:
-        """Space epochs out where the trigger does not."""
+        """Keep the interval between epochs where Spark's trigger does not."""
         if self._trigger.available_now and self._last_start is not None:
             pause = self._last_start + self._trigger.interval_ms / 1000 - monotonic()
             self._stopping.wait(max(0.0, pause))

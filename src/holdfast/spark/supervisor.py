@@ -1,7 +1,7 @@
-"""Runs a job, job attempt after job attempt, and ends it.
+"""Runs a job until it ends: starts job attempts, restarts them after failures, and cleans up.
 
-When a job attempt breaks, the restart strategy decides whether and when the next begins, from
-the newest complete checkpoint.
+When a job attempt fails, the restart strategy decides whether and when the next one begins. It
+begins from the newest complete checkpoint.
 """
 
 from __future__ import annotations
@@ -57,25 +57,26 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from holdfast.checkpoint.restore.restorer import RestoredJob
     from holdfast.checkpoint.service import CheckpointService
     from holdfast.config.restart import RestartStrategy
-    from holdfast.job.model import EpochResult, JobPlan, SourcePlan
+    from holdfast.job.model import EpochResult, JobPlan, QueryPosition, SourcePlan
     from holdfast.job.trigger import JobTrigger
 
 logger = logging.getLogger("holdfast")
 
 HOPELESS = (ConfigurationError, FencedError, JobGraphError, RestoreError)
-"""Failures that another start would only repeat."""
+"""Failures that a restart would only repeat."""
 SESSION_ENDS = 2.0
-"""Seconds for which a job that Spark has failed looks whether the session ends."""
+"""Seconds to wait for the end of the session after Spark has failed the job."""
 LOOK_AGAIN = 0.1
 PASSING = (JobExecutionError, Py4JJavaError, SinkError)
-"""Failures of a start that have to do with the moment, not with the program."""
+"""Failures of a start that a restart may resolve."""
 
 
 @dataclass(frozen=True)
 class JobOrder:
-    """What a job is started with."""
+    """The settings that a job is started with."""
 
     name: str
     job_id: str
@@ -86,17 +87,17 @@ class JobOrder:
     """Whether other runs of the job have the same id."""
     local_dir: str | None = None
     savepoint_dir: str | None = None
-    """Directory of savepoints for which none is named."""
+    """Directory of savepoints, unless a request names another."""
     listeners: tuple[Callable[[EpochStatistics], None], ...] = ()
 
 
 class Supervisor:
-    """Starts a job, restarts it, and sees to its end."""
+    """Starts a job, restarts it, and cleans up when it ends."""
 
     def __init__(
         self, spark: SparkSession, order: JobOrder, checkpointing: CheckpointService
     ) -> None:
-        """A job that is not started yet."""
+        """Create the supervisor of a job that is not started yet."""
         self._spark = spark
         self.order = order
         self._plan = order.plan
@@ -111,27 +112,27 @@ class Supervisor:
         self._restarts = RestartTracker(order.restarts)
         self._scratch = scratch_directory()
         self.job_attempt: JobAttempt | None = None
-        """The one that runs now."""
+        """The job attempt that runs now."""
         self._runner: EpochRunner | None = None
         self._begun = 0
         self._prepared = False
         self._ran = False
-        """Whether a job attempt has ever begun."""
+        """Whether any job attempt has begun."""
         self.status = JobStatus.RUNNING
         self.failure: BaseException | None = None
-        """What the job has failed with."""
+        """The error that the job has failed with."""
         self.told_to_end = threading.Event()
-        """Set when the job is to end early."""
+        """Set when the job must end early."""
         self.suspends = False
-        """Whether the job was told to end so that another start goes on with it."""
+        """Whether the job ends early so that another start continues it."""
         self.savepoint: str | None = None
-        """What the job was ended with, and goes on from."""
+        """Path of the savepoint that the job was stopped with."""
         self.ended = threading.Event()
         self._started = monotonic()
         self.runtime_ms = 0
 
     def statistics(self) -> JobStatistics:
-        """What the job has done so far."""
+        """The job's statistics so far."""
         figures = self._statistics.snapshot(self.order.job_id, self._name, self.status)
         return replace(figures, checkpoints=self.checkpointing.statistics())
 
@@ -143,8 +144,8 @@ class Supervisor:
     def start(self) -> None:
         """Start the job in the background.
 
-        A program that cannot run is refused here. Where Spark or storage failed meanwhile,
-        the job has failed for the first time, and is restarted like any other.
+        A program that cannot run is refused here. A failure of Spark or storage counts as the
+        job's first failure: the restart strategy decides.
         """
         failure: BaseException | None = None
         try:
@@ -160,7 +161,7 @@ class Supervisor:
         InheritableThread(target=self._supervise, args=(failure,), daemon=True).start()
 
     def _has_finished(self) -> bool:
-        """Whether a run under the same job id has processed all input; then so has this one."""
+        """Whether a run under the same job id has processed all input, so that none is left."""
         when = self.checkpointing.finished() if self.order.lasting_id else None
         if when is None:
             return False
@@ -177,7 +178,7 @@ class Supervisor:
         return True
 
     def _prepare(self) -> None:
-        """Do what is done once for all job attempts."""
+        """Prepare what all job attempts share."""
         self._pinning.anchor(self._plan.stage_parallelism)
         self.checkpointing.open(
             self._plan, self._calls, partial(publish_frame, self._spark), self._break_off
@@ -211,15 +212,32 @@ class Supervisor:
         restored = self.checkpointing.restore(job)
         job = restored.job or job
         leaves = self._source_leaves()
-        position = restored.position
-        if position is not None:
-            if restored.base is None:
-                check_static_rows(position, self._plan, one_pass=self.order.trigger.one_pass)
-                directories = {one.uid: self._source_directory(one) for one in self._plan.sources}
-                position = with_rows_read(position, self._plan, directories, self._spark)
-            with settings(self._spark, QUERY_SETTINGS):
-                lay_out(query_dir, position, leaves)
-        runner = EpochRunner(
+        if restored.position is not None:
+            self._lay_out_query(query_dir, restored, restored.position, leaves)
+        self._runner = self._new_runner(job, restored)
+        self.checkpointing.begin(job, restored, partial(capture, query_dir, leaves))
+        self._watch.note()
+        self.job_attempt = self._new_attempt(job, self._runner, query_dir, restored.batch_id)
+        self.job_attempt.start()
+        self._ran = True
+
+    def _lay_out_query(
+        self,
+        query_dir: Path,
+        restored: RestoredJob,
+        position: QueryPosition,
+        leaves: dict[str, tuple[int, ...]],
+    ) -> None:
+        """Write the query's log, so that its sources continue from the restored position."""
+        if restored.base is None:
+            check_static_rows(position, self._plan, one_pass=self.order.trigger.one_pass)
+            directories = {one.uid: self._source_directory(one) for one in self._plan.sources}
+            position = with_rows_read(position, self._plan, directories, self._spark)
+        with settings(self._spark, QUERY_SETTINGS):
+            lay_out(query_dir, position, leaves)
+
+    def _new_runner(self, job: JobIdentity, restored: RestoredJob) -> EpochRunner:
+        return EpochRunner(
             self._spark,
             self._plan,
             job,
@@ -229,10 +247,11 @@ class Supervisor:
             self.checkpointing.delivery,
             self.order.trigger.interval_ms,
         )
-        self._runner = runner
-        self.checkpointing.begin(job, restored, partial(capture, query_dir, leaves))
-        self._watch.note()
-        self.job_attempt = JobAttempt(
+
+    def _new_attempt(
+        self, job: JobIdentity, runner: EpochRunner, query_dir: Path, batch_id: int | None
+    ) -> JobAttempt:
+        return JobAttempt(
             self._spark,
             f"{self._name}-{self.order.job_id[:8]}-{job.job_attempt}",
             self.order.trigger,
@@ -241,21 +260,19 @@ class Supervisor:
             self._frames,
             query_dir,
             self._end_epoch,
-            restored.batch_id,
+            batch_id,
             self.checkpointing.patience,
         )
-        self.job_attempt.start()
-        self._ran = True
 
     def _source_leaves(self) -> dict[str, tuple[int, ...]]:
-        """Which of Spark's sources are whose."""
+        """Indexes of Spark's sources, by the uid of the job's source."""
         if not self.checkpointing.keeps_positions:
             return {}
         uids = (source.uid for source in self._plan.sources)
         return source_leaves(dict(zip(uids, self._frames, strict=True)))
 
     def _query_dir(self, job_attempt: int) -> Path:
-        """Directory of the log of a job attempt's query."""
+        """Directory of a job attempt's query log."""
         return self._scratch / f"query-{job_attempt}"
 
     def _supervise(self, failure: BaseException | None) -> None:
@@ -277,11 +294,11 @@ class Supervisor:
         return JobStatus.SUSPENDED if self._has_lost_session(self.failure) else JobStatus.FAILED
 
     def _has_lost_session(self, failure: BaseException) -> bool:
-        """Whether Spark has ended under the job, or does so within a moment."""
+        """Whether the Spark session has ended, or ends within a moment."""
         if isinstance(failure, QueryStoppedError):
             return True
         may_follow = isinstance(failure, PASSING) or not isinstance(failure, HoldfastError)
-        # A cluster's master that drops the application fails its tasks first.
+        # When a cluster drops the application, its tasks fail before the session ends.
         until = monotonic() + (0 if self._pinning.local or not may_follow else SESSION_ENDS)
         while is_alive(self._spark):
             if monotonic() >= until:
@@ -290,10 +307,10 @@ class Supervisor:
         return True
 
     def _run_to_the_end(self, failure: BaseException | None) -> BaseException | None:
-        """Run job attempt after job attempt; what broke the last one, or None.
+        """Run job attempts until the job ends; returns the last failure, or None.
 
         Args:
-            failure: What kept the first one from beginning, if something did.
+            failure: Why the first job attempt could not begin, if it could not.
         """
         if failure is None:
             assert self.job_attempt is not None
@@ -325,18 +342,18 @@ class Supervisor:
             return original_error(failure)
         self.status = JobStatus.RUNNING
         if self.told_to_end.is_set():
-            # Cancelled in between: the stop went to the job attempt before.
+            # Cancelled in between: the previous job attempt was stopped instead.
             self.stop()
         assert self.job_attempt is not None
         return self.job_attempt.wait()
 
     def _break_off(self, failure: BaseException) -> None:
-        """Let the job attempt that runs now fail."""
+        """Fail the job attempt that runs now."""
         if self.job_attempt is not None:
             self.job_attempt.break_off(failure)
 
     def _end(self) -> None:
-        """Clean up, and tell those who wait for the end, whatever that comes to."""
+        """Clean up, and wake those who wait for the end, whatever fails."""
         try:
             self._clean_up()
         finally:
@@ -355,13 +372,13 @@ class Supervisor:
             try:
                 step()
             except BaseException as error:
-                # Sinks take part in it, and raise what they like.
+                # Sinks may raise anything.
                 what = f"{type(error).__name__}: {error}"
                 logger.warning("job %r left something behind: %s", self._name, what)
 
     def _close_checkpoints(self) -> None:
-        # What another driver has taken over is no longer this one's to delete; and a program
-        # that does not fit its checkpoints, or did not start, is corrected and started again.
+        # Another driver may have taken the job over. A program that does not match its
+        # checkpoints, or did not start, is fixed and started again.
         kept = not self._ran or isinstance(self.failure, FencedError | RestoreError)
         if kept or self.status is JobStatus.SUSPENDED:
             self.checkpointing.close(None)

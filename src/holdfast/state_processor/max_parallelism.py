@@ -12,7 +12,6 @@ from msgspec import UNSET
 from holdfast._faults import fault_point
 from holdfast._version import VERSION
 from holdfast.checkpoint.files.completed import verify_handles
-from holdfast.checkpoint.files.metadata import SAVEPOINT_FORMAT
 from holdfast.checkpoint.restore.operator_states import read_operator_states
 from holdfast.checkpoint.restore.pointer import find_snapshot
 from holdfast.checkpoint.savepoint.storage import discard_unfinished, new_savepoint, store_savepoint
@@ -104,7 +103,6 @@ def _rewritten(
     now = SystemClock().now_ms()
     return msgspec.structs.replace(
         metadata,
-        format=SAVEPOINT_FORMAT,
         version=VERSION,
         lineage="",
         fence=0,

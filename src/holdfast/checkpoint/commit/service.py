@@ -158,8 +158,8 @@ class CommitService:
         """Drivers before have completed these checkpoints, and may have published them."""
         self._notes.listed(completed)
 
-    def taken(self, result: EpochResult) -> None:
-        """An epoch has ended well: its output waits, or goes out at once."""
+    def epoch_completed(self, result: EpochResult) -> None:
+        """Keep the epoch's output for its checkpoint; with at least once, publish it now."""
         epoch = result.statistics.epoch
         if self.exactly_once:
             self._inline[epoch] = _inline_bytes(result.reports)

@@ -2,7 +2,7 @@ r"""What a checkpoint is: the content of `_metadata`, and its form on disk.
 
 The file is text: one line of JSON, the header, then a JSON document, the body.
 
-    {"holdfast":"checkpoint","format":1,"version":...,"checkpoint_id":...,"fence":...,
+    {"holdfast":"checkpoint","format":4,"version":...,"checkpoint_id":...,"fence":...,
      "length":...,"checksum":...}\n              (all on one line)
     {...}
 
@@ -30,15 +30,10 @@ from holdfast.storage.handles import FileHandle, Handle
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FORMAT: Final = 2
-"""Number of the format in which checkpoints are written.
-
-1: state and sources. 2: output to be published and input to be processed, which a
-reader of 1 would lose without a word. 3: savepoints (`checkpoint/savepoint/storage.py`), which
-have handles relative to their own directory, and may hold state as tables.
-"""
-SAVEPOINT_FORMAT: Final = 3
-READABLE: Final = frozenset({1, 2, 3})
+FORMAT: Final = 4
+"""Number of the format, for checkpoints and savepoints alike."""
+READABLE: Final = frozenset({FORMAT})
+"""Formats that this release reads."""
 
 LONGEST_HEADER: Final = 1024
 """Bytes from the beginning of the file that always contain the header."""
@@ -144,7 +139,7 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """Names the row of checkpoints it belongs to, from a start with nothing on."""
     fence: int
     """Number of the fence under which it was written."""
-    job_attempt: str = msgspec.field(name="incarnation")
+    job_attempt: str
     epoch: int
     batch_id: int
     """Last micro-batch that is wholly contained."""
@@ -152,6 +147,8 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
     completed_ms: int
     mode: str
     is_savepoint: bool = False
+    """Whether it is a savepoint: its handles are relative to its own directory, and its state
+    may be stored as tables."""
     origin: str | UnsetType = UNSET
     """Names the savepoint, or another job's checkpoint, that the row of checkpoints began from."""
     operators: list[OperatorSnapshot] = []
@@ -200,7 +197,7 @@ def decode_header(data: bytes, where: str) -> MetadataHeader:
     """Header of the file that begins with `data`; `where` is for error messages.
 
     Raises:
-        CorruptCheckpointError: The file is cut off, foreign, damaged or of a later format.
+        CorruptCheckpointError: The file is cut off, foreign, damaged or of another format.
     """
     if not data.startswith(_MAGIC):
         if _MAGIC.startswith(data):
@@ -225,7 +222,7 @@ def decode_metadata(data: bytes, where: str) -> CheckpointMetadata:
     """Metadata in `data`, verified; `where` names the file in error messages.
 
     Raises:
-        CorruptCheckpointError: The file is cut off, foreign, damaged or of a later format.
+        CorruptCheckpointError: The file is cut off, foreign, damaged or of another format.
     """
     header = decode_header(data, where)
     body = data[data.index(b"\n") + 1 :]
@@ -294,9 +291,10 @@ def _check_format(line: bytes, where: str) -> None:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _damaged(where, f"its first line cannot be read ({error})") from error
     if found.format not in READABLE:
+        readable = ", ".join(map(str, sorted(READABLE)))
         raise CorruptCheckpointError(
-            f"{where}: the checkpoint has format {found.format}, and this release reads formats "
-            f"up to {max(READABLE)} only; Holdfast {found.version}, which wrote it, reads it"
+            f"{where}: the checkpoint has format {found.format}, and this release reads format "
+            f"{readable} only; Holdfast {found.version}, which wrote it, reads it"
         )
 
 

@@ -17,7 +17,6 @@ import msgspec
 from msgspec import UNSET
 
 from holdfast._faults import fault_point
-from holdfast.checkpoint.files.metadata import SAVEPOINT_FORMAT
 from holdfast.checkpoint.instructions import CheckpointKind
 from holdfast.checkpoint.savepoint.parts import SavepointTarget
 from holdfast.checkpoint.savepoint.storage import discard_unfinished, new_savepoint, store_savepoint
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
         OperatorSnapshot,
         StoreSnapshot,
     )
-    from holdfast.checkpoint.pending import CheckpointDraft
+    from holdfast.checkpoint.pending import PendingCheckpoint
     from holdfast.checkpoint.savepoint.parts import SavepointPart
     from holdfast.config.backends import StateBackend
     from holdfast.job.model import QueryPosition
@@ -195,25 +194,21 @@ class Savepoints:
         )
 
     def store(
-        self,
-        checkpoint_id: int,
-        draft: CheckpointDraft,
-        metadata: CheckpointMetadata,
-        position: QueryPosition,
+        self, pending: PendingCheckpoint, metadata: CheckpointMetadata, position: QueryPosition
     ) -> CheckpointMetadata:
         """Write the metadata of a checkpoint's savepoint, and return it.
 
         Args:
-            checkpoint_id: The checkpoint.
-            draft: Knows the parts that were written.
-            metadata: The checkpoint's.
+            pending: The checkpoint, with the parts of the savepoint that are written.
+            metadata: The metadata of the checkpoint.
             position: How far the sources were read, since their beginning.
 
         Raises:
             CheckpointError: A part is missing.
         """
+        checkpoint_id = pending.id
         request = self._requests[checkpoint_id]
-        parts = draft.savepoint_parts
+        parts = pending.savepoint_parts
         problems = [part.problem for part in parts.values() if part.problem]
         if problems:
             raise CheckpointError(problems[0])
@@ -221,7 +216,6 @@ class Savepoints:
         sources = source_snapshots(position, None, request.files, checkpoint_id, INLINE_BELOW)
         metadata = msgspec.structs.replace(
             metadata,
-            format=SAVEPOINT_FORMAT,
             is_savepoint=True,
             origin=UNSET,
             lineage="",
@@ -259,20 +253,20 @@ class Savepoints:
         if request is not None and request.is_decided and not request.is_complete:
             discard_unfinished(request.files)
 
-    def add(self, checkpoint_id: int, draft: CheckpointDraft, files: JobCheckpointFiles) -> None:
+    def add(self, pending: PendingCheckpoint, files: JobCheckpointFiles) -> None:
         """Complete the savepoint of a checkpoint that is complete and published, if it has one.
 
         Args:
-            checkpoint_id: The checkpoint.
-            draft: What it was made of.
-            files: Where its own files are.
+            pending: The checkpoint.
+            files: Where the checkpoint is stored.
         """
+        checkpoint_id = pending.id
         if checkpoint_id not in self._requests:
             return
-        assert draft.stored is not None
+        assert pending.stored is not None
         try:
-            position = position_of(draft.stored, files)
-            self.store(checkpoint_id, draft, draft.stored, position)
+            position = position_of(pending.stored, files)
+            self.store(pending, pending.stored, position)
         except HoldfastError as error:
             self.fail(checkpoint_id, str(error))
         except Exception as error:
