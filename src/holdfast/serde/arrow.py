@@ -11,7 +11,7 @@ from __future__ import annotations
 from datetime import date, datetime, time
 from decimal import Decimal
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, Final, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import pyarrow as pa
 
@@ -21,7 +21,7 @@ from holdfast.serde.msgpack import advice_for, class_check, python_codec, refuse
 from holdfast.serde.reading import typed_reading
 from holdfast.types.arrow import canonical, ddl_of
 from holdfast.types.event import Event, event_class
-from holdfast.types.schema import tree_of
+from holdfast.types.schema import columns_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,10 +31,6 @@ if TYPE_CHECKING:
 
     Raise = Callable[[Any], Any]
     """From a value of the Python type to what is handed out."""
-
-
-COLUMNS_FORMAT: Final = 2
-"""Version of the description: since 2 it has a tree beside Arrow's text for the type."""
 
 
 def columns_codec(column: pa.DataType) -> Codec:
@@ -47,12 +43,7 @@ def columns_codec(column: pa.DataType) -> Codec:
     spec = _python_type(column)
     base = python_codec(spec)
     raised = _raising(column)
-    schema = {
-        "format": COLUMNS_FORMAT,
-        "kind": "columns",
-        "type": str(column),
-        "tree": tree_of(column),
-    }
+    schema = columns_schema(column)
     is_scalar = not pa.types.is_nested(column)
     classes = frozenset({base.exact_type}) if base.exact_type and is_scalar else frozenset()
     return Codec(

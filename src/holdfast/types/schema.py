@@ -30,7 +30,9 @@ A field is required if it is not nullable. Structs are numbered from the outside
 a class has a name. Types of which a value has the same bytes have one name: `string` is
 also `large_string`, and a timestamp in any zone is `timestamp`.
 
-Descriptions of format 1 hold only the text that Arrow gives for the type.
+Descriptions of Arrow types have the format 2:
+
+    {"format": 2, "kind": "columns", "type": text of the Arrow type, "tree": T}
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ import msgspec
 import msgspec.inspect as mi
 import pyarrow as pa
 
-from holdfast.types.arrow_text import arrow_type
+from holdfast.errors import StateMigrationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -64,17 +66,42 @@ _NAMES: list[tuple[Callable[[pa.DataType], bool], str]] = [
 ]
 
 
-def tree_of(column: pa.DataType) -> Tree:
-    """Description of a canonical Arrow type."""
-    return _Describer().of(column)
+FORMAT = 1
+"""Version of the description."""
+
+COLUMNS_FORMAT = 2
+"""Version of the description of an Arrow type."""
 
 
-def stored_tree(schema: dict[str, Any]) -> Tree | None:
-    """Tree of a state's description, of either format; None if its text cannot be read."""
-    if "tree" in schema:
-        return schema["tree"]
-    column = arrow_type(schema["type"])
-    return None if column is None else tree_of(column)
+def columns_schema(column: pa.DataType) -> dict[str, Any]:
+    """Description of a canonical Arrow type, fit for JSON."""
+    tree = _Describer().of(column)
+    return {"format": COLUMNS_FORMAT, "kind": "columns", "type": str(column), "tree": tree}
+
+
+def described_tree(schema: dict[str, Any]) -> Tree:
+    """Tree in the description of a Python or Arrow type.
+
+    Raises:
+        StateMigrationError: The description has a format that this release does not read.
+    """
+    check_format(schema)
+    return schema["tree" if schema["kind"] == "columns" else "type"]
+
+
+def check_format(schema: dict[str, Any]) -> None:
+    """Check that a stored description has the current format.
+
+    Raises:
+        StateMigrationError: It has another one.
+    """
+    current = COLUMNS_FORMAT if schema["kind"] == "columns" else FORMAT
+    if schema["format"] != current:
+        raise StateMigrationError(
+            f"the stored description of the type ({schema['kind']}) has format "
+            f"{schema['format']}, this Holdfast reads format {current}; use the Holdfast version "
+            "that wrote it"
+        )
 
 
 class _Describer:
@@ -201,12 +228,6 @@ if TYPE_CHECKING:
 
 if TYPE_CHECKING:
     """Names in the description, by the classes."""
-
-
-FORMAT = 1
-
-
-"""Version of the description."""
 
 
 _SCALAR_NAMES: dict[type[mi.Type], str] = {

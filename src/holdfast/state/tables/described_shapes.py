@@ -1,8 +1,8 @@
 """From the description of a type to the shape of its column.
 
-Descriptions of Python types are those of `types/schema.py`; classes are not needed. A
-type that has no column, or whose column would have no fields or ambiguous ones, is kept as it
-is encoded: all of it, or the part that it is within another.
+Descriptions are those of `types/schema.py`; classes are not needed. A type without a column
+type, or whose struct would have no fields or ambiguous names, stays encoded: as a whole, or
+as a part of another type.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from holdfast.state.tables.nested_shapes import ArrayStructs, Lists, Maps, MapSt
 from holdfast.state.tables.shapes import (
     Decimals,
     Encoded,
-    Moments,
-    Scalars,
     Shape,
     scalar_shape,
 )
@@ -38,7 +36,7 @@ _TEXT: Final = frozenset({"str"})
 
 
 def shape_of(described: Any) -> Shape:
-    """Shape of a Python type's description."""
+    """Shape of a described type."""
     match described:
         case str():
             return scalar_shape(described) or Encoded()
@@ -53,49 +51,12 @@ def shape_of(described: Any) -> Shape:
             return _dict(shape_of(key), shape_of(value))
         case {"class": _}:
             return _class(described)
+        case {"decimal": [precision, scale]}:
+            return Decimals(pa.decimal128(precision, scale))
     for name in _LISTS:
         if isinstance(described, dict) and name in described:
             return Lists(shape_of(described[name]))
     return Encoded()
-
-
-def shape_of_column(column: pa.DataType) -> Shape:
-    """Shape of the values of a state that was declared with an Arrow type."""
-    of = pa.types
-    if of.is_struct(column):
-        names = [field.name for field in column]
-        return _array_struct(names, [_of_field(field) for field in column])
-    if of.is_map(column):
-        return _dict(shape_of_column(column.key_type), _nullable(shape_of_column(column.item_type)))
-    if of.is_list(column) or of.is_large_list(column):
-        return Lists(_of_field(column.value_field), large=of.is_large_list(column))
-    if of.is_timestamp(column):
-        return Moments(column)
-    if of.is_decimal(column):
-        return Decimals(column)
-    for name, belongs in _LEAVES.items():
-        if belongs(column):
-            shape = scalar_shape(name)
-            assert shape is not None
-            return Scalars(shape.python, column)
-    return Encoded()
-
-
-_LEAVES: Final = {
-    "none": pa.types.is_null,
-    "bool": pa.types.is_boolean,
-    "int": pa.types.is_integer,
-    "float": pa.types.is_floating,
-    "date": pa.types.is_date32,
-    "time": pa.types.is_time64,
-    "str": lambda column: pa.types.is_string(column) or pa.types.is_large_string(column),
-    "bytes": lambda column: pa.types.is_binary(column) or pa.types.is_large_binary(column),
-}
-
-
-def _of_field(field: pa.Field) -> Shape:
-    shape = shape_of_column(field.type)
-    return _nullable(shape) if field.nullable else shape
 
 
 def _nullable(shape: Shape) -> Shape:

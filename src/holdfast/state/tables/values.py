@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.serde.extended import MARK
-from holdfast.state.tables.described_shapes import shape_of, shape_of_column
+from holdfast.state.tables.described_shapes import shape_of
 from holdfast.state.tables.packed import encode_one, unpacked
 from holdfast.state.tables.shapes import Encoded
 from holdfast.state.tables.times import TIMESTAMP, far_times, time_array, times_of
-from holdfast.types.arrow_text import arrow_type
+from holdfast.types.schema import described_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -203,11 +203,8 @@ class Either(Form):
 def form_of(schema: dict[str, Any]) -> Form:
     """Form of the values that a schema describes."""
     match schema.get("kind"):
-        case "msgpack":
-            return _packed(shape_of(schema["type"]))
-        case "columns":
-            column = arrow_type(schema["type"])
-            return Bytes() if column is None else _packed(shape_of_column(column))
+        case "msgpack" | "columns":
+            return _packed(shape_of(described_tree(schema)))
         case "timestamped":
             return Timestamped(form_of(schema["of"][0]))
         case "either":
