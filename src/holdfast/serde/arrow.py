@@ -8,7 +8,7 @@ a column of the type could not hold at all is refused.
 
 from __future__ import annotations
 
-from datetime import date, datetime, time
+from datetime import datetime
 from decimal import Decimal
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Optional
@@ -19,7 +19,7 @@ from holdfast.errors import StateValueError
 from holdfast.serde.codec import Codec, Reading
 from holdfast.serde.msgpack import advice_for, class_check, python_codec, refuse, shown
 from holdfast.serde.reading import typed_reading
-from holdfast.types.arrow import canonical, ddl_of
+from holdfast.types.arrow import canonical, ddl_of, leaf_of
 from holdfast.types.event import Event, event_class
 from holdfast.types.schema import columns_schema
 
@@ -76,22 +76,6 @@ def _null(struct: str, name: str) -> None:
     """Default of a field that was not stored: only one that may be null is added."""
 
 
-_LEAVES: list[tuple[Callable[[pa.DataType], bool], Any]] = [
-    (pa.types.is_boolean, bool),
-    (pa.types.is_integer, int),
-    (pa.types.is_floating, float),
-    (pa.types.is_decimal, Decimal),
-    (pa.types.is_date, date),
-    (pa.types.is_timestamp, datetime),
-    (pa.types.is_time, time),
-    (pa.types.is_null, type(None)),
-    (pa.types.is_large_string, str),
-    (pa.types.is_string, str),
-    (pa.types.is_binary, bytes),
-    (pa.types.is_large_binary, bytes),
-]
-
-
 def _python_type(column: pa.DataType) -> Any:
     of = pa.types
     if of.is_struct(column):
@@ -100,7 +84,9 @@ def _python_type(column: pa.DataType) -> Any:
         return GenericAlias(dict, (_python_type(column.key_type), _of_field(column.item_field)))
     if of.is_nested(column):
         return GenericAlias(list, (_of_field(column.value_field),))
-    return next(cls for belongs, cls in _LEAVES if belongs(column))
+    leaf = leaf_of(column)
+    assert leaf is not None
+    return leaf.python
 
 
 def _of_field(field: pa.Field) -> Any:

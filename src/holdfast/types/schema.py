@@ -49,21 +49,12 @@ import msgspec.inspect as mi
 import pyarrow as pa
 
 from holdfast.errors import StateMigrationError
+from holdfast.types.arrow import leaf_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from holdfast.types.trees import Tree
-
-
-_NAMES: list[tuple[Callable[[pa.DataType], bool], str]] = [
-    (pa.types.is_date, "date32"),
-    (pa.types.is_time, "time64"),
-    (pa.types.is_large_string, "string"),
-    (pa.types.is_large_binary, "binary"),
-    (pa.types.is_float32, "float32"),
-    (pa.types.is_float64, "float64"),
-]
 
 
 FORMAT = 1
@@ -118,9 +109,9 @@ class _Describer:
             return {"list": self._field(column.value_field)}
         if of.is_decimal(column):
             return {"decimal": [column.precision, column.scale]}
-        if of.is_timestamp(column):
-            return "timestamp_ntz" if column.tz is None else "timestamp"
-        return next((name for belongs, name in _NAMES if belongs(column)), str(column))
+        leaf = leaf_of(column)
+        assert leaf is not None
+        return leaf.described
 
     def _field(self, field: pa.Field) -> Tree:
         described = self.of(field.type)

@@ -15,7 +15,7 @@ from typing import Any, Final, Optional
 import msgspec
 import pyarrow as pa
 
-from holdfast.types.arrow import UTC_TIMESTAMP
+from holdfast.types.arrow import LEAVES, UTC_TIMESTAMP
 
 NIL: Final = b"\xc0"
 """MessagePack of None."""
@@ -173,17 +173,13 @@ def listed(array: pa.Array) -> list[Any]:
 
 def scalar_shape(name: str) -> Shape | None:
     """Shape of a scalar type of a description; None for `any`, which has none."""
-    if name in _MOMENTS:
-        return Moments(_MOMENTS[name])
-    found = _SCALARS.get(name)
-    return None if found is None else Scalars(*found)
+    if name == "datetime":
+        return Moments()
+    if name not in _SCALARS:
+        return None
+    python, arrow = _SCALARS[name]
+    return Moments(arrow) if python is datetime else Scalars(python, arrow)
 
-
-_MOMENTS: Final = {
-    "datetime": None,
-    "timestamp": UTC_TIMESTAMP,
-    "timestamp_ntz": pa.timestamp("us"),
-}
 
 _SCALARS: Final[dict[str, tuple[Any, pa.DataType]]] = {
     "none": (None, pa.null()),
@@ -199,16 +195,5 @@ _SCALARS: Final[dict[str, tuple[Any, pa.DataType]]] = {
     # As text they keep their digits.
     "uuid": (str, pa.string()),
     "decimal": (str, pa.string()),
-    # Arrow's names.
-    "null": (None, pa.null()),
-    "int8": (int, pa.int8()),
-    "int16": (int, pa.int16()),
-    "int32": (int, pa.int32()),
-    "int64": (int, pa.int64()),
-    "float32": (float, pa.float32()),
-    "float64": (float, pa.float64()),
-    "string": (str, pa.string()),
-    "binary": (bytes, pa.binary()),
-    "date32": (date, pa.date32()),
-    "time64": (time, pa.time64("ns")),
+    **{leaf.described: (leaf.python, leaf.arrow) for leaf in LEAVES if leaf.described},
 }

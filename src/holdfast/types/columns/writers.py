@@ -78,7 +78,8 @@ class _Leaves:
     def __init__(self, column: pa.DataType) -> None:
         self._column = column
         self._class, self._convert = scalar(column)
-        self._integers = _NUMPY_INTEGERS.get(column)
+        is_integer = pa.types.is_signed_integer(column)
+        self._integers = column.to_pandas_dtype() if is_integer else None
         self._is_float32 = pa.types.is_float32(column)
         self._settles = not (pa.types.is_decimal(column) or self._is_float32)
         self._read = column_reader(column)
@@ -142,13 +143,6 @@ class _Leaves:
 
 
 _NOT_NULL = "declare the field `T | None`, or give it a value"
-
-_NUMPY_INTEGERS: dict[pa.DataType, Any] = {
-    pa.int8(): np.int8,
-    pa.int16(): np.int16,
-    pa.int32(): np.int32,
-    pa.int64(): np.int64,
-}
 
 
 def _declared(column: pa.DataType, nullable: bool) -> str:
