@@ -19,6 +19,7 @@ from holdfast.state.tables.shapes import (
     scalar_shape,
 )
 from holdfast.state.tables.union_shapes import TAG_FIELD, Member, Unions, are_distinct
+from holdfast.types.trees import short_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -119,11 +120,11 @@ def _member(described: Any) -> Member | None:
     match described:
         case {"class": name, "wire": wire}:
             tag, field = described.get("tag"), described.get("tag_field", TAG_FIELD)
-            return Member(_short(name), shape, frozenset({wire}), tag, field)
+            return Member(short_name(name), shape, frozenset({wire}), tag, field)
         case {"dict": _}:
             return Member("dict", shape, frozenset({"map"}))
         case {"enum": name, "values": values}:
-            return Member(_short(name), shape, frozenset(map(_type_of, values)))
+            return Member(short_name(name), shape, frozenset(map(_type_of, values)))
         case {"literal": values}:
             return Member("literal", shape, frozenset(map(_type_of, values)) - {"none"})
     for name in ("tuple", *_LISTS):
@@ -135,9 +136,3 @@ def _member(described: Any) -> Member | None:
 def _type_of(value: Any) -> str:
     """Scalar type of a member of a literal or an enum."""
     return "none" if value is None else type(value).__name__
-
-
-def _short(name: str) -> str:
-    """Name of a class without its module."""
-    head, bracket, rest = name.partition("[")
-    return head.rpartition(".")[2] + bracket + rest

@@ -21,15 +21,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from holdfast.types.arrow import leaf_of
+from holdfast.types.mismatch import Unfit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pyarrow as pa
-
-
-class Unfit(Exception):
-    """Why a value cannot be converted; the message is advice."""
 
 
 def scalar(column: pa.DataType) -> tuple[type, Callable[[Any], Any]]:

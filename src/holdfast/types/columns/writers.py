@@ -25,8 +25,9 @@ from holdfast.types.annotations import (
 )
 from holdfast.types.arrow import ddl_of
 from holdfast.types.columns.readers import column_reader, micros_of_python
-from holdfast.types.columns.rows import RowSplitter, ValueMismatch
-from holdfast.types.columns.scalars import Unfit, as_moment, scalar
+from holdfast.types.columns.rows import RowSplitter
+from holdfast.types.columns.scalars import as_moment, scalar
+from holdfast.types.mismatch import Unfit, ValueMismatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
