@@ -11,14 +11,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from holdfast.state.tables.nested_shapes import ArrayStructs, Lists, Maps, MapStructs
+from holdfast.state.tables.nested_shapes import (
+    ArrayStructColumn,
+    ListColumn,
+    MapColumn,
+    MapStructColumn,
+)
 from holdfast.state.tables.shapes import (
-    Decimals,
-    Encoded,
+    DecimalColumn,
+    OpaqueColumn,
     Shape,
     scalar_shape,
 )
-from holdfast.state.tables.union_shapes import TAG_FIELD, Member, Unions, are_distinct
+from holdfast.state.tables.union_shapes import TAG_FIELD, Member, UnionColumn, are_distinct
 from holdfast.types.trees import short_name
 
 if TYPE_CHECKING:
@@ -40,7 +45,7 @@ def shape_of(described: Any) -> Shape:
     """Shape of a described type."""
     match described:
         case str():
-            return scalar_shape(described) or Encoded()
+            return scalar_shape(described) or OpaqueColumn()
         case {"union": members}:
             return _union(members)
         case {"literal": values} | {"enum": _, "values": values}:
@@ -53,11 +58,11 @@ def shape_of(described: Any) -> Shape:
         case {"class": _}:
             return _class(described)
         case {"decimal": [precision, scale]}:
-            return Decimals(pa.decimal128(precision, scale))
+            return DecimalColumn(pa.decimal128(precision, scale))
     for name in _LISTS:
         if isinstance(described, dict) and name in described:
-            return Lists(shape_of(described[name]))
-    return Encoded()
+            return ListColumn(shape_of(described[name]))
+    return OpaqueColumn()
 
 
 def _nullable(shape: Shape) -> Shape:
@@ -72,10 +77,10 @@ def _class(described: dict[str, Any]) -> Shape:
     if described["wire"] == "array":
         return _array_struct(names, parts, tag)
     if not _are_fields(names):
-        return Encoded()
+        return OpaqueColumn()
     # A field that may be None is left out, most probably, because that is its default.
     optional = [field["name"] for field in fields if not field["required"]]
-    return MapStructs(
+    return MapStructColumn(
         names,
         parts,
         None if tag is None else (described.get("tag_field", TAG_FIELD), tag),
@@ -85,7 +90,7 @@ def _class(described: dict[str, Any]) -> Shape:
 
 
 def _array_struct(names: list[str], parts: list[Shape], tag: Any = None) -> Shape:
-    return ArrayStructs(names, parts, tag) if _are_fields(names) else Encoded()
+    return ArrayStructColumn(names, parts, tag) if _are_fields(names) else OpaqueColumn()
 
 
 def _are_fields(names: list[str]) -> bool:
@@ -94,7 +99,7 @@ def _are_fields(names: list[str]) -> bool:
 
 
 def _dict(key: Shape, value: Shape) -> Shape:
-    return Maps(key, value) if key.hashable and not key.nullable else Encoded()
+    return MapColumn(key, value) if key.hashable and not key.nullable else OpaqueColumn()
 
 
 def _union(described: Sequence[Any]) -> Shape:
@@ -107,8 +112,8 @@ def _several(members: list[Member | None]) -> Shape:
     known = [member for member in members if member is not None]
     names = {member.name.casefold() for member in known}
     if not known or len(names) < len(members) or not are_distinct(known):
-        return Encoded()
-    return Unions(known)
+        return OpaqueColumn()
+    return UnionColumn(known)
 
 
 def _member(described: Any) -> Member | None:

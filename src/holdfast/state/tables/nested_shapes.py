@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class Lists(Shape):
+class ListColumn(Shape):
     """Lists, tuples of any length and sets: a list."""
 
     def __init__(self, item: Shape) -> None:
@@ -48,7 +48,7 @@ class Lists(Shape):
         return with_nulls(found, array)
 
 
-class Maps(Shape):
+class MapColumn(Shape):
     """Dicts: a map, in their order."""
 
     hashable = False
@@ -113,7 +113,7 @@ class _Struct(Shape):
         return [part.plain(array.field(place)) for place, part in enumerate(self._parts)]
 
 
-class ArrayStructs(_Struct):
+class ArrayStructColumn(_Struct):
     """What MessagePack has as an array of parts: tuples, named tuples, some structs."""
 
     def __init__(self, names: Sequence[str], parts: Sequence[Shape], tag: Any = None) -> None:
@@ -140,7 +140,7 @@ class ArrayStructs(_Struct):
         return with_nulls(list(zip(*columns, strict=True)), array)
 
 
-class MapStructs(_Struct):
+class MapStructColumn(_Struct):
     """What MessagePack has as a map by names: dataclasses, structs, typed dicts."""
 
     hashable = False
