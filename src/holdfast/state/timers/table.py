@@ -185,22 +185,22 @@ class TimerTable(StateTable):
         self._journal = None
         return writes
 
-    def forget(self) -> None:
-        """See `StateTable.forget`; nothing is cached that was drained."""
+    def evict(self) -> None:
+        """See `StateTable.evict`; nothing is cached that was drained."""
 
     def cached(self) -> int:
         """See `StateTable.cached`."""
         return len(self._changes)
 
     def save_point(self, key: Any) -> object:
-        """See `StateTable.remember`; only for the last one remembered is there a way back."""
+        """See `StateTable.save_point`; only the last one can be rolled back to."""
         if key is NO_KEY:
             return None
         self._journal = []
         return self._journal, self._next
 
     def roll_back(self, key: Any, saved: Any) -> None:
-        """See `StateTable.put_back`."""
+        """See `StateTable.roll_back`."""
         changes = self._fresh
         if saved is None:
             for timer in [t for t in changes if t[1] is key or t[1] == key]:
