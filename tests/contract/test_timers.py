@@ -23,7 +23,7 @@ from holdfast.state.key_groups import key_groups, subtask_of
 from holdfast.state.restore import restore_store
 from holdfast.state.store.opening import open_store
 from holdfast.state.table import NO_KEY, CurrentKey
-from holdfast.state.timers import table as timers
+from holdfast.state.timers import due as timers
 from holdfast.state.timers.layout import FIRST_TIME, LAST_TIME, NEXT_TIME_PREFIX, Timer
 from holdfast.state.timers.table import EVENT_TIMERS, PROCESSING_TIMERS, TimerTable
 

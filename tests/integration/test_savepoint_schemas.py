@@ -80,7 +80,7 @@ class NewVisit(NamedTuple):
 
 
 @dataclass
-class ValueMismatch:
+class OtherOwner:
     """No type that accounts could be read as."""
 
     owner: int
@@ -173,9 +173,9 @@ def test_state_is_read_as_the_program_declares_it_now_over_and_over(
     path = program.stop(program.start(Keep(Account, Line, Visit), before, 2))
     written = digest(path)
     # A type that does not fit is refused, field by field; and the savepoint is as it was.
-    failed = program.start(Keep(ValueMismatch, NewLine, NewVisit), after, 3, path)
+    failed = program.start(Keep(OtherOwner, NewLine, NewVisit), after, 3, path)
     program.feed.fill(1)
-    with pytest.raises(HoldfastError, match=r"ValueMismatch\.owner: was str, is int") as refusal:
+    with pytest.raises(HoldfastError, match=r"OtherOwner\.owner: was str, is int") as refusal:
         failed.result(TIMEOUT)
     assert "opened: is new and has no default" in str(refusal.value)
     causes = [refusal.value.__cause__, getattr(refusal.value.__cause__, "__cause__", None)]

@@ -29,9 +29,8 @@ from holdfast.state.operator.redistribution import NamedState, OperatorStateSnap
 from holdfast.state.tables import rows as table_rows
 from holdfast.state.tables.operator import read_operator_tables, write_operator_tables
 from holdfast.state.tables.reader import TablesSnapshot
-from holdfast.state.tables.values import encoded_column, form_of
+from holdfast.state.tables.values import encoded_column, value_column
 from holdfast.state.timers.table import EVENT_TIMERS, PROCESSING_TIMERS
-from holdfast.types.arrow_text import arrow_type
 from tests.properties.test_codec_properties import hashable, types
 from tests.properties.test_columns_properties import columns
 from tests.unit.state_tables import State, by_name, kept_entries, restored_entries
@@ -95,23 +94,16 @@ def codecs(draw):
 def test_what_a_column_holds_is_exact_and_the_rest_is_kept(typed, data):
     codec, values = typed
     blobs = [codec.encode(value) for value in data.draw(st.lists(values, max_size=6))]
-    form = form_of(codec.schema)
-    column = form.typed(blobs)
+    target = value_column(codec.schema)
+    column = target.typed(blobs)
     assert len(column) == len(blobs)
-    assert column.type == form.arrow
+    assert column.type == target.arrow
     rest = encoded_column(blobs, column).to_pylist()
-    held = form.stored(column)
+    held = target.stored(column)
     assert [a or b for a, b in zip(held, rest, strict=True)] == blobs
     # One of the two has it, and not both.
     assert [a is None for a in held] == [b is not None for b in rest]
     assert column.is_valid().to_pylist() == [b is None for b in rest]
-
-
-@given(columns)
-def test_an_arrow_type_is_read_from_its_text_or_not_at_all(typed):
-    column = codec_for(typed[0]).schema["type"]
-    found = arrow_type(column)
-    assert found is None or str(found) == column
 
 
 @st.composite

@@ -28,7 +28,7 @@ from holdfast.config.parallelism import default_max_parallelism
 from holdfast.job.watermarks import UNTIMED, TimeLine, TimeSource, Watermarks
 from holdfast.serde.keys import key_group_of
 from holdfast.state import backend as keyed_backend
-from holdfast.state.timers import table as timers
+from holdfast.state.timers import due as timers
 from holdfast.testing.harness import OperatorHarness
 from tests.unit.programs import Program
 from tests.unit.timed_programs import FIRED, ROWS, Alarm, TimedRun, timed

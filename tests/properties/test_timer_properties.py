@@ -20,7 +20,7 @@ from holdfast.state.key_groups import key_groups, subtask_of
 from holdfast.state.restore import restore_store
 from holdfast.state.store.opening import open_store
 from holdfast.state.table import CurrentKey
-from holdfast.state.timers import table as timers
+from holdfast.state.timers import due as timers
 from holdfast.state.timers.table import EVENT_TIMERS
 
 MAX_PARALLELISM = 6

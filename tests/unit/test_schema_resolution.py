@@ -401,26 +401,14 @@ def test_parts_of_an_element_are_compared_each():
     assert "with the times of elements" in problem
 
 
-def test_a_description_of_columns_of_format_1_is_still_read():
-    old = {"format": 1, "kind": "columns", "type": "struct<a: int32, b: list<element: string>>"}
-    same = codec_for("a int, b array<string>")
-    assert same.schema["format"] == 2
-    assert resolve(old, same.schema).verdict == "as is"
-    assert schema_id([old]) == schema_id([same.schema])
-    wider = codec_for("c int, b array<string>, a bigint")
-    assert resolve(old, wider.schema).verdict == "after migration"
-    assert reader(old, wider)(same.encode((1, ["x"]))) == (None, ["x"], 1)
-    assert resolve(old, codec_for("a string").schema).problems == [
-        "struct.a: was int32 | None, is string | None"
-    ]
-
-
-def test_columns_whose_text_cannot_be_read_are_used_as_they_are_or_not_at_all():
-    odd = codec_for(pa.struct([("a: b", pa.int32())]))
-    old = {"format": 1, "kind": "columns", "type": "struct<a: b: int32>"}
-    assert resolve(old, odd.schema).verdict == "as is"
-    (problem,) = resolve(old, codec_for("a int").schema).problems
-    assert "names in it that cannot be told apart" in problem
+@pytest.mark.parametrize("spec", [int, "a int, b array<string>"])
+def test_a_description_of_another_format_is_refused(spec: Any) -> None:
+    codec = codec_for(spec)
+    later = codec.schema | {"format": 9}
+    (problem,) = resolve(later, codec.schema).problems
+    assert "has format 9, this Holdfast reads format" in problem
+    with pytest.raises(StateMigrationError, match="has format 9"):
+        schema_id([later])
 
 
 def test_what_is_incompatible_has_no_reader():

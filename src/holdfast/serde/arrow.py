@@ -8,20 +8,21 @@ a column of the type could not hold at all is refused.
 
 from __future__ import annotations
 
-from datetime import date, datetime, time
+from datetime import datetime
 from decimal import Decimal
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, Final, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import pyarrow as pa
 
-from holdfast.errors import StateValueError
 from holdfast.serde.codec import Codec, Reading
-from holdfast.serde.msgpack import advice_for, class_check, python_codec, refuse, shown
+from holdfast.serde.exact import advice_for
+from holdfast.serde.msgpack import class_check, python_codec, refusal, refuse
 from holdfast.serde.reading import typed_reading
-from holdfast.types.arrow import canonical, ddl_of
+from holdfast.types.arrow import canonical, ddl_of, leaf_of
 from holdfast.types.event import Event, event_class
-from holdfast.types.schema import tree_of
+from holdfast.types.mismatch import ValueMismatch
+from holdfast.types.schema import columns_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,10 +32,6 @@ if TYPE_CHECKING:
 
     Raise = Callable[[Any], Any]
     """From a value of the Python type to what is handed out."""
-
-
-COLUMNS_FORMAT: Final = 2
-"""Version of the description: since 2 it has a tree beside Arrow's text for the type."""
 
 
 def columns_codec(column: pa.DataType) -> Codec:
@@ -47,12 +44,7 @@ def columns_codec(column: pa.DataType) -> Codec:
     spec = _python_type(column)
     base = python_codec(spec)
     raised = _raising(column)
-    schema = {
-        "format": COLUMNS_FORMAT,
-        "kind": "columns",
-        "type": str(column),
-        "tree": tree_of(column),
-    }
+    schema = columns_schema(column)
     is_scalar = not pa.types.is_nested(column)
     classes = frozenset({base.exact_type}) if base.exact_type and is_scalar else frozenset()
     return Codec(
@@ -85,22 +77,6 @@ def _null(struct: str, name: str) -> None:
     """Default of a field that was not stored: only one that may be null is added."""
 
 
-_LEAVES: list[tuple[Callable[[pa.DataType], bool], Any]] = [
-    (pa.types.is_boolean, bool),
-    (pa.types.is_integer, int),
-    (pa.types.is_floating, float),
-    (pa.types.is_decimal, Decimal),
-    (pa.types.is_date, date),
-    (pa.types.is_timestamp, datetime),
-    (pa.types.is_time, time),
-    (pa.types.is_null, type(None)),
-    (pa.types.is_large_string, str),
-    (pa.types.is_string, str),
-    (pa.types.is_binary, bytes),
-    (pa.types.is_large_binary, bytes),
-]
-
-
 def _python_type(column: pa.DataType) -> Any:
     of = pa.types
     if of.is_struct(column):
@@ -109,7 +85,9 @@ def _python_type(column: pa.DataType) -> Any:
         return GenericAlias(dict, (_python_type(column.key_type), _of_field(column.item_field)))
     if of.is_nested(column):
         return GenericAlias(list, (_of_field(column.value_field),))
-    return next(cls for belongs, cls in _LEAVES if belongs(column))
+    leaf = leaf_of(column)
+    assert leaf is not None
+    return leaf.python
 
 
 def _of_field(field: pa.Field) -> Any:
@@ -148,15 +126,9 @@ def _lowering(column: pa.DataType) -> Lower:
     return _lower_exact(column)
 
 
-class _Unheld(Exception):
-    """A value that its column type does not hold; levels above add to the path."""
-
-    def __init__(self, column: pa.DataType, value: Any, advice: str = "") -> None:
-        super().__init__(column, value, advice)
-        self.declared = ddl_of(column)
-        self.value = value
-        self.advice = advice or advice_for(self.declared, value)
-        self.path = ""
+def _mismatch(column: pa.DataType, value: Any, advice: str = "") -> ValueMismatch:
+    declared = ddl_of(column)
+    return ValueMismatch(0, value, advice or advice_for(declared, value), declared)
 
 
 def _refusing(column: pa.DataType, lower: Lower, encode: Callable[[Any], bytes]) -> Any:
@@ -165,12 +137,8 @@ def _refusing(column: pa.DataType, lower: Lower, encode: Callable[[Any], bytes])
     def lowered(value: Any) -> bytes:
         try:
             return encode(lower(value))
-        except _Unheld as unheld:
-            where = f" at {unheld.path}, which is declared {unheld.declared}" if unheld.path else ""
-            raise StateValueError(
-                f"a state declared {whole} cannot hold {shown(unheld.value)}{where}; "
-                f"{unheld.advice}"
-            ) from None
+        except ValueMismatch as mismatch:
+            raise refusal(whole, mismatch) from None
 
     return lowered
 
@@ -180,7 +148,7 @@ def _lower_exact(column: pa.DataType) -> Lower:
 
     def lower(value: Any) -> Any:
         if type(value) is not cls:
-            raise _Unheld(column, value)
+            raise _mismatch(column, value)
         return value
 
     return lower
@@ -191,9 +159,9 @@ def _lower_integer(column: pa.DataType) -> Lower:
 
     def lower(value: Any) -> Any:
         if type(value) is not int:
-            raise _Unheld(column, value)
+            raise _mismatch(column, value)
         if not -limit <= value < limit:
-            raise _Unheld(column, value, "it is out of range; declare a wider type")
+            raise _mismatch(column, value, "it is out of range; declare a wider type")
         return value
 
     return lower
@@ -205,11 +173,11 @@ def _lower_decimal(column: pa.DataType) -> Lower:
 
     def lower(value: Any) -> Any:
         if type(value) is not Decimal:
-            raise _Unheld(column, value)
+            raise _mismatch(column, value)
         if not value.is_finite():
-            raise _Unheld(column, value, "a decimal is a finite number")
+            raise _mismatch(column, value, "a decimal is a finite number")
         if (value and value.adjusted() >= whole) or value.as_tuple().exponent < -scale:
-            raise _Unheld(column, value, advice)
+            raise _mismatch(column, value, advice)
         return value
 
     return lower
@@ -221,9 +189,9 @@ def _lower_timestamp(column: pa.DataType) -> Lower:
 
     def lower(value: Any) -> Any:
         if type(value) is not datetime:
-            raise _Unheld(column, value)
+            raise _mismatch(column, value)
         if (value.tzinfo is not None) is not zoned:
-            raise _Unheld(column, value, advice)
+            raise _mismatch(column, value, advice)
         return value
 
     return lower
@@ -234,12 +202,12 @@ def _lower_list(column: pa.DataType) -> Lower:
 
     def lower(value: Any) -> Any:
         if not isinstance(value, list | tuple):
-            raise _Unheld(column, value)
+            raise _mismatch(column, value)
         lowered: list[Any] = []
         try:
             lowered.extend(map(item, value))
-        except _Unheld as unheld:
-            unheld.path = f"[{len(lowered)}]{unheld.path}"
+        except ValueMismatch as mismatch:
+            mismatch.path = f"[{len(lowered)}]{mismatch.path}"
             raise
         return lowered
 
@@ -251,13 +219,13 @@ def _lower_map(column: pa.DataType) -> Lower:
 
     def lower(value: Any) -> Any:
         if not isinstance(value, dict):
-            raise _Unheld(column, value)
+            raise _mismatch(column, value)
         lowered = {}
         for name, inner in value.items():
             try:
                 lowered[key(name)] = item(inner)
-            except _Unheld as unheld:
-                unheld.path = f"[{name!r}]{unheld.path}"
+            except ValueMismatch as mismatch:
+                mismatch.path = f"[{name!r}]{mismatch.path}"
                 raise
         return lowered
 
@@ -272,13 +240,13 @@ def _lower_struct(column: pa.DataType) -> Lower:
     def lower(value: Any) -> Any:
         values = value if type(value) is tuple else _field_values(value, names)
         if values is None or len(values) != len(fields):
-            raise _Unheld(column, value, advice)
+            raise _mismatch(column, value, advice)
         lowered: list[Any] = []
         try:
             for field, inner in zip(fields, values, strict=True):
                 lowered.append(field(inner))
-        except _Unheld as unheld:
-            unheld.path = f".{names[len(lowered)]}{unheld.path}"
+        except ValueMismatch as mismatch:
+            mismatch.path = f".{names[len(lowered)]}{mismatch.path}"
             raise
         return tuple(lowered)
 

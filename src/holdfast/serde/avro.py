@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigurationError, StateDescriptorError, StateValueError
 from holdfast.serde.codec import Codec, Reading
-from holdfast.serde.msgpack import shown
 from holdfast.types.avro import named_types, type_of
 from holdfast.types.compatibility import resolve
+from holdfast.types.mismatch import shown
 from holdfast.types.schema import FORMAT
 
 if TYPE_CHECKING:

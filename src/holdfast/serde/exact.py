@@ -16,12 +16,14 @@ from zoneinfo import ZoneInfo
 import msgspec.inspect as mi
 
 from holdfast.errors import StateDescriptorError
+from holdfast.types.mismatch import ValueMismatch
 from holdfast.types.schema import (
     COLLECTIONS,
     PLAIN,
     SCALARS,
     ClassNode,
     class_of,
+    name_of,
     own_classes,
     walk,
 )
@@ -29,12 +31,7 @@ from holdfast.types.schema import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-
-if TYPE_CHECKING:
     Fits = Callable[[Any], bool]
-
-
-"""A node for a class with named fields."""
 
 
 _LIMITS = (
@@ -49,15 +46,6 @@ class Check:
     fits: Fits
     classes: frozenset[type] | None = None
     """Where the class alone decides, the classes that fit."""
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A value within a value that its declared type does not hold."""
-
-    path: str
-    node: mi.Type
-    value: Any
 
 
 def tree(spec: Any) -> mi.Type:
@@ -100,15 +88,26 @@ def compiled_wide(root: mi.Type) -> Check:
     return _Compiler(_is_datetime, _is_time).check(root)
 
 
-def first_problem(node: mi.Type, value: Any, path: str = "") -> Problem | None:
-    """First value within a value that its declared type does not hold, if any."""
-    if compiled_wide(node).fits(value):
-        return None
+def mismatch_in(node: mi.Type, value: Any, path: str = "") -> ValueMismatch:
+    """The innermost value that its declared type does not hold, of a value that does not fit."""
     for step, child, inner in _parts(node, value):
-        problem = first_problem(child, inner, path + step)
-        if problem is not None:
-            return problem
-    return Problem(path, node, value)
+        if not compiled_wide(child).fits(inner):
+            return mismatch_in(child, inner, path + step)
+    declared = name_of(node)
+    return ValueMismatch(0, value, advice_for(declared, value), declared, path)
+
+
+def advice_for(declared: str, value: Any) -> str:
+    """What to do about a value that is not of the declared type."""
+    if hasattr(value, "dtype"):
+        return "write value.item() to get a Python number"
+    if declared == "float" and type(value) is int:
+        return "write float(value): an int would come back as a float"
+    if declared == "any":
+        return "an untyped place holds None, bool, int, float, str, bytes, list and dict"
+    if isinstance(value, int) and declared == "int":
+        return "write int(value): classes are kept exactly"
+    return "convert it, or declare the type it has; classes are kept exactly"
 
 
 class _Compiler:

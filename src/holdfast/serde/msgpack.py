@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from reprlib import Repr
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast.errors import StateValueError
 from holdfast.serde.codec import Codec, Decode, Encode
-from holdfast.serde.exact import compiled, compiled_wide, first_problem, is_limited, tree
+from holdfast.serde.exact import advice_for, compiled, compiled_wide, is_limited, mismatch_in, tree
 from holdfast.serde.extended import MARK, wide_decoded, wide_encoded
 from holdfast.serde.reading import typed_reading
+from holdfast.types.mismatch import ValueMismatch, shortened, shown
 from holdfast.types.schema import (
     defaults,
     is_canonical,
@@ -86,33 +86,15 @@ def refuse(declared: str, value: Any, advice: str = "") -> NoReturn:
     Raises:
         StateValueError: Always.
     """
-    raise StateValueError(
-        f"a state declared {declared} cannot hold {shown(value)}; "
-        f"{advice or advice_for(declared, value)}"
+    raise refusal(declared, ValueMismatch(0, value, advice or advice_for(declared, value)))
+
+
+def refusal(declared: str, mismatch: ValueMismatch) -> StateValueError:
+    """The error for a value that a state of the declared type cannot hold."""
+    where = f" at {mismatch.path}, which is declared {mismatch.declared}" if mismatch.path else ""
+    return StateValueError(
+        f"a state declared {declared} cannot hold {shown(mismatch.value)}{where}; {mismatch.reason}"
     )
-
-
-def shown(value: Any) -> str:
-    """A value and its class, shortened for a message."""
-    return f"{_short.repr(value)} ({type(value).__name__})"
-
-
-_short = Repr()
-
-_short.maxstring = _short.maxother = 60
-
-
-def advice_for(declared: str, value: Any) -> str:
-    """What to do about a value that is not of the declared type."""
-    if hasattr(value, "dtype"):
-        return "write value.item() to get a Python number"
-    if declared == "float" and type(value) is int:
-        return "write float(value): an int would come back as a float"
-    if declared == "any":
-        return "an untyped place holds None, bool, int, float, str, bytes, list and dict"
-    if isinstance(value, int) and declared == "int":
-        return "write int(value): classes are kept exactly"
-    return "convert it, or declare the type it has; classes are kept exactly"
 
 
 def _encoder(check: Check, raw: Encode, rescue: Encode) -> Encode:
@@ -147,7 +129,7 @@ def _rescuer(root: mi.Type, order: Order) -> Encode:
 
     def rescue(value: Any) -> bytes:
         if not fits(value):
-            _refuse_part(root, value)
+            raise refusal(declared, mismatch_in(root, value))
         try:
             return wide_encoded(value, order)
         except UnicodeEncodeError as error:
@@ -155,17 +137,6 @@ def _rescuer(root: mi.Type, order: Order) -> Encode:
             refuse(declared, value, advice)
 
     return rescue
-
-
-def _refuse_part(root: mi.Type, value: Any) -> NoReturn:
-    problem = first_problem(root, value)
-    if problem is None or not problem.path:
-        refuse(name_of(root), value)
-    place = name_of(problem.node)
-    raise StateValueError(
-        f"a state declared {name_of(root)} cannot hold {shown(problem.value)} at {problem.path}, "
-        f"which is declared {place}; {advice_for(place, problem.value)}"
-    )
 
 
 def _decoder(native: Decode, spec: Any, declared: str) -> Decode:
@@ -194,7 +165,7 @@ def _verified(encode: Encode, decode: Decode) -> Encode:
             decode(data)
         except StateValueError as error:
             raise StateValueError(
-                f"{_short.repr(value)} breaks a limit of its declared type: {error.__cause__}"
+                f"{shortened(value)} breaks a limit of its declared type: {error.__cause__}"
             ) from None
         return data
 

@@ -45,7 +45,6 @@ def typed_reading(
     if resolution.verdict == "as is":
         return Reading(resolution, decode)
     resolver = type_resolver(stored, declared)
-    assert resolver is not None
     if resolver.outcome().direct:
         return Reading(resolution, decode)
     return Reading(resolution, _converting(TypeConversion(resolver, default).whole(), spec))

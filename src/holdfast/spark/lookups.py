@@ -14,7 +14,7 @@ from holdfast.api.streams.lookup import LookupJoin
 from holdfast.config.options import duration_ms
 from holdfast.errors import JobGraphError, TypeDeclarationError
 from holdfast.spark.types import is_collated, stream_type_of
-from holdfast.types.arrow import ddl_of
+from holdfast.types.arrow import ddl_of, leaf_of
 from holdfast.types.stream_type import StreamType
 
 if TYPE_CHECKING:
@@ -230,20 +230,10 @@ def _check_comparable(column: pa.Field, other: pa.Field) -> None:
 
 def _family(column: pa.DataType) -> str | None:
     """Types of one family have values that are equal exactly if they are equal to Spark."""
-    if pa.types.is_timestamp(column):
-        return "timestamp" if column.tz else "timestamp_ntz"
-    return next((name for name, belongs in _FAMILIES.items() if belongs(column)), None)
-
-
-_FAMILIES: dict[str, Callable[[pa.DataType], bool]] = {
-    "exact number": lambda t: pa.types.is_integer(t) or pa.types.is_decimal(t),
-    "floating": pa.types.is_floating,
-    "boolean": pa.types.is_boolean,
-    "string": lambda t: pa.types.is_string(t) or pa.types.is_large_string(t),
-    "binary": lambda t: pa.types.is_binary(t) or pa.types.is_large_binary(t),
-    "date": pa.types.is_date,
-    "time": pa.types.is_time,
-}
+    leaf = leaf_of(column)
+    if leaf is None or leaf.family == "void":
+        return None
+    return "exact number" if leaf.family in ("int", "Decimal") else leaf.family
 
 
 def _check_names(stream: StreamType, added: list[pa.Field]) -> None:

@@ -252,7 +252,7 @@ class KeyedStateBackend:
         if sum(table.cached() for table in self._all_tables()) > CACHE_LIMIT:
             self.flush()
             for table in self._all_tables():
-                table.forget()
+                table.evict()
 
     def flush(self) -> None:
         """Stage all changes in the store, so that scans of it see them."""

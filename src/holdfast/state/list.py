@@ -127,8 +127,8 @@ class ListTable(StateTable, ListState[Any]):
         except StateValueError as error:
             raise self._unfit(key, error) from error
 
-    def forget(self) -> None:
-        """See `StateTable.forget`."""
+    def evict(self) -> None:
+        """See `StateTable.evict`."""
         self._cache.clear()
 
     def cached(self) -> int:
@@ -136,7 +136,7 @@ class ListTable(StateTable, ListState[Any]):
         return len(self._cache)
 
     def save_point(self, key: Any) -> object:
-        """See `StateTable.remember`."""
+        """See `StateTable.save_point`."""
         entry = self._cache.get(key)
         if entry is None:
             return None
@@ -144,7 +144,7 @@ class ListTable(StateTable, ListState[Any]):
         return entry.stored, entry.added, len(entry.added), entry.rewrite, key in self._dirty
 
     def roll_back(self, key: Any, saved: Any) -> None:
-        """See `StateTable.put_back`."""
+        """See `StateTable.roll_back`."""
         if saved is None:
             self._cache.pop(key, None)
             self._dirty.discard(key)

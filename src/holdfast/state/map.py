@@ -147,8 +147,8 @@ class MapTable(StateTable, MapState[Any, Any]):
         self._dirty.clear()
         return writes
 
-    def forget(self) -> None:
-        """See `StateTable.forget`."""
+    def evict(self) -> None:
+        """See `StateTable.evict`."""
         self._cache.clear()
 
     def cached(self) -> int:
@@ -156,12 +156,12 @@ class MapTable(StateTable, MapState[Any, Any]):
         return sum(1 + len(entry.values) for entry in self._cache.values())
 
     def save_point(self, key: Any) -> object:
-        """See `StateTable.remember`."""
+        """See `StateTable.save_point`."""
         entry = self._cache.get(key)
         return None if entry is None else entry.copy(), key in self._dirty
 
     def roll_back(self, key: Any, saved: Any) -> None:
-        """See `StateTable.put_back`."""
+        """See `StateTable.roll_back`."""
         entry, dirty = saved
         if entry is None:
             self._cache.pop(key, None)

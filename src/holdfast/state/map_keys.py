@@ -7,8 +7,8 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import StateValueError
-from holdfast.serde.msgpack import shown
 from holdfast.serde.nan import one_float, one_nan
+from holdfast.types.mismatch import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable

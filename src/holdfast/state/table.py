@@ -101,7 +101,7 @@ class StateTable(ABC):
         """What was written since the last drain, as entries for the store."""
 
     @abstractmethod
-    def forget(self) -> None:
+    def evict(self) -> None:
         """Empty the cache; only after a drain."""
 
     @abstractmethod

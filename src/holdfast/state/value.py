@@ -77,8 +77,8 @@ class ValueTable(StateTable, ValueState[Any]):
         encode = self._codec.encode
         return [None if value is None else encode(value) for value in values]
 
-    def forget(self) -> None:
-        """See `StateTable.forget`."""
+    def evict(self) -> None:
+        """See `StateTable.evict`."""
         self._cache.clear()
 
     def cached(self) -> int:
@@ -86,11 +86,11 @@ class ValueTable(StateTable, ValueState[Any]):
         return len(self._cache)
 
     def save_point(self, key: Any) -> object:
-        """See `StateTable.remember`."""
+        """See `StateTable.save_point`."""
         return self._cache.get(key, NO_KEY), self._dirty.get(key, NO_KEY)
 
     def roll_back(self, key: Any, saved: Any) -> None:
-        """See `StateTable.put_back`."""
+        """See `StateTable.roll_back`."""
         for where, value in zip((self._cache, self._dirty), saved, strict=True):
             if value is NO_KEY:
                 where.pop(key, None)

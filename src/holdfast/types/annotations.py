@@ -13,8 +13,7 @@ import enum
 import types
 import typing
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -22,23 +21,10 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.errors import TypeDeclarationError
-from holdfast.types.arrow import UTC_TIMESTAMP, array_of, map_of
+from holdfast.types.arrow import PYTHON_TYPES, array_of, map_of
 
 Annotation = Any
 """A Python type as it is written in an annotation."""
-
-_SCALARS: dict[Annotation, pa.DataType] = {
-    bool: pa.bool_(),
-    int: pa.int64(),
-    float: pa.float64(),
-    str: pa.string(),
-    bytes: pa.binary(),
-    date: pa.date32(),
-    datetime: UTC_TIMESTAMP,
-    time: pa.time64("ns"),
-    Decimal: pa.decimal128(38, 18),
-    type(None): pa.null(),
-}
 
 _SEQUENCES: dict[Annotation, type] = {
     list: list,
@@ -204,8 +190,8 @@ def _inner(core: Annotation) -> tuple[Annotation, ...]:
 
 def _column_type(annotation: Annotation, inside: tuple[type, ...]) -> tuple[pa.DataType, bool]:
     core, nullable = unwrapped(annotation)
-    if core in _SCALARS:
-        return _SCALARS[core], nullable or core is type(None)
+    if core in PYTHON_TYPES:
+        return PYTHON_TYPES[core], nullable or core is type(None)
     if parts := sequence_parts(core):
         item, item_nullable = _column_type(parts[1], inside)
         return array_of(item, nullable=item_nullable), nullable
@@ -260,7 +246,7 @@ def _values_type(core: Annotation, values: tuple[object, ...]) -> pa.DataType:
         raise TypeDeclarationError(
             f"{described(core)} has no columnar form: its values must be all str or all int"
         )
-    return _SCALARS[classes.pop()]
+    return PYTHON_TYPES[classes.pop()]
 
 
 def _refusal(core: Annotation) -> str:

@@ -1,8 +1,15 @@
-"""Arrow types: their names, canonical forms, and which are alike."""
+"""Arrow types: the table of leaf types, their names, canonical forms, and which are alike.
+
+A leaf type has no parts: a number, a text, a date. All that Holdfast knows about it is in
+`LEAVES`; readers, writers, codecs and stored descriptions look it up there.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -13,32 +20,88 @@ if TYPE_CHECKING:
 
 
 UTC_TIMESTAMP = pa.timestamp("us", tz="UTC")
+NAIVE_TIMESTAMP = pa.timestamp("us")
 
 
-ATOMIC: dict[str, pa.DataType] = {
-    "boolean": pa.bool_(),
-    "tinyint": pa.int8(),
-    "byte": pa.int8(),
-    "smallint": pa.int16(),
-    "short": pa.int16(),
-    "int": pa.int32(),
-    "integer": pa.int32(),
-    "bigint": pa.int64(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "real": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp": UTC_TIMESTAMP,
-    "timestamp_ltz": UTC_TIMESTAMP,
-    "timestamp_ntz": pa.timestamp("us"),
-    "void": pa.null(),
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A column type without parts."""
+
+    name: str
+    """Name in DDL. A decimal also has its digits."""
+    arrow: pa.DataType
+    """Arrow type of a column that is declared by the name."""
+    python: type
+    """Class of its values."""
+    family: str
+    """Name of the type of its values as keys. Values of different families are never equal, and
+    are not cast into each other."""
+    described: str = ""
+    """Name in stored descriptions (`types/schema.py`)."""
+    aliases: tuple[str, ...] = ()
+    """Other names in DDL."""
+    layouts: tuple[pa.DataType, ...] = ()
+    """Other Arrow types of the same values, which a column may have as well."""
+    replaced: tuple[pa.DataType, ...] = ()
+    """Arrow types in place of which a column gets `arrow`."""
+
+
+# Of the leaves of one Python class, the last is the column type of that class.
+LEAVES: Final = (
+    Leaf("boolean", pa.bool_(), bool, "bool", "bool"),
+    Leaf("tinyint", pa.int8(), int, "int", "int8", ("byte",)),
+    Leaf("smallint", pa.int16(), int, "int", "int16", ("short",)),
+    Leaf("int", pa.int32(), int, "int", "int32", ("integer",)),
+    Leaf("bigint", pa.int64(), int, "int", "int64", ("long",)),
+    Leaf("float", pa.float32(), float, "float", "float32", ("real",)),
+    Leaf("double", pa.float64(), float, "float", "float64"),
+    Leaf("decimal", pa.decimal128(38, 18), Decimal, "Decimal"),
+    Leaf(
+        "string", pa.string(), str, "str", "string",
+        layouts=(pa.large_string(),), replaced=(pa.string_view(),),
+    ),
+    Leaf(
+        "binary", pa.binary(), bytes, "bytes", "binary",
+        layouts=(pa.large_binary(),), replaced=(pa.binary_view(),),
+    ),
+    Leaf("date", pa.date32(), date, "date", "date32", replaced=(pa.date64(),)),
+    Leaf("time", pa.time64("ns"), time, "time", "time64", replaced=(pa.time32("ms"),)),
+    Leaf("timestamp_ntz", NAIVE_TIMESTAMP, datetime, "datetime_ntz", "timestamp_ntz"),
+    Leaf("timestamp", UTC_TIMESTAMP, datetime, "datetime", "timestamp", ("timestamp_ltz",)),
+    Leaf("void", pa.null(), type(None), "void", "null"),
+)  # fmt: skip
+"""Leaf types that a column may have."""
+
+# Types that only arrive: they are cast to the declared type of their family.
+_FOREIGN: Final = tuple(
+    Leaf(str(arrow), arrow, python, python.__name__)
+    for python, arrows in {
+        int: (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
+        float: (pa.float16(),),
+        Decimal: (pa.decimal32(9), pa.decimal64(18), pa.decimal256(76)),
+    }.items()
+    for arrow in arrows
+)
+
+DDL_TYPES: Final = {name: leaf.arrow for leaf in LEAVES for name in (leaf.name, *leaf.aliases)}
+"""Arrow types by their names in DDL."""
+
+PYTHON_TYPES: Final[dict[Any, pa.DataType]] = {leaf.python: leaf.arrow for leaf in LEAVES}
+"""Arrow types of columns that are declared by a Python class."""
+
+_BY_ID: Final[dict[int, Leaf]] = {
+    arrow.id: leaf
+    for leaf in (*LEAVES, *_FOREIGN)
+    for arrow in (leaf.arrow, *leaf.layouts, *leaf.replaced)
 }
+_ZONED: Final = _BY_ID[UTC_TIMESTAMP.id]
+_NAIVE: Final = next(leaf for leaf in LEAVES if leaf.arrow == NAIVE_TIMESTAMP)
 
 
-_NAMES = {str(arrow): name for name, arrow in reversed(ATOMIC.items())} | {"time64[ns]": "time"}
+def leaf_of(column: pa.DataType) -> Leaf | None:
+    """The leaf type of a column; None if it has parts, or a type that is not known."""
+    leaf = _BY_ID.get(column.id)
+    return _NAIVE if leaf is _ZONED and column.tz is None else leaf
 
 
 def array_of(element: pa.DataType, *, nullable: bool) -> pa.DataType:
@@ -62,33 +125,16 @@ def ddl_of(column: pa.DataType) -> str:
         return f"map<{ddl_of(column.key_type)}, {ddl_of(column.item_type)}>"
     if of.is_list(column) or of.is_large_list(column):
         return f"array<{ddl_of(column.value_type)}>"
-    if of.is_decimal(column):
-        return f"decimal({column.precision},{column.scale})"
-    if of.is_timestamp(column):
-        return "timestamp" if column.tz else "timestamp_ntz"
-    return _NAMES.get(str(column).removeprefix("large_"), str(column))
+    leaf = leaf_of(column)
+    if leaf is None:
+        return str(column)
+    return f"decimal({column.precision},{column.scale})" if leaf.python is Decimal else leaf.name
 
 
 def key_type(column: pa.DataType) -> str:
     """The type that a column's values have as keys: keys of different types are never equal."""
-    of = pa.types
-    if of.is_boolean(column):
-        return "bool"
-    if of.is_integer(column):
-        return "int"
-    if of.is_floating(column):
-        return "float"
-    if of.is_string(column) or of.is_large_string(column):
-        return "str"
-    if of.is_binary(column) or of.is_large_binary(column):
-        return "bytes"
-    if of.is_date(column):
-        return "date"
-    if of.is_decimal(column):
-        return "Decimal"
-    if of.is_timestamp(column):
-        return "datetime" if column.tz else "datetime_ntz"
-    return str(column)
+    leaf = leaf_of(column)
+    return str(column) if leaf is None else leaf.family
 
 
 def spark_json(spec: Any) -> str | Mapping[str, Any] | None:
@@ -111,41 +157,26 @@ def canonical(column: pa.DataType) -> pa.DataType:
     if of.is_struct(column):
         if column.num_fields == 0:
             raise TypeDeclarationError("a struct without fields cannot be used in a stream")
-        return pa.struct([_canonical_field(field) for field in column])
+        return pa.struct([canonical_field(field) for field in column])
     if of.is_map(column):
         return _canonical_map(column)
     if of.is_large_list(column):
-        return pa.large_list(_canonical_field(column.value_field))
+        return pa.large_list(canonical_field(column.value_field))
     if of.is_list(column):
         return array_of(canonical(column.value_type), nullable=column.value_field.nullable)
     return _canonical_leaf(column)
 
 
-_SAME = frozenset(
-    str(leaf)
-    for leaf in (
-        pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(),
-        pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.date32(),
-        pa.time64("ns"), pa.null(),
-    )
-)  # fmt: skip
-
-
 def _canonical_leaf(column: pa.DataType) -> pa.DataType:
-    of = pa.types
-    if str(column) in _SAME or of.is_decimal128(column):
-        return column
-    if of.is_timestamp(column) and column.unit != "ns":
+    leaf = leaf_of(column)
+    is_nanos = pa.types.is_timestamp(column) and column.unit == "ns"
+    if leaf is None or leaf in _FOREIGN or is_nanos:
+        raise TypeDeclarationError(
+            f"the Arrow type {column} cannot be used in a stream; {_ARROW_HELP}"
+        )
+    if pa.types.is_timestamp(column):
         return pa.timestamp("us", tz=column.tz)
-    if of.is_time(column):
-        return pa.time64("ns")
-    if of.is_date64(column):
-        return pa.date32()
-    if column == pa.string_view():
-        return pa.string()
-    if column == pa.binary_view():
-        return pa.binary()
-    raise TypeDeclarationError(f"the Arrow type {column} cannot be used in a stream; {_ARROW_HELP}")
+    return column if pa.types.is_decimal(column) or column in leaf.layouts else leaf.arrow
 
 
 _ARROW_HELP = (
@@ -154,7 +185,8 @@ _ARROW_HELP = (
 )
 
 
-def _canonical_field(field: pa.Field) -> pa.Field:
+def canonical_field(field: pa.Field) -> pa.Field:
+    """The field with the canonical form of its type."""
     return pa.field(field.name, canonical(field.type), nullable=field.nullable)
 
 
@@ -181,9 +213,11 @@ def same_values(found: pa.DataType, wanted: pa.DataType) -> bool:
     larger offsets. Whether a timestamp has a zone is decided by values, not by the type.
     """
     of = pa.types
-    for kind in (of.is_timestamp, _is_text, _is_binary):
-        if kind(wanted):
-            return bool(kind(found))
+    if of.is_timestamp(wanted):
+        return bool(of.is_timestamp(found))
+    leaf = leaf_of(wanted)
+    if leaf is not None:
+        return bool(found == wanted or (leaf.layouts and leaf_of(found) is leaf))
     if of.is_struct(wanted):
         return of.is_struct(found) and _have_like_fields(found, wanted)
     if of.is_map(wanted):
@@ -201,14 +235,6 @@ def _have_like_fields(found: pa.DataType, wanted: pa.DataType) -> bool:
     if [field.name for field in found] != [field.name for field in wanted]:
         return False
     return all(same_values(a.type, b.type) for a, b in zip(found, wanted, strict=True))
-
-
-def _is_text(column: pa.DataType) -> bool:
-    return bool(pa.types.is_string(column) or pa.types.is_large_string(column))
-
-
-def _is_binary(column: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(column) or pa.types.is_large_binary(column))
 
 
 def _is_list(column: pa.DataType) -> bool:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.errors import StateMigrationError
 from holdfast.types.avro import avro_problems, canonical_avro
 from holdfast.types.resolution import TypeResolver
-from holdfast.types.schema import stored_tree
+from holdfast.types.schema import check_format, described_tree
 from holdfast.types.trees import canonical_tree
 
 if TYPE_CHECKING:
@@ -48,8 +49,11 @@ def resolve(stored: dict[str, Any], declared: dict[str, Any]) -> Resolution:
 
     Of a user's own serializer only that is compared which is stored; `reading_of` asks it.
     """
-    if canonical(stored) == canonical(declared):
-        return AS_IS
+    try:
+        if canonical(stored) == canonical(declared):
+            return AS_IS
+    except StateMigrationError as error:
+        return incompatible(f"value: {error}")
     kind = stored["kind"]
     if kind != declared["kind"]:
         return incompatible(_other_kind(stored, declared))
@@ -61,16 +65,7 @@ def resolve(stored: dict[str, Any], declared: dict[str, Any]) -> Resolution:
         case "avro":
             problems = avro_problems(stored["schema"], declared["schema"])
             return incompatible(*problems) if problems else AFTER_MIGRATION
-        case "columns" if stored["type"] == declared["type"] and "tree" not in stored:
-            # What the text of format 1 leaves out was never stored.
-            return AS_IS
-    resolver = type_resolver(stored, declared)
-    if resolver is None:
-        return incompatible(
-            f"value: was {stored['type']}, is {declared['type']}; the stored description has "
-            "names in it that cannot be told apart"
-        )
-    problems = list(resolver.outcome().problems)
+    problems = list(type_resolver(stored, declared).outcome().problems)
     return incompatible(*problems) if problems else AFTER_MIGRATION
 
 
@@ -88,22 +83,22 @@ def joined(kind: str, resolutions: Any) -> Resolution:
     return AS_IS if all(one.verdict == "as is" for one in found) else AFTER_MIGRATION
 
 
-def type_resolver(stored: dict[str, Any], declared: dict[str, Any]) -> TypeResolver | None:
-    """Compares two schemas that describe types; None if the stored one cannot be read."""
-    if stored["kind"] == "msgpack":
-        return TypeResolver(stored["type"], declared["type"])
-    tree = stored_tree(stored)
-    return None if tree is None else TypeResolver(tree, stored_tree(declared))
+def type_resolver(stored: dict[str, Any], declared: dict[str, Any]) -> TypeResolver:
+    """Compares two schemas that describe types."""
+    return TypeResolver(described_tree(stored), described_tree(declared))
 
 
 def canonical(schema: Any) -> Any:
-    """The same for all schemas under which values have the same bytes."""
+    """The same for all schemas under which values have the same bytes.
+
+    Raises:
+        StateMigrationError: The schema has a format that this release does not read.
+    """
+    if isinstance(schema, dict) and "kind" in schema:
+        check_format(schema)
     match schema:
-        case {"kind": "msgpack", "type": tree}:
-            return {"kind": "msgpack", "type": canonical_tree(tree)}
-        case {"kind": "columns", "type": text}:
-            tree = stored_tree(schema)
-            return {"kind": "columns", "type": text if tree is None else canonical_tree(tree)}
+        case {"kind": "msgpack" | "columns" as kind}:
+            return {"kind": kind, "type": canonical_tree(described_tree(schema))}
         case {"kind": "avro", "schema": avro}:
             return {"kind": "avro", "schema": canonical_avro(avro)}
         case {"kind": kind, "of": parts}:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pyarrow as pa
 
 from holdfast.errors import TypeDeclarationError
-from holdfast.types.arrow import ATOMIC, array_of, map_of
+from holdfast.types.arrow import DDL_TYPES, NAIVE_TIMESTAMP, array_of, map_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -159,8 +159,6 @@ class _Parser:
             raise self._error("expected a type", place)
         if name in _UNSUPPORTED:
             _refuse_unsupported(name)
-        if name in ATOMIC:
-            return self._with_tail(name, place)
         match name:
             case "decimal" | "dec" | "numeric":
                 return self._decimal(place)
@@ -169,13 +167,15 @@ class _Parser:
                 return pa.string()
             case "time":
                 self._numbers(1)
-                return pa.time64("ns")
+                return DDL_TYPES[name]
             case "array":
                 return self._array()
             case "map":
                 return self._map()
             case "struct":
                 return self._struct()
+        if name in DDL_TYPES:
+            return self._with_tail(name, place)
         raise self._error("unknown type", place)
 
     def _with_tail(self, name: str, place: int) -> pa.DataType:
@@ -184,10 +184,10 @@ class _Parser:
         if name == "timestamp" and self._accept_word("without"):
             self._expect_word("time")
             self._expect_word("zone")
-            return ATOMIC["timestamp_ntz"]
+            return NAIVE_TIMESTAMP
         if self._tokens[self._next][1] in ("(", "<"):
             raise self._error(f"the type {name!r} takes no parameters", place)
-        return ATOMIC[name]
+        return DDL_TYPES[name]
 
     def _decimal(self, place: int) -> pa.DataType:
         precision, scale = 10, 0

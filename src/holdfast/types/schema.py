@@ -30,7 +30,9 @@ A field is required if it is not nullable. Structs are numbered from the outside
 a class has a name. Types of which a value has the same bytes have one name: `string` is
 also `large_string`, and a timestamp in any zone is `timestamp`.
 
-Descriptions of format 1 hold only the text that Arrow gives for the type.
+Descriptions of Arrow types have the format 2:
+
+    {"format": 2, "kind": "columns", "type": text of the Arrow type, "tree": T}
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ import msgspec
 import msgspec.inspect as mi
 import pyarrow as pa
 
-from holdfast.types.arrow_text import arrow_type
+from holdfast.errors import StateMigrationError
+from holdfast.types.arrow import leaf_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -54,27 +57,42 @@ if TYPE_CHECKING:
     from holdfast.types.trees import Tree
 
 
-_NAMES: list[tuple[Callable[[pa.DataType], bool], str]] = [
-    (pa.types.is_date, "date32"),
-    (pa.types.is_time, "time64"),
-    (pa.types.is_large_string, "string"),
-    (pa.types.is_large_binary, "binary"),
-    (pa.types.is_float32, "float32"),
-    (pa.types.is_float64, "float64"),
-]
+FORMAT = 1
+"""Version of the description."""
+
+COLUMNS_FORMAT = 2
+"""Version of the description of an Arrow type."""
 
 
-def tree_of(column: pa.DataType) -> Tree:
-    """Description of a canonical Arrow type."""
-    return _Describer().of(column)
+def columns_schema(column: pa.DataType) -> dict[str, Any]:
+    """Description of a canonical Arrow type, fit for JSON."""
+    tree = _Describer().of(column)
+    return {"format": COLUMNS_FORMAT, "kind": "columns", "type": str(column), "tree": tree}
 
 
-def stored_tree(schema: dict[str, Any]) -> Tree | None:
-    """Tree of a state's description, of either format; None if its text cannot be read."""
-    if "tree" in schema:
-        return schema["tree"]
-    column = arrow_type(schema["type"])
-    return None if column is None else tree_of(column)
+def described_tree(schema: dict[str, Any]) -> Tree:
+    """Tree in the description of a Python or Arrow type.
+
+    Raises:
+        StateMigrationError: The description has a format that this release does not read.
+    """
+    check_format(schema)
+    return schema["tree" if schema["kind"] == "columns" else "type"]
+
+
+def check_format(schema: dict[str, Any]) -> None:
+    """Check that a stored description has the current format.
+
+    Raises:
+        StateMigrationError: It has another one.
+    """
+    current = COLUMNS_FORMAT if schema["kind"] == "columns" else FORMAT
+    if schema["format"] != current:
+        raise StateMigrationError(
+            f"the stored description of the type ({schema['kind']}) has format "
+            f"{schema['format']}, this Holdfast reads format {current}; use the Holdfast version "
+            "that wrote it"
+        )
 
 
 class _Describer:
@@ -91,9 +109,9 @@ class _Describer:
             return {"list": self._field(column.value_field)}
         if of.is_decimal(column):
             return {"decimal": [column.precision, column.scale]}
-        if of.is_timestamp(column):
-            return "timestamp_ntz" if column.tz is None else "timestamp"
-        return next((name for belongs, name in _NAMES if belongs(column)), str(column))
+        leaf = leaf_of(column)
+        assert leaf is not None
+        return leaf.described
 
     def _field(self, field: pa.Field) -> Tree:
         described = self.of(field.type)
@@ -201,12 +219,6 @@ if TYPE_CHECKING:
 
 if TYPE_CHECKING:
     """Names in the description, by the classes."""
-
-
-FORMAT = 1
-
-
-"""Version of the description."""
 
 
 _SCALAR_NAMES: dict[type[mi.Type], str] = {

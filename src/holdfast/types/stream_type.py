@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -18,7 +19,7 @@ from holdfast.types.annotations import (
     struct_members,
     unwrapped,
 )
-from holdfast.types.arrow import _canonical_field, canonical, ddl_of, spark_json
+from holdfast.types.arrow import PYTHON_TYPES, canonical, canonical_field, ddl_of, spark_json
 from holdfast.types.ddl import parse_ddl, parse_json
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def _type_of(column: pa.Array) -> pa.DataType:
 
 
 def _decimal(kind: pa.DataType) -> pa.DataType:
-    common = pa.decimal128(38, 18)
+    common = PYTHON_TYPES[Decimal]
     if kind.scale > common.scale or kind.precision - kind.scale > common.precision - common.scale:
         raise TypeDeclarationError(f"{kind} does not fit into {common}")
     return common
@@ -198,7 +199,7 @@ def _row(fields: list[pa.Field], element: Annotation = None) -> StreamType:
 
 def _named(field: pa.Field) -> pa.Field:
     try:
-        return _canonical_field(field)
+        return canonical_field(field)
     except TypeDeclarationError as error:
         raise TypeDeclarationError(f"column {field.name!r}: {error}") from None
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import StateError
-from holdfast.state.tables.evolved import value_form
+from holdfast.state.tables.evolved import state_value_column
 from holdfast.state.tables.keys import (
     NAMESPACE,
     WINDOWS,
@@ -22,14 +22,14 @@ from holdfast.state.tables.keys import (
 from holdfast.state.tables.rows import Rows, TableKind
 from holdfast.state.tables.shapes import listed
 from holdfast.state.tables.times import TIMESTAMP, is_near, time_array, times_of
-from holdfast.state.tables.values import encoded_column, form_of
+from holdfast.state.tables.values import encoded_column, value_column
 from holdfast.state.timers.layout import FIRST_TIME
 from holdfast.types.arrow import same_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.state.tables.values import Form
+    from holdfast.state.tables.values import ValueColumn
 
 _ORDER: Final = (
     "key_group", "timestamp", "timestamp_ms", "key", *WINDOWS, NAMESPACE, "position", "map_key",
@@ -50,8 +50,8 @@ class Columns:
         self.kind = TableKind.of(entry)
         self._where = f"state {entry.get('name')!r}"
         self._key = key_column(key)
-        self._value = None if self.kind.kind == "timers" else value_form(entry)
-        self._map_key = form_of(entry["schema"][1]) if self.kind.kind == "map" else None
+        self._value = None if self.kind.kind == "timers" else state_value_column(entry)
+        self._map_key = value_column(entry["schema"][1]) if self.kind.kind == "map" else None
         self._time = "timestamp" if self.kind.kind == "timers" else "last_access"
 
     def needed(self, rows: Rows) -> set[str]:
@@ -89,10 +89,11 @@ class Columns:
             arrays["position"] = pa.array(rows.positions, pa.int64())
         if self._map_key is not None:
             assert rows.map_keys is not None
-            arrays["map_key"], arrays["map_key_encoded"] = held(self._map_key, rows.map_keys)
+            typed, encoded = typed_arrays(self._map_key, rows.map_keys)
+            arrays |= {"map_key": typed, "map_key_encoded": encoded}
         if self._value is not None:
             assert rows.values is not None
-            arrays["value"], arrays["encoded"] = held(self._value, rows.values)
+            arrays["value"], arrays["encoded"] = typed_arrays(self._value, rows.values)
         return arrays
 
     def rows(self, columns: dict[str, pa.Array]) -> Rows:
@@ -124,9 +125,9 @@ class Columns:
         if self.kind.kind == "list":
             rows.positions = listed(columns["position"])
         if self._map_key is not None:
-            rows.map_keys = given(self._map_key, columns, "map_key", "map_key_encoded")
+            rows.map_keys = stored_values(self._map_key, columns, "map_key", "map_key_encoded")
         if self._value is not None:
-            rows.values = given(self._value, columns, "value", "encoded")
+            rows.values = stored_values(self._value, columns, "value", "encoded")
         return rows
 
     def _known(self, times: Sequence[int]) -> list[int]:
@@ -156,10 +157,10 @@ class Columns:
         return times  # type: ignore[return-value]
 
 
-def held(form: Form, blobs: list[bytes | None]) -> tuple[pa.Array, pa.Array]:
+def typed_arrays(column: ValueColumn, blobs: list[bytes | None]) -> tuple[pa.Array, pa.Array]:
     """A typed column of stored bytes, and one of those that it does not hold."""
     present = [data for data in blobs if data is not None]
-    typed = form.typed(present)
+    typed = column.typed(present)
     encoded = encoded_column(present, typed)
     if len(present) == len(blobs):
         return typed, encoded
@@ -168,15 +169,17 @@ def held(form: Form, blobs: list[bytes | None]) -> tuple[pa.Array, pa.Array]:
     return typed.take(places), encoded.take(places)
 
 
-def given(form: Form, columns: dict[str, pa.Array], typed: str, encoded: str) -> list[bytes | None]:
+def stored_values(
+    column: ValueColumn, columns: dict[str, pa.Array], typed: str, encoded: str
+) -> list[bytes | None]:
     """Stored bytes of a typed column and of one of encoded ones; None where both are null.
 
     Raises:
         TypeError: The typed column is of another type than it should be.
     """
-    if not same_values(columns[typed].type, form.arrow):
-        raise TypeError(f"{typed} is {columns[typed].type} and should be {form.arrow}")
-    found = form.stored(columns[typed])
+    if not same_values(columns[typed].type, column.arrow):
+        raise TypeError(f"{typed} is {columns[typed].type} and should be {column.arrow}")
+    found = column.stored(columns[typed])
     if columns[encoded].null_count == len(found):
         return found
     others = columns[encoded].to_pylist()

@@ -1,8 +1,8 @@
 """From the description of a type to the shape of its column.
 
-Descriptions of Python types are those of `types/schema.py`; classes are not needed. A
-type that has no column, or whose column would have no fields or ambiguous ones, is kept as it
-is encoded: all of it, or the part that it is within another.
+Descriptions are those of `types/schema.py`; classes are not needed. A type without a column
+type, or whose struct would have no fields or ambiguous names, stays encoded: as a whole, or
+as a part of another type.
 """
 
 from __future__ import annotations
@@ -11,16 +11,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from holdfast.state.tables.nested_shapes import ArrayStructs, Lists, Maps, MapStructs
+from holdfast.state.tables.nested_shapes import (
+    ArrayStructColumn,
+    ListColumn,
+    MapColumn,
+    MapStructColumn,
+)
 from holdfast.state.tables.shapes import (
-    Decimals,
-    Encoded,
-    Moments,
-    Scalars,
+    DecimalColumn,
+    OpaqueColumn,
     Shape,
     scalar_shape,
 )
-from holdfast.state.tables.union_shapes import TAG_FIELD, Member, Unions, are_distinct
+from holdfast.state.tables.union_shapes import TAG_FIELD, Member, UnionColumn, are_distinct
+from holdfast.types.trees import short_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,10 +42,10 @@ _TEXT: Final = frozenset({"str"})
 
 
 def shape_of(described: Any) -> Shape:
-    """Shape of a Python type's description."""
+    """Shape of a described type."""
     match described:
         case str():
-            return scalar_shape(described) or Encoded()
+            return scalar_shape(described) or OpaqueColumn()
         case {"union": members}:
             return _union(members)
         case {"literal": values} | {"enum": _, "values": values}:
@@ -53,49 +57,12 @@ def shape_of(described: Any) -> Shape:
             return _dict(shape_of(key), shape_of(value))
         case {"class": _}:
             return _class(described)
+        case {"decimal": [precision, scale]}:
+            return DecimalColumn(pa.decimal128(precision, scale))
     for name in _LISTS:
         if isinstance(described, dict) and name in described:
-            return Lists(shape_of(described[name]))
-    return Encoded()
-
-
-def shape_of_column(column: pa.DataType) -> Shape:
-    """Shape of the values of a state that was declared with an Arrow type."""
-    of = pa.types
-    if of.is_struct(column):
-        names = [field.name for field in column]
-        return _array_struct(names, [_of_field(field) for field in column])
-    if of.is_map(column):
-        return _dict(shape_of_column(column.key_type), _nullable(shape_of_column(column.item_type)))
-    if of.is_list(column) or of.is_large_list(column):
-        return Lists(_of_field(column.value_field), large=of.is_large_list(column))
-    if of.is_timestamp(column):
-        return Moments(column)
-    if of.is_decimal(column):
-        return Decimals(column)
-    for name, belongs in _LEAVES.items():
-        if belongs(column):
-            shape = scalar_shape(name)
-            assert shape is not None
-            return Scalars(shape.python, column)
-    return Encoded()
-
-
-_LEAVES: Final = {
-    "none": pa.types.is_null,
-    "bool": pa.types.is_boolean,
-    "int": pa.types.is_integer,
-    "float": pa.types.is_floating,
-    "date": pa.types.is_date32,
-    "time": pa.types.is_time64,
-    "str": lambda column: pa.types.is_string(column) or pa.types.is_large_string(column),
-    "bytes": lambda column: pa.types.is_binary(column) or pa.types.is_large_binary(column),
-}
-
-
-def _of_field(field: pa.Field) -> Shape:
-    shape = shape_of_column(field.type)
-    return _nullable(shape) if field.nullable else shape
+            return ListColumn(shape_of(described[name]))
+    return OpaqueColumn()
 
 
 def _nullable(shape: Shape) -> Shape:
@@ -110,10 +77,10 @@ def _class(described: dict[str, Any]) -> Shape:
     if described["wire"] == "array":
         return _array_struct(names, parts, tag)
     if not _are_fields(names):
-        return Encoded()
+        return OpaqueColumn()
     # A field that may be None is left out, most probably, because that is its default.
     optional = [field["name"] for field in fields if not field["required"]]
-    return MapStructs(
+    return MapStructColumn(
         names,
         parts,
         None if tag is None else (described.get("tag_field", TAG_FIELD), tag),
@@ -123,7 +90,7 @@ def _class(described: dict[str, Any]) -> Shape:
 
 
 def _array_struct(names: list[str], parts: list[Shape], tag: Any = None) -> Shape:
-    return ArrayStructs(names, parts, tag) if _are_fields(names) else Encoded()
+    return ArrayStructColumn(names, parts, tag) if _are_fields(names) else OpaqueColumn()
 
 
 def _are_fields(names: list[str]) -> bool:
@@ -132,7 +99,7 @@ def _are_fields(names: list[str]) -> bool:
 
 
 def _dict(key: Shape, value: Shape) -> Shape:
-    return Maps(key, value) if key.hashable and not key.nullable else Encoded()
+    return MapColumn(key, value) if key.hashable and not key.nullable else OpaqueColumn()
 
 
 def _union(described: Sequence[Any]) -> Shape:
@@ -145,8 +112,8 @@ def _several(members: list[Member | None]) -> Shape:
     known = [member for member in members if member is not None]
     names = {member.name.casefold() for member in known}
     if not known or len(names) < len(members) or not are_distinct(known):
-        return Encoded()
-    return Unions(known)
+        return OpaqueColumn()
+    return UnionColumn(known)
 
 
 def _member(described: Any) -> Member | None:
@@ -158,11 +125,11 @@ def _member(described: Any) -> Member | None:
     match described:
         case {"class": name, "wire": wire}:
             tag, field = described.get("tag"), described.get("tag_field", TAG_FIELD)
-            return Member(_short(name), shape, frozenset({wire}), tag, field)
+            return Member(short_name(name), shape, frozenset({wire}), tag, field)
         case {"dict": _}:
             return Member("dict", shape, frozenset({"map"}))
         case {"enum": name, "values": values}:
-            return Member(_short(name), shape, frozenset(map(_type_of, values)))
+            return Member(short_name(name), shape, frozenset(map(_type_of, values)))
         case {"literal": values}:
             return Member("literal", shape, frozenset(map(_type_of, values)) - {"none"})
     for name in ("tuple", *_LISTS):
@@ -174,9 +141,3 @@ def _member(described: Any) -> Member | None:
 def _type_of(value: Any) -> str:
     """Scalar type of a member of a literal or an enum."""
     return "none" if value is None else type(value).__name__
-
-
-def _short(name: str) -> str:
-    """Name of a class without its module."""
-    head, bracket, rest = name.partition("[")
-    return head.rpartition(".")[2] + bracket + rest

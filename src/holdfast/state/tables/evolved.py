@@ -10,53 +10,53 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from holdfast.state.schemas import HEAD, MARK, SchemaHistory
-from holdfast.state.tables.values import Bytes, Form, form_of, gathered
+from holdfast.state.tables.values import Bytes, ValueColumn, gathered, value_column
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Evolved(Form):
+class Evolved(ValueColumn):
     """Values of several schemas, of which one is declared now."""
 
-    def __init__(self, form: Form, head: bytes) -> None:
-        """Values of that schema in a form.
+    def __init__(self, column: ValueColumn, head: bytes) -> None:
+        """Store the values of the current schema in `column`.
 
         Args:
-            form: The form.
-            head: What such a value begins with: a mark and a name, or nothing.
+            column: Column of the current schema.
+            head: First bytes of its values: a mark and the id of the schema, or nothing.
         """
-        self._form = form
+        self._column = column
         self._head = head
 
     @property
     def arrow(self) -> pa.DataType:
-        """See `Form.arrow`."""
-        return self._form.arrow
+        """See `ValueColumn.arrow`."""
+        return self._column.arrow
 
-    def column(self, blobs: list[bytes]) -> pa.Array:
-        """See `Form.column`."""
+    def array(self, blobs: list[bytes]) -> pa.Array:
+        """See `ValueColumn.array`."""
         rows = [row for row, data in enumerate(blobs) if _head_of(data) == self._head]
         bare = [blobs[row][len(self._head) :] for row in rows]
-        return gathered(len(blobs), [(rows, self._form.typed(bare))], self)
+        return gathered(len(blobs), [(rows, self._column.typed(bare))], self)
 
     def stored(self, array: pa.Array) -> list[bytes | None]:
-        """See `Form.stored`."""
-        return [None if data is None else self._head + data for data in self._form.stored(array)]
+        """See `ValueColumn.stored`."""
+        return [None if data is None else self._head + data for data in self._column.stored(array)]
 
     def _is_same(self, data: bytes, back: bytes | None) -> bool:
-        """See `Form._is_same`: the column has only what was compared under its schema."""
+        """See `ValueColumn._is_same`: the column has only what was compared under its schema."""
         return back is not None
 
 
-def value_form(entry: dict[str, Any]) -> Form:
-    """Form of the values of a state, given what its store knows of it."""
+def state_value_column(entry: dict[str, Any]) -> ValueColumn:
+    """Column of a state's values, from the entry about the state in its store."""
     history = SchemaHistory.of_entry(entry)
-    form = form_of(history.declared[0])
+    column = value_column(history.declared[0])
     # Bytes that only their owner can read are kept with their marks.
-    if not history.others or isinstance(form, Bytes):
-        return form
-    return Evolved(form, b"" if history.now is None else MARK + bytes.fromhex(history.now))
+    if not history.others or isinstance(column, Bytes):
+        return column
+    return Evolved(column, b"" if history.now is None else MARK + bytes.fromhex(history.now))
 
 
 def _head_of(data: bytes) -> bytes:

@@ -15,13 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class Lists(Shape):
+class ListColumn(Shape):
     """Lists, tuples of any length and sets: a list."""
 
-    def __init__(self, item: Shape, *, large: bool = False) -> None:
+    def __init__(self, item: Shape) -> None:
         """Lists of `item`."""
         self._item = item
-        self._large = large
         # Tuples rather than lists, since they may be the keys of a dict.
         self.python = GenericAlias(tuple, (item.decoded, ...))
         self.hashable = item.hashable
@@ -30,8 +29,6 @@ class Lists(Shape):
     @property
     def arrow(self) -> pa.DataType:
         """See `Shape.arrow`."""
-        if self._large:
-            return pa.large_list(pa.field("element", self._item.arrow))
         return array_of(self._item.arrow, nullable=True)
 
     def array(self, values: list[Any]) -> pa.Array:
@@ -42,8 +39,7 @@ class Lists(Shape):
             flat += value or ()
             offsets.append(len(flat))
         items = self._item.array(flat)
-        kind = pa.LargeListArray if self._large else pa.ListArray
-        return kind.from_arrays(offsets, items, type=self.arrow, mask=nulls(values))
+        return pa.ListArray.from_arrays(offsets, items, type=self.arrow, mask=nulls(values))
 
     def plain(self, array: pa.Array) -> list[Any]:
         """See `Shape.plain`."""
@@ -52,7 +48,7 @@ class Lists(Shape):
         return with_nulls(found, array)
 
 
-class Maps(Shape):
+class MapColumn(Shape):
     """Dicts: a map, in their order."""
 
     hashable = False
@@ -117,7 +113,7 @@ class _Struct(Shape):
         return [part.plain(array.field(place)) for place, part in enumerate(self._parts)]
 
 
-class ArrayStructs(_Struct):
+class ArrayStructColumn(_Struct):
     """What MessagePack has as an array of parts: tuples, named tuples, some structs."""
 
     def __init__(self, names: Sequence[str], parts: Sequence[Shape], tag: Any = None) -> None:
@@ -144,7 +140,7 @@ class ArrayStructs(_Struct):
         return with_nulls(list(zip(*columns, strict=True)), array)
 
 
-class MapStructs(_Struct):
+class MapStructColumn(_Struct):
     """What MessagePack has as a map by names: dataclasses, structs, typed dicts."""
 
     hashable = False

@@ -13,16 +13,16 @@ from holdfast.state.operator.layout import NONE, SOME
 from holdfast.state.operator.redistribution import NamedState, OperatorStateSnapshot
 from holdfast.state.store.directories import file_name
 from holdfast.state.store.snapshot import built_aside
-from holdfast.state.tables.columns import given, held
+from holdfast.state.tables.columns import stored_values, typed_arrays
 from holdfast.state.tables.files import TableFile, listed_file, write_table
 from holdfast.state.tables.rows import bounded
-from holdfast.state.tables.values import form_of
+from holdfast.state.tables.values import value_column
 from holdfast.state.tables.writer import write_index
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from holdfast.state.tables.values import Form
+    from holdfast.state.tables.values import ValueColumn
 
     Columns = dict[str, pa.Array]
 
@@ -104,9 +104,9 @@ def _listed(path: Path, name: str, kind: str, rows: int) -> dict[str, Any]:
 
 def _write_state(path: Path, named: NamedState) -> int:
     about = {"state": msgspec.to_builtins(msgspec.structs.replace(named, elements=[], entries=[]))}
-    value = form_of(named.schema[0])
+    value = value_column(named.schema[0])
     if named.mode == "broadcast":
-        key = form_of(named.schema[1])
+        key = value_column(named.schema[1])
         parts = [_map_columns(key, value, some) for some in bounded(named.entries, _value_size)]
         types = {"map_key": key.arrow, "map_key_encoded": pa.binary()}
     else:
@@ -121,14 +121,16 @@ def _value_size(pair: tuple[Any, bytes]) -> int:
     return len(pair[1])
 
 
-def _map_columns(key: Form, value: Form, entries: list[tuple[bytes, bytes]]) -> Columns:
+def _map_columns(
+    key: ValueColumn, value: ValueColumn, entries: list[tuple[bytes, bytes]]
+) -> Columns:
     keys, values = ([_bare(pair[side]) for pair in entries] for side in (0, 1))
-    columns = dict(zip(("map_key", "map_key_encoded"), held(key, keys), strict=True))
-    return columns | dict(zip(("value", "encoded"), held(value, values), strict=True))
+    columns = dict(zip(("map_key", "map_key_encoded"), typed_arrays(key, keys), strict=True))
+    return columns | dict(zip(("value", "encoded"), typed_arrays(value, values), strict=True))
 
 
-def _list_columns(value: Form, elements: list[tuple[int, bytes]]) -> Columns:
-    typed, encoded = held(value, [element for _, element in elements])
+def _list_columns(value: ValueColumn, elements: list[tuple[int, bytes]]) -> Columns:
+    typed, encoded = typed_arrays(value, [element for _, element in elements])
     positions = pa.array([position for position, _ in elements], pa.int64())
     return {"position": positions, "value": typed, "encoded": encoded}
 
@@ -154,15 +156,15 @@ def _raw_rows(part: Columns) -> list[tuple[Any, bytes]]:
 def _read_state(file: TableFile) -> NamedState:
     try:
         named = msgspec.convert(file.about["state"], NamedState)
-        value, map_key = form_of(named.schema[0]), None
+        value, map_key = value_column(named.schema[0]), None
         if named.mode == "broadcast":
-            map_key = form_of(named.schema[1])
+            map_key = value_column(named.schema[1])
         for part in file.parts():
-            values = given(value, part, "value", "encoded")
+            values = stored_values(value, part, "value", "encoded")
             if map_key is None:
                 named.elements.extend(_present(values))
             else:
-                keys = given(map_key, part, "map_key", "map_key_encoded")
+                keys = stored_values(map_key, part, "map_key", "map_key_encoded")
                 named.entries.extend(zip(map(_marked, keys), map(_marked, values), strict=True))
     except (
         KeyError,

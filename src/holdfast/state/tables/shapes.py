@@ -2,7 +2,7 @@
 
 A shape goes both ways. MessagePack is decoded as `decoded`; `array` makes a column of that,
 and `plain` makes of a column what encodes to the same MessagePack. A shape may fail, or change
-a value, where the column cannot hold it: what comes back is always compared (`forms.py`).
+a value, where the column cannot hold it: what comes back is always compared (`values.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final, Optional
 import msgspec
 import pyarrow as pa
 
-from holdfast.types.arrow import UTC_TIMESTAMP
+from holdfast.types.arrow import LEAVES, UTC_TIMESTAMP
 
 NIL: Final = b"\xc0"
 """MessagePack of None."""
@@ -55,7 +55,7 @@ class Shape(ABC):
         """Values of a column, fit for MessagePack; None for a null."""
 
 
-class Scalars(Shape):
+class ScalarColumn(Shape):
     """Values that Arrow takes and gives back as they are."""
 
     def __init__(self, python: Any, arrow: pa.DataType) -> None:
@@ -78,7 +78,7 @@ class Scalars(Shape):
         return listed(array)
 
 
-class Moments(Shape):
+class TimestampColumn(Shape):
     """Datetimes; by the first ones it is decided whether the column has a zone, which is UTC."""
 
     python = datetime
@@ -109,7 +109,7 @@ class Moments(Shape):
         return [None if n is None else epoch + timedelta(microseconds=n) for n in micros]
 
 
-class Decimals(Shape):
+class DecimalColumn(Shape):
     """Decimals of a declared number of digits; in MessagePack they are text."""
 
     python = str
@@ -132,7 +132,7 @@ class Decimals(Shape):
         return [None if value is None else str(value) for value in array.to_pylist()]
 
 
-class Encoded(Shape):
+class OpaqueColumn(Shape):
     """Parts of a value for which there is no column: their MessagePack, as it is."""
 
     python = msgspec.Raw
@@ -174,9 +174,11 @@ def listed(array: pa.Array) -> list[Any]:
 def scalar_shape(name: str) -> Shape | None:
     """Shape of a scalar type of a description; None for `any`, which has none."""
     if name == "datetime":
-        return Moments()
-    found = _SCALARS.get(name)
-    return None if found is None else Scalars(*found)
+        return TimestampColumn()
+    if name not in _SCALARS:
+        return None
+    python, arrow = _SCALARS[name]
+    return TimestampColumn(arrow) if python is datetime else ScalarColumn(python, arrow)
 
 
 _SCALARS: Final[dict[str, tuple[Any, pa.DataType]]] = {
@@ -193,4 +195,5 @@ _SCALARS: Final[dict[str, tuple[Any, pa.DataType]]] = {
     # As text they keep their digits.
     "uuid": (str, pa.string()),
     "decimal": (str, pa.string()),
+    **{leaf.described: (leaf.python, leaf.arrow) for leaf in LEAVES if leaf.described},
 }

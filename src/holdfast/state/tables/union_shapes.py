@@ -35,7 +35,7 @@ class Member(NamedTuple):
     """Where the tag is, unless it is the first of an array."""
 
 
-class Unions(Shape):
+class UnionColumn(Shape):
     """Values of one of several types."""
 
     python = msgspec.Raw

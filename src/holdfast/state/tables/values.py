@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.serde.extended import MARK
-from holdfast.state.tables.described_shapes import shape_of, shape_of_column
+from holdfast.state.tables.described_shapes import shape_of
 from holdfast.state.tables.packed import encode_one, unpacked
-from holdfast.state.tables.shapes import Encoded
+from holdfast.state.tables.shapes import OpaqueColumn
 from holdfast.state.tables.times import TIMESTAMP, far_times, time_array, times_of
-from holdfast.types.arrow_text import arrow_type
+from holdfast.types.schema import described_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,7 +31,7 @@ _UNFIT: Final = (
 )  # fmt: skip
 
 
-class Form(ABC):
+class ValueColumn(ABC):
     """How stored values lie in a column."""
 
     @property
@@ -40,7 +40,7 @@ class Form(ABC):
         """Type of the column."""
 
     @abstractmethod
-    def column(self, blobs: list[bytes]) -> pa.Array:
+    def array(self, blobs: list[bytes]) -> pa.Array:
         """Column of stored bytes; a null where it cannot hold them."""
 
     @abstractmethod
@@ -49,7 +49,7 @@ class Form(ABC):
 
     def typed(self, blobs: list[bytes]) -> pa.Array:
         """Column of stored bytes; a null where they would not come back from it."""
-        array = self.column(blobs)
+        array = self.array(blobs)
         back = self.stored(array)
         if back == blobs:
             return array
@@ -63,25 +63,25 @@ class Form(ABC):
         return data == back
 
 
-class Bytes(Form):
+class Bytes(ValueColumn):
     """Stored bytes as they are, of types that only their owner can read."""
 
     @property
     def arrow(self) -> pa.DataType:
-        """See `Form.arrow`."""
+        """See `ValueColumn.arrow`."""
         return pa.binary()
 
-    def column(self, blobs: list[bytes]) -> pa.Array:
-        """See `Form.column`."""
+    def array(self, blobs: list[bytes]) -> pa.Array:
+        """See `ValueColumn.array`."""
         return pa.array(blobs, pa.binary())
 
     def stored(self, array: pa.Array) -> list[bytes | None]:
-        """See `Form.stored`."""
+        """See `ValueColumn.stored`."""
         found: list[bytes | None] = array.to_pylist()
         return found
 
 
-class Packed(Form):
+class Packed(ValueColumn):
     """MessagePack; a wide value (`serde/extended.py`) is none, and has no column."""
 
     def __init__(self, shape: Shape) -> None:
@@ -91,11 +91,11 @@ class Packed(Form):
 
     @property
     def arrow(self) -> pa.DataType:
-        """See `Form.arrow`."""
+        """See `ValueColumn.arrow`."""
         return self._shape.arrow
 
-    def column(self, blobs: list[bytes]) -> pa.Array:
-        """See `Form.column`."""
+    def array(self, blobs: list[bytes]) -> pa.Array:
+        """See `ValueColumn.array`."""
         return gathered(len(blobs), self._fitting(blobs, range(len(blobs))), self)
 
     def _fitting(
@@ -117,7 +117,7 @@ class Packed(Form):
             yield rows, array
 
     def stored(self, array: pa.Array) -> list[bytes | None]:
-        """See `Form.stored`."""
+        """See `ValueColumn.stored`."""
         return [None if value is None else encode_one(value) for value in self._shape.plain(array)]
 
     def _is_same(self, data: bytes, back: bytes | None) -> bool:
@@ -129,22 +129,22 @@ class Packed(Form):
             return False
 
 
-class Timestamped(Form):
+class Timestamped(ValueColumn):
     """Values with an event time, or none (`serde/tagged.py`): a struct."""
 
-    def __init__(self, value: Form) -> None:
-        """Times with values of a form."""
+    def __init__(self, value: ValueColumn) -> None:
+        """Times beside the values of a column."""
         self._value = value
 
     @property
     def arrow(self) -> pa.DataType:
-        """See `Form.arrow`."""
+        """See `ValueColumn.arrow`."""
         return pa.struct([("timestamp", TIMESTAMP), ("value", self._value.arrow)])
 
-    def column(self, blobs: list[bytes]) -> pa.Array:
-        """See `Form.column`."""
+    def array(self, blobs: list[bytes]) -> pa.Array:
+        """See `ValueColumn.array`."""
         times = [int.from_bytes(d[1:9], "big", signed=True) if d[0] else None for d in blobs]
-        values = self._value.column([data[9 if data[0] else 1 :] for data in blobs])
+        values = self._value.array([data[9 if data[0] else 1 :] for data in blobs])
         near = [None if time is None or far_times([time]) else time for time in times]
         return pa.StructArray.from_arrays(
             [time_array(near), values],
@@ -152,7 +152,7 @@ class Timestamped(Form):
         )
 
     def stored(self, array: pa.Array) -> list[bytes | None]:
-        """See `Form.stored`."""
+        """See `ValueColumn.stored`."""
         times, values = times_of(array.field(0)), self._value.stored(array.field(1))
         valid = array.is_valid().to_pylist()
         return [
@@ -165,61 +165,60 @@ class Timestamped(Form):
         ]
 
 
-class Either(Form):
+class Either(ValueColumn):
     """Values of the one side or the other (`serde/tagged.py`): a struct."""
 
-    def __init__(self, left: Form, right: Form) -> None:
-        """Values of two forms."""
+    def __init__(self, left: ValueColumn, right: ValueColumn) -> None:
+        """Values of two columns."""
         self._sides = (left, right)
 
     @property
     def arrow(self) -> pa.DataType:
-        """See `Form.arrow`."""
+        """See `ValueColumn.arrow`."""
         left, right = self._sides
         return pa.struct([("left", left.arrow), ("right", right.arrow)])
 
-    def column(self, blobs: list[bytes]) -> pa.Array:
-        """See `Form.column`."""
+    def array(self, blobs: list[bytes]) -> pa.Array:
+        """See `ValueColumn.array`."""
         sides = np.array([data[0] for data in blobs], np.int64)
         arrays = []
-        for side, form in enumerate(self._sides):
+        for side, column in enumerate(self._sides):
             own = sides == side
-            found = form.column([data[1:] for data in blobs if data[0] == side])
+            found = column.array([data[1:] for data in blobs if data[0] == side])
             arrays.append(found.take(pa.array(np.cumsum(own) - 1, pa.int64(), mask=~own)))
         names = ("left", "right")
         fields = [pa.field(n, array.type) for n, array in zip(names, arrays, strict=True)]
         return pa.StructArray.from_arrays(arrays, fields=fields)
 
     def stored(self, array: pa.Array) -> list[bytes | None]:
-        """See `Form.stored`."""
+        """See `ValueColumn.stored`."""
         found: list[bytes | None] = [None] * len(array)
-        for side, form in enumerate(self._sides):
-            for row, data in enumerate(form.stored(array.field(side))):
+        for side, column in enumerate(self._sides):
+            for row, data in enumerate(column.stored(array.field(side))):
                 if data is not None:
                     found[row] = bytes((side,)) + data
         return found
 
 
-def form_of(schema: dict[str, Any]) -> Form:
-    """Form of the values that a schema describes."""
+def value_column(schema: dict[str, Any]) -> ValueColumn:
+    """Column of the values that a schema describes."""
     match schema.get("kind"):
-        case "msgpack":
-            return _packed(shape_of(schema["type"]))
-        case "columns":
-            column = arrow_type(schema["type"])
-            return Bytes() if column is None else _packed(shape_of_column(column))
+        case "msgpack" | "columns":
+            return _packed(shape_of(described_tree(schema)))
         case "timestamped":
-            return Timestamped(form_of(schema["of"][0]))
+            return Timestamped(value_column(schema["of"][0]))
         case "either":
-            return Either(*map(form_of, schema["of"]))
+            return Either(*map(value_column, schema["of"]))
     return Bytes()
 
 
-def _packed(shape: Shape) -> Form:
-    return Bytes() if isinstance(shape, Encoded) else Packed(shape)
+def _packed(shape: Shape) -> ValueColumn:
+    return Bytes() if isinstance(shape, OpaqueColumn) else Packed(shape)
 
 
-def gathered(count: int, parts: Iterable[tuple[Sequence[int], pa.Array]], form: Form) -> pa.Array:
+def gathered(
+    count: int, parts: Iterable[tuple[Sequence[int], pa.Array]], column: ValueColumn
+) -> pa.Array:
     """One column of as many rows, of columns for some of them; nulls in all others."""
     arrays, places = list[pa.Array](), list[int | None]([None] * count)
     held = 0
@@ -229,7 +228,7 @@ def gathered(count: int, parts: Iterable[tuple[Sequence[int], pa.Array]], form: 
         arrays.append(array)
         held += len(array)
     if not arrays:
-        return pa.nulls(count, form.arrow)
+        return pa.nulls(count, column.arrow)
     if len(arrays) == 1 and held == count:
         return arrays[0]
     return pa.concat_arrays(arrays).take(pa.array(places, pa.int64()))

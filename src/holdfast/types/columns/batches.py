@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import pickle
 from operator import countOf
-from reprlib import Repr
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
@@ -20,13 +19,13 @@ from holdfast.types.columns.pickling import pickled
 from holdfast.types.columns.readers import column_reader
 from holdfast.types.columns.rows import (
     RowSplitter,
-    ValueMismatch,
     column_hints,
     row_builder,
     row_class,
 )
 from holdfast.types.columns.writers import column_writer
 from holdfast.types.event import Event
+from holdfast.types.mismatch import ValueMismatch, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,11 +89,6 @@ class BatchReader:
             f"a stream declared with the columns {', '.join(self._names)} receives a batch with "
             f"{', '.join(batch.schema.names)}; declare the columns it has, or select them before"
         )
-
-
-_short = Repr()
-
-_short.maxstring = _short.maxother = 60
 
 
 class BatchWriter:
@@ -180,9 +174,8 @@ class BatchWriter:
             field = f"{column}{mismatch.path}".removeprefix(".")
             where = f"the field {field}" if field else "the row"
         declared = f" is declared {mismatch.declared} and" if mismatch.declared else ""
-        kind = type(mismatch.value).__name__
         return OutputTypeError(
             f"output {mismatch.index} of the batch does not fit the declared type: "
-            f"{where}{declared} got {_short.repr(mismatch.value)} ({kind}); {mismatch.reason}",
+            f"{where}{declared} got {shown(mismatch.value)}; {mismatch.reason}",
             mismatch.index,
         )

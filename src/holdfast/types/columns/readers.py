@@ -24,7 +24,7 @@ from holdfast.types.annotations import (
     struct_members,
     unwrapped,
 )
-from holdfast.types.arrow import ddl_of
+from holdfast.types.arrow import ddl_of, key_type
 from holdfast.types.columns.rows import row_builder
 
 if TYPE_CHECKING:
@@ -77,17 +77,17 @@ def micros_of_python(column: pa.DataType) -> tuple[int, int]:
 
 
 def _leaf_reader(column: pa.DataType) -> ReadColumn:
-    of = pa.types
-    if of.is_string(column) or of.is_large_string(column):
-        return _Strings().read
-    if of.is_timestamp(column):
-        if column.tz is None:
+    match key_type(column):
+        case "str":
+            return _Strings().read
+        case "datetime_ntz":
             return partial(_physical, column, _naive_timestamps)
-        return partial(_physical, column, _ZonedTimestamps(zone_of(column.tz)).read)
-    if of.is_date(column):
-        return partial(_physical, column, _dates)
-    if of.is_decimal(column) or of.is_time(column):
-        return partial(_physical, column, _objects)
+        case "datetime":
+            return partial(_physical, column, _ZonedTimestamps(zone_of(column.tz)).read)
+        case "date":
+            return partial(_physical, column, _dates)
+        case "Decimal" | "time":
+            return partial(_physical, column, _objects)
     return partial(_physical, column, _numbers)
 
 
@@ -117,26 +117,11 @@ def _other_type(column: pa.DataType, found: pa.DataType, problem: object) -> Typ
 
 def _family(column: pa.DataType) -> str:
     of = pa.types
-    for name, belongs in _FAMILIES.items():
-        if belongs(column):
-            return name
-    if of.is_timestamp(column):
-        return "timestamp" if column.tz else "timestamp_ntz"
-    return str(column)
-
-
-_FAMILIES: dict[str, Callable[[pa.DataType], bool]] = {
-    "integer": pa.types.is_integer,
-    "float": pa.types.is_floating,
-    "decimal": pa.types.is_decimal,
-    "date": pa.types.is_date,
-    "time": pa.types.is_time,
-    "string": lambda t: t in (pa.string(), pa.large_string(), pa.string_view()),
-    "binary": lambda t: t in (pa.binary(), pa.large_binary(), pa.binary_view()),
-    "map": pa.types.is_map,
-    "struct": pa.types.is_struct,
-    "list": pa.types.is_nested,
-}
+    if of.is_map(column):
+        return "map"
+    if of.is_struct(column):
+        return "struct"
+    return "list" if of.is_nested(column) else key_type(column)
 
 
 def _dense(column: pa.DataType, read: ReadColumn, array: pa.Array) -> list[Any]:

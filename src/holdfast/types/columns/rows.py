@@ -25,6 +25,7 @@ from holdfast.types.annotations import (
     unwrapped,
 )
 from holdfast.types.event import Event, event_class
+from holdfast.types.mismatch import ValueMismatch
 
 if TYPE_CHECKING:
     from holdfast.types.stream_type import StreamType
@@ -34,22 +35,6 @@ Columns = list[list[Any]]
 
 Split = Callable[[list[Any]], Columns]
 """Takes rows of one class apart."""
-
-
-class ValueMismatch(Exception):
-    """A value that a column cannot take; where it is, and why.
-
-    Raised for a list of values; `index` is the place in that list, and is moved up
-    by whoever nests the list in another one.
-    """
-
-    def __init__(self, index: int, value: object, reason: str, declared: str = "") -> None:
-        super().__init__(index, value, reason, declared)
-        self.index = index
-        self.value = value
-        self.reason = reason
-        self.declared = declared
-        self.path = ""
 
 
 class RowSplitter:
@@ -152,9 +137,7 @@ class RowSplitter:
                 self._refuse_keys(rows)
             for name in self._optional & row.keys():
                 if row[name] is None:
-                    mismatch = ValueMismatch(index, None, "leave the key out instead")
-                    mismatch.path = f".{name}"
-                    raise mismatch
+                    raise ValueMismatch(index, None, "leave the key out instead", path=f".{name}")
         return [[row.get(name) for row in rows] for name in self._names]
 
     def _objects(self, fields: tuple[str, ...]) -> Split:

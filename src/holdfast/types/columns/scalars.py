@@ -16,17 +16,17 @@ from __future__ import annotations
 
 from datetime import date, datetime, time
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import pyarrow as pa
+
+from holdfast.types.arrow import leaf_of
+from holdfast.types.mismatch import Unfit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-
-class Unfit(Exception):
-    """Why a value cannot be converted; the message is advice."""
+    import pyarrow as pa
 
 
 def scalar(column: pa.DataType) -> tuple[type, Callable[[Any], Any]]:
@@ -34,24 +34,9 @@ def scalar(column: pa.DataType) -> tuple[type, Callable[[Any], Any]]:
 
     The conversion raises `Unfit` for what cannot be converted without loss.
     """
-    of = pa.types
-    if of.is_integer(column):
-        return int, _as_int
-    if of.is_floating(column):
-        return float, _as_float
-    if of.is_string(column) or of.is_large_string(column):
-        return str, _as_str
-    if of.is_binary(column) or of.is_large_binary(column):
-        return bytes, _as_bytes
-    if of.is_boolean(column):
-        return bool, _as_bool
-    if of.is_decimal(column):
-        return Decimal, _as_decimal
-    if of.is_date(column):
-        return date, _as_date
-    if of.is_time(column):
-        return _NaiveTime, _as_time
-    return type(None), _as_null
+    leaf = leaf_of(column)
+    assert leaf is not None
+    return (_NaiveTime if leaf.python is time else leaf.python), _CONVERSIONS[leaf.python]
 
 
 class _NaiveTime:
@@ -129,6 +114,19 @@ def _as_time(value: Any) -> time:
 
 def _as_null(value: Any) -> None:
     raise Unfit("a void column holds nothing but None; declare the type it has")
+
+
+_CONVERSIONS: Final[dict[type, Callable[[Any], Any]]] = {
+    bool: _as_bool,
+    int: _as_int,
+    float: _as_float,
+    Decimal: _as_decimal,
+    str: _as_str,
+    bytes: _as_bytes,
+    date: _as_date,
+    time: _as_time,
+    type(None): _as_null,
+}
 
 
 def as_moment(value: Any, *, zoned: bool) -> datetime:

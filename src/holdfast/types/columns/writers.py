@@ -25,8 +25,9 @@ from holdfast.types.annotations import (
 )
 from holdfast.types.arrow import ddl_of
 from holdfast.types.columns.readers import column_reader, micros_of_python
-from holdfast.types.columns.rows import RowSplitter, ValueMismatch
-from holdfast.types.columns.scalars import Unfit, as_moment, scalar
+from holdfast.types.columns.rows import RowSplitter
+from holdfast.types.columns.scalars import as_moment, scalar
+from holdfast.types.mismatch import Unfit, ValueMismatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,7 +79,8 @@ class _Leaves:
     def __init__(self, column: pa.DataType) -> None:
         self._column = column
         self._class, self._convert = scalar(column)
-        self._integers = _NUMPY_INTEGERS.get(column)
+        is_integer = pa.types.is_signed_integer(column)
+        self._integers = column.to_pandas_dtype() if is_integer else None
         self._is_float32 = pa.types.is_float32(column)
         self._settles = not (pa.types.is_decimal(column) or self._is_float32)
         self._read = column_reader(column)
@@ -142,13 +144,6 @@ class _Leaves:
 
 
 _NOT_NULL = "declare the field `T | None`, or give it a value"
-
-_NUMPY_INTEGERS: dict[pa.DataType, Any] = {
-    pa.int8(): np.int8,
-    pa.int16(): np.int16,
-    pa.int32(): np.int32,
-    pa.int64(): np.int64,
-}
 
 
 def _declared(column: pa.DataType, nullable: bool) -> str:
