@@ -7,6 +7,8 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
+import fsspec
+
 from holdfast._faults import VARIABLE
 from holdfast.checkpoint.files.completed import completed_checkpoints, load
 from holdfast.checkpoint.files.metadata import paths_of
@@ -75,8 +77,8 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = 100) -
 
 def stored(root: Path | str) -> set[str]:
     """All files of a job in checkpoint storage, but for its fences and its records."""
-    files = FileSystemFiles(str(root))
-    found = {path.removeprefix(f"{files._path}/") for path in files._fs.find(files._path)}
+    fs, directory = fsspec.core.url_to_fs(str(root))
+    found = {path.removeprefix(f"{directory}/") for path in fs.find(directory)}
     return {path for path in found if not path.startswith(("fence/", "completed/"))}
 
 

@@ -58,13 +58,8 @@ class Windows(OperatorHarness):
         """Process elements as one batch."""
         batch, operator_task = list(elements), self._operator_task
         try:
-            keys = operator_task.keys_of(batch, None, side)
-            if keys is not None:
-                operator_task.current.start_batch(keys)
-            out = operator_task.operator.process(
-                batch, keys, [element[1] for element in batch], side
-            )
-            operator_task.current.end_batch()
+            keys = operator_task.keys_of(batch, side)
+            out = operator_task.process(batch, [element[1] for element in batch], side, keys)
         except BaseException:
             self.fail()
             raise

@@ -1,23 +1,26 @@
-"""An operator's place in a task: the operator and everything it works with."""
+"""Runs one operator inside a task: its keys, state, timers, context and outputs."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from holdfast._faults import fault_point
+from holdfast.api.outputs import OutputTag
 from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK, TimeDomain
 from holdfast.clock import monotonic
 from holdfast.errors import HoldfastError, StateError
 from holdfast.runtime.context import ElementContext, EventTime, SubtaskContext, SubtaskTimers
+from holdfast.runtime.event_times import by_tag
 from holdfast.runtime.function_state import FunctionState
-from holdfast.runtime.operators.base import Operator, Reported
+from holdfast.runtime.operators.base import Operator, Output, Reported
 from holdfast.runtime.operators.co import BroadcastOperator
 from holdfast.runtime.operators.lookup_join import LookupJoinOperator
 from holdfast.runtime.operators.process import ProcessOperator
 from holdfast.runtime.operators.writer import WriterOperator
-from holdfast.runtime.partitioners import Keys, partitioner
+from holdfast.runtime.outlets import OutletWriter
+from holdfast.runtime.partitioners import Keys
 from holdfast.runtime.registry import KINDS
 from holdfast.runtime.report import (
     OPERATOR_STATE,
@@ -45,7 +48,6 @@ from holdfast.state.store.snapshot import snapshot_sizes
 from holdfast.state.table import CurrentKey
 from holdfast.state.timers.table import EVENT_TIMERS, PROCESSING_TIMERS
 from holdfast.state.ttl.states import ClockTime, TtlContext
-from holdfast.types.columns.batches import BatchWriter, element_copier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,10 +56,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from holdfast.clock import Clock
-    from holdfast.runtime.operators.base import Output
+    from holdfast.runtime.operators.base import Times
+    from holdfast.runtime.outlets import OutletBatch
     from holdfast.runtime.plan import CheckpointOrder, EpochPlan, OperatorPlan, StagePlan
     from holdfast.state.operator.redistribution import OperatorStateSnapshot
     from holdfast.state.store.protocol import StoreStatistics
+    from holdfast.types.columns.rows import Columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,7 @@ class TaskIdentity:
 
 
 class OperatorTask:
-    """An operator's place in a task: the operator and what it works with."""
+    """Runs one operator on one subtask for one epoch."""
 
     def __init__(
         self,
@@ -82,10 +86,10 @@ class OperatorTask:
         task: TaskIdentity,
         clock: Clock,
     ) -> None:
-        """A seat whose operator is not open yet."""
+        """A task whose operator is not open yet."""
         self.plan = plan
         self.state: KeyedStateBackend | None = None
-        self._operator_state: OperatorStateBackend | None = None
+        self.operator_state: OperatorStateBackend | None = None
         self.report = OperatorReport()
         self.current = CurrentKey()
         self._stage, self._epoch = stage, epoch
@@ -120,20 +124,14 @@ class OperatorTask:
         begin, self._target = watermarks.get(plan.uid, (MIN_WATERMARK, MIN_WATERMARK))
         self._timers.advance(begin)
         described = self.operator.describe()
-        self.main = next((o for o in plan.outlets if o.tag is None), None)
-        self.sides = {o.tag: o for o in plan.outlets if o.tag is not None}
-        self.writers = {o.tag: BatchWriter(o.type) for o in plan.outlets}
-        self.copiers = {o.tag: element_copier(o.type) for o in plan.outlets}
-        self.partitioners = {
-            c.id: partitioner(c, task.subtask, described)
-            for o in plan.outlets
-            for c in o.channels
-            if stage.writes.routed
+        self._outlets = {
+            o.tag: OutletWriter(o, stage, task.subtask, described) for o in plan.outlets
         }
         inputs = [(plan.key, plan.input)]
         if plan.second is not None:
             inputs.append((plan.second.key, plan.second.type))
-        self.key_types = self._known_key_types()
+        known = None if epoch is None else epoch.key_shapes.get(plan.uid)
+        self.key_types = KeyTypes(None if known is None else KeyShape(known))
         self._keys = [
             None if key is None else Keys(key, stream, described, self.key_types)
             for key, stream in inputs
@@ -147,10 +145,6 @@ class OperatorTask:
                 self._open_operator_state,
                 restored=epoch.restored is not None or self._expected is not None,
             )
-
-    def _known_key_types(self) -> KeyTypes:
-        known = None if self._epoch is None else self._epoch.key_shapes.get(self.plan.uid)
-        return KeyTypes(None if known is None else KeyShape(known))
 
     @property
     def _expected(self) -> str | None:
@@ -172,15 +166,79 @@ class OperatorTask:
             self._function_state.snapshot(self._clock.now_ms())
 
     def keys_of(
-        self, elements: list[Any], rows: pa.RecordBatch | None, side: int = 0
+        self,
+        elements: list[Any],
+        side: int = 0,
+        columns: Columns | None = None,
+        rows: pa.RecordBatch | None = None,
     ) -> list[Any] | None:
-        """Keys of rows that have arrived, or None if their input is not keyed."""
+        """Keys of elements that have arrived, or None if their input is not keyed.
+
+        Args:
+            elements: The elements.
+            side: Which input they have come on, of an operator with two.
+            columns: The columns that they were made of, if they come from the exchange.
+            rows: Their rows, if they come from the exchange; for messages.
+        """
         keys = self._keys[side]
         if keys is None:
             return None
-        if keys.from_columns and rows is not None:
-            return keys.of_rows(rows)
-        return keys.of_elements(elements)
+        if columns is None or not keys.from_columns:
+            return keys.of_elements(elements)
+        return keys.of_columns(columns, rows)
+
+    def process(
+        self,
+        elements: list[Any],
+        times: Times | None = None,
+        side: int = 0,
+        keys: list[Any] | None = None,
+    ) -> Output:
+        """The operator's output for elements of one input.
+
+        Args:
+            elements: The elements.
+            times: Their event times, if they have some.
+            side: Which input they have come on, of an operator with two.
+            keys: Their keys, if the input is keyed.
+        """
+        self.report.records_in += len(elements)
+        if keys is None:
+            return self.operator.process(elements, None, times, side)
+        self.current.start_batch(keys)
+        output = self.operator.process(elements, keys, times, side)
+        self.current.end_batch()
+        if self.state is not None:
+            with self._located():
+                self.state.evict_if_full()
+        return output
+
+    def process_rows(self, rows: pa.RecordBatch) -> None:
+        """Hand rows to the writer of a sink that takes them."""
+        assert isinstance(self.operator, WriterOperator)
+        self.report.records_in += rows.num_rows
+        self.operator.process_rows(rows)
+
+    def by_outlet(self, output: Output) -> Iterator[OutletBatch]:
+        """An output split over the outlets that something reads: side outputs, then the main."""
+        if not output.elements:
+            return
+        if OutputTag.in_use:
+            output, tagged = by_tag(output)
+            for tag, values in tagged.items():
+                yield from self._on_outlet(tag, values)
+        yield from self._on_outlet(None, output)
+
+    def _on_outlet(self, tag: str | None, output: Output) -> Iterator[OutletBatch]:
+        outlet = self._outlets.get(tag)
+        if outlet is not None and output.elements:
+            self.report.records_out += len(output.elements)
+            yield outlet.batch(output)
+
+    def finish(self) -> Output:
+        """The operator's output at the end of its input; its event time is the end of time."""
+        out = self.operator.finish()
+        return Output(out, [MAX_WATERMARK] * len(out) if self.plan.timed else None)
 
     @property
     def has_timers_due(self) -> bool:
@@ -250,12 +308,6 @@ class OperatorTask:
         assert isinstance(self.operator, ProcessOperator)
         yield from self.operator.fire(domain, table.due(until, registered_until))
 
-    def evict_if_full(self) -> None:
-        """Keep the state's caches within bounds."""
-        if self.state is not None:
-            with self._located():
-                self.state.evict_if_full()
-
     def key_report(self) -> KeyReport | None:
         """What the keys of the operator are; None if that is not known, or it has none."""
         shape = self.key_types.shape
@@ -306,16 +358,11 @@ class OperatorTask:
             incremental_snapshots=getattr(backend, "enable_incremental_checkpointing", False),
         )
 
-    @property
-    def operator_state(self) -> OperatorStateBackend | None:
-        """The operator state that its function uses, if it does."""
-        return self._operator_state
-
     def _open_operator_state(self) -> OperatorStateBackend:
-        if self._operator_state is None:
+        if self.operator_state is None:
             self.open_state()
-            self._operator_state = OperatorStateBackend(self._store)
-        return self._operator_state
+            self.operator_state = OperatorStateBackend(self._store)
+        return self.operator_state
 
     def commit(self) -> StoreReport | None:
         """Make the epoch's changes to state durable; None if there was no state.
@@ -332,8 +379,8 @@ class OperatorTask:
         fault_point("before-commit", **where)
         with self._located():
             exported = None if directory is None else self._exported_operator_state()
-            if self._operator_state is not None:
-                self._operator_state.flush()
+            if self.operator_state is not None:
+                self.operator_state.flush()
             next_event_timer = self._next_timer(EVENT_TIMERS)
             next_processing_timer = self._next_timer(PROCESSING_TIMERS)
             start = monotonic()
@@ -402,8 +449,8 @@ class OperatorTask:
         make_private(directory)
 
     def _exported_operator_state(self) -> OperatorStateSnapshot | None:
-        if self._operator_state is not None:
-            return self._operator_state.export()
+        if self.operator_state is not None:
+            return self.operator_state.export()
         # The function was not at work in this epoch, or no longer has such state.
         return OperatorStateBackend(self._store).export()
 
@@ -429,7 +476,25 @@ class OperatorTask:
         """Output that waits to be published."""
         return self.operator.prepared if isinstance(self.operator, WriterOperator) else ()
 
+    @property
+    def warnings(self) -> list[str]:
+        """Warnings about the keyed state."""
+        return [] if self.state is None else self.state.warnings
+
+    @property
+    def latest(self) -> int | None:
+        """Latest event time that the operator has given an element."""
+        return self.operator.latest
+
+    def close(self) -> None:
+        """Close the function; once, however often it is asked for."""
+        self.operator.close()
+
     def abort(self) -> None:
-        """Drop the epoch's changes to state, and its output."""
+        """Drop the epoch's output and its changes to state, and close the function."""
+        with suppress(Exception):
+            self.operator.abort()
+        with suppress(Exception):
+            self.operator.close()
         if self.state is not None:
             self.state.abort()

@@ -18,6 +18,7 @@ from holdfast.types.columns.batches import BatchReader, BatchWriter
 if TYPE_CHECKING:
     from holdfast.runtime.plan import Channel, KeyPlan
     from holdfast.serde.key_shapes import KeyTypes
+    from holdfast.types.columns.rows import Columns
     from holdfast.types.stream_type import StreamType
 
 MEMORY = 1_000_000
@@ -58,10 +59,14 @@ class Keys:
 
     def of_rows(self, rows: pa.RecordBatch) -> list[Any]:
         """Key of every row, for a key made of columns."""
-        columns = [self._reader.column(rows, i) for i in self._plan.columns]
-        if len(columns) > 1:
-            return self._canonical(list(zip(*columns, strict=True)), rows)
-        return self._canonical(columns[0], rows)
+        return self._joined([self._reader.column(rows, i) for i in self._plan.columns], rows)
+
+    def of_columns(self, columns: Columns, rows: Any) -> list[Any]:
+        """The same, of rows whose columns were read already; `rows` is for messages."""
+        return self._joined([columns[i] for i in self._plan.columns], rows)
+
+    def _joined(self, parts: Columns, rows: Any) -> list[Any]:
+        return self._canonical(list(zip(*parts, strict=True)) if len(parts) > 1 else parts[0], rows)
 
     def of_elements(self, elements: list[Any]) -> list[Any]:
         """Key of every element, for a key given by a function."""

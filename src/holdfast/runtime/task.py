@@ -1,13 +1,13 @@
-"""One task: the operators of one stage, on one subtask, for one epoch.
+"""Runs the operators of one stage, on one subtask, for one epoch.
 
-The task opens an operator when its first row arrives, runs every batch through the
-chain, and at the end of its input closes the functions, commits the stores and
-reports. If anything fails before the first commit, every store stays as it was.
+The task routes batches between its operators and the exchanges before and after them.
+It opens an operator when its first row arrives. At the end of its input it closes the
+functions, commits the stores and reports. If anything fails before the first commit,
+every store stays as it was.
 """
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import socket
@@ -16,16 +16,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.api.outputs import OutputTag
-from holdfast.api.time import MAX_WATERMARK
-from holdfast.errors import OutputTypeError
 from holdfast.runtime.channel_cut import InputCut
-from holdfast.runtime.event_times import appended, by_tag, time_array, times_of
+from holdfast.runtime.event_times import appended, times_of
 from holdfast.runtime.exchange import ExchangeReader, ExchangeWriter
 from holdfast.runtime.operator_task import OperatorTask, TaskIdentity
-from holdfast.runtime.operators.base import Output
 from holdfast.runtime.operators.timestamps import latest_time, with_time
-from holdfast.runtime.operators.writer import WriterOperator
 from holdfast.runtime.partitioners import partitioner
 from holdfast.runtime.plan import ORDER, TIME
 from holdfast.runtime.report import StoreReport, TaskReport
@@ -36,9 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.clock import Clock
-    from holdfast.runtime.operators.base import Times
-    from holdfast.runtime.partitioners import Route
-    from holdfast.runtime.plan import Channel, EpochPlan, OperatorPlan, Outlet, StagePlan
+    from holdfast.runtime.operators.base import Output
+    from holdfast.runtime.plan import Channel, EpochPlan, OperatorPlan, StagePlan
+    from holdfast.types.columns.rows import Columns
 
 STAGES, SUBTASK_BITS, ROW_BITS = 32, 17, 40
 """A broadcast row's place: of 62 bits, 5 for the sender's stage, and so many for the others."""
@@ -58,13 +53,13 @@ class StageTask:
         self._epoch = epoch
         self._task = task
         self._operator_tasks: dict[int, OperatorTask] = {}
-        self._packer = ExchangeWriter(stage.writes)
-        self._pending_committables: list[pa.RecordBatch] = []
-        self._copy_routes = {
-            c.id: partitioner(c, task.subtask, "source")
-            for copies in stage.copies.values()
-            for c in copies
+        self._entries = {
+            channel.id: _Entry(stage, channel, task.subtask)
+            for channel in stage.reads.channels
+            if channel.id in stage.entries
         }
+        self._writer = ExchangeWriter(stage.writes)
+        self._outgoing: list[pa.RecordBatch] = []
         self._cut: InputCut | None = None
         if epoch is not None and (epoch.cut_at is not None or epoch.channel_rows):
             unique = f"{epoch.job_attempt}-{epoch.epoch}-{task.subtask}-{task.attempt_id}"
@@ -73,8 +68,6 @@ class StageTask:
         self._unchanged: dict[str, str] = {}
         self._placed = 0
         """Rows sent on broadcast channels."""
-        self._copiers = {c.id: element_copier(c.type) for c in stage.reads.channels}
-        self._readers = {c.id: BatchReader(c.type) for c in stage.reads.channels}
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run all of `batches` through the stage; `report` is valid when this has ended."""
@@ -107,16 +100,13 @@ class StageTask:
             for channel, rows in unpacker.unpack(batch):
                 rows = self._stamped(rows)
                 # Rows that go to all subtasks are few, and their state is to stay the same.
-                if self._cut is None or channel.broadcast or not self._is_taken(channel):
+                if self._cut is None or channel.broadcast or channel.id not in self._entries:
                     self._enter(channel, rows)
                 else:
                     yield from self._enter_until_cut(self._cut, channel, rows)
             yield from self._sent()
             if count % COLLECT_EVERY == 0:
                 gc.collect(1)
-
-    def _is_taken(self, channel: Channel) -> bool:
-        return channel.id in self._stage.entries
 
     def _alike(self) -> list[tuple[Channel, ...]]:
         """The channels in groups: those of a union enter the same operators in the same way."""
@@ -150,42 +140,49 @@ class StageTask:
             yield from self._sent()
 
     def _enter(self, channel: Channel, rows: pa.RecordBatch) -> None:
-        entries = self._stage.entries.get(channel.id)
-        if entries is None:
-            self._pass_on(channel, rows)
+        entry = self._entries.get(channel.id)
+        if entry is None:
+            # Rows for a later stage pass through; those that are broadcast have their place.
+            here = pa.repeat(pa.scalar(self._task.subtask, pa.int32()), rows.num_rows)
+            self._outgoing.append(self._writer.pack(channel, rows, here))
             return
-        copies = self._stage.copies.get(channel.id, ())
-        by_element = [i for i in entries if not self._stage.operators[i].takes_rows]
-        needed = bool(by_element) or any(self._copy_routes[c.id].needs_elements for c in copies)
-        elements = self._readers[channel.id].elements(rows) if needed else []
-        times = times_of(rows) if by_element else None
-        for copy in copies:
-            self._put(copy, rows, elements, self._copy_routes[copy.id])
-        for index in entries:
-            if self._stage.operators[index].takes_rows:
-                self._feed_rows(self._operator_task(index), rows.select(channel.type.columns))
-        for position, index in enumerate(by_element):
-            if position and self._copiers[channel.id] is not no_copy:
-                elements = self._readers[channel.id].elements(rows)
+        elements: list[Any] = []
+        columns: Columns = []
+        if entry.needs_elements:
+            elements, columns = entry.reader.read(rows)
+        for copy, route in entry.copies:
+            self._send(copy, rows, None if copy.broadcast else route.subtasks(elements, rows))
+        for index in entry.by_row:
+            self._operator_task(index).process_rows(rows.select(channel.type.columns))
+        times = times_of(rows) if entry.by_element else None
+        for position, index in enumerate(entry.by_element):
+            if position and not entry.shared:
+                elements = entry.reader.elements(rows)
             operator_task = self._operator_task(index)
-            keys = operator_task.keys_of(elements, rows, channel.side)
-            self._feed(operator_task, elements, keys, times, channel.side)
+            keys = operator_task.keys_of(elements, channel.side, columns, rows)
+            output = operator_task.process(elements, times, channel.side, keys)
+            self._forward(operator_task, output)
 
-    def _put(
-        self,
-        channel: Channel,
-        rows: pa.RecordBatch,
-        elements: list[Any],
-        route: Route | None,
-    ) -> None:
-        """Send rows, in the channel's columns but for their place, to where they belong."""
+    def _forward(self, operator_task: OperatorTask, output: Output) -> None:
+        """Route an operator's output to the exchange and to the operators chained to it."""
+        for batch in operator_task.by_outlet(output):
+            # Rows first: operators behind may change the very elements the rows are made of.
+            for channel, rows, subtasks in batch.by_channel():
+                self._send(channel, rows, subtasks)
+            for index in batch.outlet.by_row:
+                self._operator_task(index).process_rows(batch.rows)
+            for index, elements in batch.by_operator():
+                chained = self._operator_task(index)
+                self._forward(chained, chained.process(elements, batch.output.times))
+
+    def _send(self, channel: Channel, rows: pa.RecordBatch, subtasks: pa.Array | None) -> None:
+        """Put rows, in the channel's columns but for their place, on the exchange."""
         if channel.broadcast:
-            self._put_everywhere(channel, rows)
+            self._broadcast(channel, rows)
         else:
-            subtasks = None if route is None else route.subtasks(elements, rows)
-            self._pending_committables.append(self._packer.pack(channel, rows, subtasks))
+            self._outgoing.append(self._writer.pack(channel, rows, subtasks))
 
-    def _put_everywhere(self, channel: Channel, rows: pa.RecordBatch) -> None:
+    def _broadcast(self, channel: Channel, rows: pa.RecordBatch) -> None:
         # By the sender first: its rows stay in their order, the same one for every subtask.
         sender = ((self._stage.index % STAGES) << SUBTASK_BITS) + self._task.subtask
         first = (sender << ROW_BITS) + self._placed
@@ -194,83 +191,11 @@ class StageTask:
         rows = appended(rows, ORDER, places)
         for subtask in range(channel.parallelism):
             here = pa.repeat(pa.scalar(subtask, pa.int32()), rows.num_rows)
-            self._pending_committables.append(self._packer.pack(channel, rows, here))
-
-    def _feed_rows(self, operator_task: OperatorTask, rows: pa.RecordBatch) -> None:
-        assert isinstance(operator_task.operator, WriterOperator)
-        operator_task.report.records_in += rows.num_rows
-        operator_task.operator.process_rows(rows)
-
-    def _feed(
-        self,
-        operator_task: OperatorTask,
-        elements: list[Any],
-        keys: list[Any] | None,
-        times: Times | None = None,
-        side: int = 0,
-    ) -> None:
-        report = operator_task.report
-        report.records_in += len(elements)
-        if keys is None:
-            out = operator_task.operator.process(elements, None, times, side)
-        else:
-            operator_task.current.start_batch(keys)
-            out = operator_task.operator.process(elements, keys, times, side)
-            operator_task.current.end_batch()
-            operator_task.evict_if_full()
-        self._emit(operator_task, out)
-
-    def _emit(self, operator_task: OperatorTask, output: Output) -> None:
-        if not output.elements:
-            return
-        if OutputTag.in_use:
-            output = self._divert_tagged(operator_task, output)
-        outlet = operator_task.main
-        if outlet is not None:
-            self._send(operator_task, outlet, output)
-
-    def _divert_tagged(self, operator_task: OperatorTask, output: Output) -> Output:
-        """Send tagged outputs to their side outputs; returns the others."""
-        main, tagged = by_tag(output)
-        for tag, values in tagged.items():
-            outlet = operator_task.sides.get(tag)
-            if outlet is not None:
-                self._send(operator_task, outlet, values)
-        return main
-
-    def _send(self, operator_task: OperatorTask, outlet: Outlet, output: Output) -> None:
-        out, times = output
-        if not out:
-            return
-        operator_task.report.records_out += len(out)
-        writer = operator_task.writers[outlet.tag]
-        by_element = [i for i in outlet.operators if not self._stage.operators[i].takes_rows]
-        by_row = [i for i in outlet.operators if self._stage.operators[i].takes_rows]
-        try:
-            chained = writer.normalise(out) if by_element else []
-            rows = writer.batch(out) if outlet.channels or by_row else None
-        except OutputTypeError as error:
-            raise OutputTypeError(
-                f"{operator_task.operator.describe()}: {error}", error.row_index
-            ) from error
-        # Rows first: operators behind may change the very elements the rows are made of.
-        for channel in outlet.channels:
-            sent = appended(rows, TIME, time_array(times, len(out))) if channel.timed else rows
-            self._put(channel, sent, out, operator_task.partitioners.get(channel.id))
-        for index in by_row:
-            self._feed_rows(self._operator_task(index), rows)
-        last = len(by_element) - 1
-        for position, index in enumerate(by_element):
-            mine = chained if position == last else operator_task.copiers[outlet.tag](chained)
-            self._feed(self._operator_task(index), mine, None, times)
-
-    def _pass_on(self, channel: Channel, rows: pa.RecordBatch) -> None:
-        here = pa.repeat(pa.scalar(self._task.subtask, pa.int32()), rows.num_rows)
-        self._pending_committables.append(self._packer.pack(channel, rows, here))
+            self._outgoing.append(self._writer.pack(channel, rows, here))
 
     def _sent(self) -> Iterator[pa.RecordBatch]:
-        pending_committables, self._pending_committables = self._pending_committables, []
-        yield from pending_committables
+        outgoing, self._outgoing = self._outgoing, []
+        yield from outgoing
 
     def _finish(self) -> Iterator[pa.RecordBatch]:
         for index, plan in enumerate(self._stage.operators):
@@ -282,7 +207,7 @@ class StageTask:
             operator_task = self._operator_tasks.get(index)
             if operator_task is not None:
                 yield from self._fire(operator_task)
-                self._emit(operator_task, _at_the_end(operator_task))
+                self._forward(operator_task, operator_task.finish())
         yield from self._sent()
         self._channel_state = () if self._cut is None else self._cut.close()
         for operator_task in self._operator_tasks.values():
@@ -291,13 +216,13 @@ class StageTask:
             # Before anything is closed, which a gauge may read, and before the commit.
             operator_task.finished_report()
         for operator_task in self._operator_tasks.values():
-            operator_task.operator.close()
+            operator_task.close()
 
     def _fire(self, operator_task: OperatorTask) -> Iterator[pa.RecordBatch]:
         """Let the timers fire that the clock and the watermark reach at the end of the epoch."""
         time = None if self._epoch is None else self._epoch.time
         for output in operator_task.fire_at_end(everything=time is not None and time.last):
-            self._emit(operator_task, output)
+            self._forward(operator_task, output)
             yield from self._sent()
 
     def _works_without_rows(self, plan: OperatorPlan) -> bool:
@@ -349,8 +274,7 @@ class StageTask:
         stores: dict[str, StoreReport] = {}
         warnings: list[str] = []
         for operator_task in self._operator_tasks.values():
-            if operator_task.state is not None:
-                warnings += operator_task.state.warnings
+            warnings += operator_task.warnings
             report = operator_task.commit()
             if report is not None:
                 stores[operator_task.plan.uid] = report
@@ -387,17 +311,13 @@ class StageTask:
 
     def _latest_times(self) -> dict[str, int]:
         for operator_task in self._operator_tasks.values():
-            self._note_time(operator_task.plan.uid, operator_task.operator.latest)
+            self._note_time(operator_task.plan.uid, operator_task.latest)
         return self._latest
 
     def _abort(self) -> None:
         if self._cut is not None:
             self._cut.abort()
         for operator_task in self._operator_tasks.values():
-            with contextlib.suppress(Exception):
-                operator_task.operator.abort()
-            with contextlib.suppress(Exception):
-                operator_task.operator.close()
             operator_task.abort()
 
     def _operator_task(self, index: int) -> OperatorTask:
@@ -409,11 +329,22 @@ class StageTask:
             operator_task.open()
             # What the clock has reached before the first row comes before it.
             for output in operator_task.fire_by_clock():
-                self._emit(operator_task, output)
+                self._forward(operator_task, output)
         return operator_task
 
 
-def _at_the_end(operator_task: OperatorTask) -> Output:
-    """What an operator gives out when all its input is processed; at the end of time."""
-    out = operator_task.operator.finish()
-    return Output(out, [MAX_WATERMARK] * len(out) if operator_task.plan.timed else None)
+class _Entry:
+    """Where the rows of one channel go that a stage takes off the exchange."""
+
+    def __init__(self, stage: StagePlan, channel: Channel, subtask: int) -> None:
+        indices = stage.entries[channel.id]
+        self.by_row = [i for i in indices if stage.operators[i].takes_rows]
+        self.by_element = [i for i in indices if not stage.operators[i].takes_rows]
+        copies = stage.copies.get(channel.id, ())
+        self.copies = [(copy, partitioner(copy, subtask, "source")) for copy in copies]
+        self.needs_elements = bool(self.by_element) or any(
+            route.needs_elements for _, route in self.copies
+        )
+        self.reader = BatchReader(channel.type)
+        self.shared = element_copier(channel.type) is no_copy
+        """Whether operators can share elements, since nothing could change them."""

@@ -1,21 +1,28 @@
-"""The protocol of checkpoint storage: named files, their errors, and limits on inline state."""
+"""The protocols of stored files: names, errors, and limits on inline state.
+
+A `Directory` is a directory somewhere, for any use. The files of a job in checkpoint storage
+are `JobCheckpointFiles`. Names are relative, with `/` between their parts.
+"""
 
 from __future__ import annotations
 
 import errno
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from abc import abstractmethod
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, BinaryIO, Final, Protocol, TypeAlias
+from urllib.parse import urlsplit
 
 from holdfast.errors import (
     CheckpointError,
     CheckpointStorageError,
+    ConfigurationError,
     CorruptCheckpointError,
     HoldfastError,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from holdfast.storage.handles import Handle
@@ -27,20 +34,89 @@ if TYPE_CHECKING:
 _MIB: Final = 1024 * 1024
 
 MOST_INLINE: Final = 2 * _MIB
-
-
 """Bytes of state that may travel within the metadata of one checkpoint, and as many of rows.
 
 Each part of it may take its share, so that the metadata stays small with many subtasks.
 """
 
-_ADVICE: Final = {
-    errno.ENOSPC: "free some space, or keep fewer checkpoints",
-    errno.EDQUOT: "free some space, raise the quota, or keep fewer checkpoints",
-    errno.EACCES: "let the driver and every executor write there",
-    errno.EPERM: "let the driver and every executor write there",
-    errno.EROFS: "set `execution.checkpointing.dir` to a place that can be written to",
-}
+
+@dataclass(frozen=True)
+class FileErrors:
+    """How the failures of a directory are reported."""
+
+    error: type[HoldfastError]
+    directory: str
+    """What messages call the directory."""
+    otherwise: str
+    """Advice where the failure has none of its own."""
+    advice: Mapping[int, str] = field(default_factory=dict)
+    """Advice for the error numbers of the operating system."""
+
+    def of(self, doing: str, path: object, error: Exception) -> HoldfastError:
+        """The error for `doing` something at `path` that failed with `error`."""
+        number = error.errno if isinstance(error, OSError) else None
+        reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+        return self.error(
+            f"{path}: {doing} failed ({reason}); {self.advice.get(number or 0, self.otherwise)}"
+        )
+
+    @contextmanager
+    def translated(
+        self, doing: str, path: object, but: tuple[type[Exception], ...] = ()
+    ) -> Iterator[None]:
+        """Turn whatever storage raises into an error that names the path and the reason.
+
+        Args:
+            doing: The operation.
+            path: Where.
+            but: Exceptions that the caller handles.
+        """
+        try:
+            yield
+        # Each kind of storage raises the errors of its own client library.
+        except Exception as error:
+            if isinstance(error, (HoldfastError, *but)):
+                raise
+            raise self.of(doing, path, error) from error
+
+    def check_size(self, path: object, written: int, there: int | None) -> None:
+        """Raise if a file is not there, or not as long as what was written."""
+        if there != written:
+            found = "is not there" if there is None else f"has {there}"
+            raise self.error(
+                f"{path}: {written} bytes were written, and the file {found}; check the storage, "
+                "it may be full, or something else removes or changes files there"
+            )
+
+    def checked_name(self, name: str) -> str:
+        """`name`, if it stays within the directory; else raises CorruptCheckpointError."""
+        if any(part in ("", ".", "..") for part in name.split("/")) or "\\" in name:
+            raise CorruptCheckpointError(
+                f"{name!r}: this name leads out of {self.directory}; the metadata that holds it "
+                "was not written by Holdfast"
+            )
+        return name
+
+
+CHECKPOINT_ERRORS: Final = FileErrors(
+    CheckpointStorageError,
+    "the job's checkpoint directory",
+    "check that checkpoint storage can be reached",
+    {
+        errno.ENOSPC: "free some space, or keep fewer checkpoints",
+        errno.EDQUOT: "free some space, raise the quota, or keep fewer checkpoints",
+        errno.EACCES: "let the driver and every executor write there",
+        errno.EPERM: "let the driver and every executor write there",
+        errno.EROFS: "set `execution.checkpointing.dir` to a place that can be written to",
+    },
+)
+"""Failures of checkpoint storage.
+
+They may pass by themselves, so they never mean that a checkpoint is bad; CorruptCheckpointError
+always does.
+"""
+checked_name = CHECKPOINT_ERRORS.checked_name
+storage_error = CHECKPOINT_ERRORS.of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,22 +144,17 @@ class InlineLimits:
 
 
 class NamedFiles(Protocol):
-    """Small files of one job, found by their names.
-
-    Whatever the storage raises comes out as CheckpointStorageError, which names the
-    place and the reason. It may pass by itself, so it never means that a checkpoint is
-    bad; CorruptCheckpointError always does.
-    """
+    """Files of one directory, found by their names; for small ones, which are read whole."""
 
     @property
     def root(self) -> str:
-        """The job's directory, for people to read."""
+        """The directory, for people to read."""
 
     def read(self, name: str, limit: int | None = None) -> bytes | None:
         """First `limit` bytes of a file, or all; None if there is no such file."""
 
     def create_exclusive(self, name: str, data: bytes) -> bool:
-        """Create a whole file, or return False and change nothing if `name` exists."""
+        """Create a whole file, durably, or return False and change nothing if `name` exists."""
 
     def exists(self, name: str) -> bool:
         """Whether there is such a file."""
@@ -104,7 +175,64 @@ class NamedFiles(Protocol):
         """Remove a directory with all that is in it, if it is there."""
 
     def delete_empty_root(self) -> None:
-        """Remove the job's directory itself, if nothing is left in it."""
+        """Remove the directory itself, if nothing is left in it."""
+
+
+class Directory(NamedFiles, Protocol):
+    """A directory on a local disk or on any storage that fsspec reaches.
+
+    Whatever the storage raises comes out as the error class of its `FileErrors`.
+    """
+
+    errors: FileErrors
+
+    @abstractmethod
+    def open(self, name: str) -> BinaryIO | None:
+        """A file to read from; None if there is none. Reading it raises what storage raises."""
+
+    @abstractmethod
+    def write(self, name: str, pieces: Iterable[bytes]) -> int:
+        """Write a whole file, durably; its length. What a failure leaves is the caller's."""
+
+    @abstractmethod
+    def create(self, name: str) -> BinaryIO:
+        """A new file to write to, with the directories it needs; `finish` makes it durable."""
+
+    @abstractmethod
+    def finish(self, name: str, file: BinaryIO, size: int) -> None:
+        """Close a file that `create` gave, and in which `size` bytes were written, durably."""
+
+    @abstractmethod
+    def move(self, source: str, target: str, size: int) -> None:
+        """Let a file of `size` bytes appear as `target`, whole, and be gone as `source`.
+
+        Does nothing if `source` is gone.
+        """
+
+    @abstractmethod
+    def sync(self, names: Iterable[str]) -> None:
+        """Wait until the names of these files, and of their directories, are durable."""
+
+    @abstractmethod
+    def size(self, name: str) -> int | None:
+        """Length of a file in bytes; None if there is none."""
+
+    @abstractmethod
+    def path_of(self, name: str) -> str:
+        """The file's path, for people to read."""
+
+    def read(self, name: str, limit: int | None = None) -> bytes | None:
+        """First `limit` bytes of a file, or all; None if there is no such file."""
+        with self.errors.translated("reading", self.path_of(name)), suppress(FileNotFoundError):
+            file = self.open(name)
+            if file is not None:
+                with file:
+                    return bytes(file.read() if limit is None else file.read(limit))
+        return None
+
+    def exists(self, name: str) -> bool:
+        """Whether there is such a file."""
+        return self.size(name) is not None
 
 
 class JobCheckpointFiles(NamedFiles, Protocol):
@@ -127,6 +255,54 @@ class JobCheckpointFiles(NamedFiles, Protocol):
         """Copy the content of `handle` to a local file, verified as by `read_bytes`."""
 
 
+class NamesElsewhere:
+    """Passes all that `NamedFiles` promises on to another object."""
+
+    def __init__(self, names: NamedFiles) -> None:
+        self._names = names
+
+    @property
+    def root(self) -> str:
+        """The directory, for people to read."""
+        return self._names.root
+
+    def read(self, name: str, limit: int | None = None) -> bytes | None:
+        """First `limit` bytes of a file, or all; None if there is no such file."""
+        return self._names.read(name, limit)
+
+    def create_exclusive(self, name: str, data: bytes) -> bool:
+        """Create a whole file, or return False and change nothing if `name` exists."""
+        return self._names.create_exclusive(name, data)
+
+    def exists(self, name: str) -> bool:
+        """Whether there is such a file."""
+        return self._names.exists(name)
+
+    def entries(self, directory: str = "") -> dict[str, int | None]:
+        """What lies directly in a directory: sizes of files, None for directories."""
+        return self._names.entries(directory)
+
+    def delete(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        self._names.delete(name)
+
+    def delete_all(self, names: Iterable[str]) -> None:
+        """Remove files, those that are there."""
+        self._names.delete_all(names)
+
+    def delete_if_empty(self, directory: str) -> None:
+        """Remove a directory, if nothing is in it."""
+        self._names.delete_if_empty(directory)
+
+    def delete_tree(self, directory: str) -> None:
+        """Remove a directory with all that is in it, if it is there."""
+        self._names.delete_tree(directory)
+
+    def delete_empty_root(self) -> None:
+        """Remove the directory itself, if nothing is left in it."""
+        self._names.delete_empty_root()
+
+
 def never() -> bool:
     """The transfer is not cancelled."""
     return False
@@ -138,14 +314,20 @@ def check_cancelled(cancelled: Cancelled, path: str) -> None:
         raise CheckpointError(f"{path}: the transfer was cancelled, with its checkpoint")
 
 
-def checked_name(name: str) -> str:
-    """`name`, once it is certain that it stays within the job's directory."""
-    if any(part in ("", ".", "..") for part in name.split("/")) or "\\" in name:
-        raise CorruptCheckpointError(
-            f"{name!r}: this name leads out of the job's checkpoint directory; the metadata that "
-            "holds it was not written by Holdfast"
+def refuse_password(url: str, what: str, instead: str) -> None:
+    """Raise ConfigurationError if a URL holds a password, which messages would show.
+
+    Args:
+        url: The URL, or a path.
+        what: What it is the URL of.
+        instead: Where passwords belong.
+    """
+    if "://" in url and urlsplit(url).password is not None:
+        scheme, _, rest = url.partition("://")
+        raise ConfigurationError(
+            f"{scheme}://...@{rest.rpartition('@')[2]}: {what} holds a password, which would be "
+            f"shown in logs; set it in {instead}"
         )
-    return name
 
 
 def verify(data_size: int, checksum: str | None, handle: Handle, where: str) -> None:
@@ -160,26 +342,6 @@ def verify(data_size: int, checksum: str | None, handle: Handle, where: str) -> 
             f"{where}: the content has changed since the checkpoint wrote it (checksum "
             f"{checksum}); restore from another checkpoint"
         )
-
-
-@contextmanager
-def storage_errors(doing: str, path: str) -> Iterator[None]:
-    """Turn whatever storage raises into CheckpointStorageError, but for missing files."""
-    try:
-        yield
-    except (HoldfastError, FileNotFoundError):
-        raise
-    # Each kind of storage raises the errors of its own client library.
-    except Exception as error:
-        raise storage_error(doing, path, error) from error
-
-
-def storage_error(doing: str, path: str, error: Exception) -> CheckpointStorageError:
-    """The error for `doing` something at `path` that failed with `error`."""
-    number = error.errno if isinstance(error, OSError) else None
-    reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
-    advice = _ADVICE.get(number or 0, "check that checkpoint storage can be reached")
-    return CheckpointStorageError(f"{path}: {doing} failed ({reason}); {advice}")
 
 
 def _check(size: int, limit: int, what: str, scope: str) -> None:

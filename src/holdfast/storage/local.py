@@ -1,20 +1,208 @@
-"""Files on a local or mounted disk: durable, and whole or not there at all."""
+"""A directory on a local or mounted disk: files are durable, and whole or not there at all."""
 
 from __future__ import annotations
 
 import errno
 import os
+import shutil
+import stat
 import uuid
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from holdfast.storage.files import storage_error
+from holdfast.storage.files import Directory, storage_error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator
+
+    from holdfast.storage.files import FileErrors
 
 _NO_LINKS: Final = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+_BUFFER: Final = 1024 * 1024
+_TRIES: Final = 5
+
+
+class LocalDirectory(Directory):
+    """A directory on a local or mounted disk; files are published by renaming them."""
+
+    def __init__(self, root: str, errors: FileErrors) -> None:
+        """The directory at an absolute path; it is created when something is written."""
+        self.errors = errors
+        self._root = Path(root)
+        self._given = root
+        self._durable: set[Path] = set()
+        """Directories whose names are on disk."""
+
+    @property
+    def root(self) -> str:
+        """Absolute path of the directory."""
+        return self._given
+
+    def path_of(self, name: str) -> str:
+        """The file's path."""
+        return str(self._at(name))
+
+    def open(self, name: str) -> BinaryIO | None:
+        """A file to read from; None if there is none."""
+        try:
+            return self._at(name).open("rb")
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, pieces: Iterable[bytes]) -> int:
+        """Write a whole file; its content and its name are on disk then."""
+        path, size = self._at(name), 0
+        with self.errors.translated("writing", path):
+            self._make_durable(path.parent)
+            with path.open("wb") as file:
+                for piece in pieces:
+                    size += file.write(piece)
+                sync(file)
+            sync_directory(path.parent)
+            self.errors.check_size(path, size, path.stat().st_size)
+        return size
+
+    def create_exclusive(self, name: str, data: bytes) -> bool:
+        """Create a whole file, durably, or return False and change nothing if `name` exists."""
+        path = self._at(name)
+        with self.errors.translated("writing", path):
+            self._make_durable(path.parent)
+            return create_local(path, data)
+
+    def create(self, name: str) -> BinaryIO:
+        """A new file to write to, with the directories it needs."""
+        path = self._at(name)
+        with self.errors.translated("creating", path):
+            for _ in range(_TRIES):
+                self._make(path.parent)
+                # Another job that ends may remove the directory while it is empty.
+                with suppress(FileNotFoundError):
+                    return path.open("xb", buffering=_BUFFER)
+            raise FileNotFoundError(errno.ENOENT, "its directory was removed again and again")
+
+    def finish(self, name: str, file: BinaryIO, size: int) -> None:
+        """Close a file when its content is on disk."""
+        path = self._at(name)
+        with self.errors.translated("writing", path):
+            sync(file)
+            file.close()
+        self.errors.check_size(path, size, self.size(name))
+
+    def move(self, source: str, target: str, size: int) -> None:
+        """Rename a file; nothing is done if `source` is gone."""
+        old, new = self._at(source), self._at(target)
+        with self.errors.translated("publishing", new):
+            self._make(new.parent)
+            try:
+                os.rename(old, new)
+            except FileNotFoundError:
+                if old.exists():
+                    raise
+
+    def sync(self, names: Iterable[str]) -> None:
+        """Wait until the names of these files, and of their directories, are on disk."""
+        directories = {above for name in names for above in self._within(self._at(name).parent)}
+        for directory in sorted(directories, key=lambda path: -len(path.parts)):
+            # Whoever reads published files may also remove their directory.
+            with self.errors.translated("syncing", directory), suppress(FileNotFoundError):
+                sync_directory(directory)
+
+    def size(self, name: str) -> int | None:
+        """Length of a file in bytes; None if there is none."""
+        path = self._at(name)
+        with self.errors.translated("looking for a file", path), suppress(FileNotFoundError):
+            found = path.stat()
+            return found.st_size if stat.S_ISREG(found.st_mode) else None
+        return None
+
+    def entries(self, directory: str = "") -> dict[str, int | None]:
+        """What lies directly in a directory: sizes of files, None for directories."""
+        path, found = self._at(directory) if directory else self._root, {}
+        with (
+            self.errors.translated("listing", path),
+            suppress(FileNotFoundError, NotADirectoryError),
+            os.scandir(path) as entries,
+        ):
+            for entry in entries:
+                # It may be deleted meanwhile.
+                with suppress(FileNotFoundError):
+                    is_directory = entry.is_dir(follow_symlinks=False)
+                    found[entry.name] = None if is_directory else entry.stat().st_size
+        return found
+
+    def delete(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        path = self._at(name)
+        with self.errors.translated("deleting", path):
+            path.unlink(missing_ok=True)
+
+    def delete_all(self, names: Iterable[str]) -> None:
+        """Remove files, those that are there."""
+        for name in names:
+            self.delete(name)
+
+    def delete_if_empty(self, directory: str) -> None:
+        """Remove a directory, if nothing is in it."""
+        self._durable.clear()
+        with suppress(OSError):
+            self._at(directory).rmdir()
+
+    def delete_tree(self, directory: str) -> None:
+        """Remove a directory with all that is in it, if it is there."""
+        path = self._at(directory)
+        self._durable.clear()
+        with self.errors.translated("deleting", path), suppress(FileNotFoundError):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def delete_empty_root(self) -> None:
+        """Remove the directory itself, if nothing is left in it."""
+        self._durable.clear()
+        with suppress(OSError):
+            self._root.rmdir()
+
+    def _at(self, name: str) -> Path:
+        return self._root / self.errors.checked_name(name)
+
+    def _within(self, directory: Path) -> Iterator[Path]:
+        yield directory
+        while directory != self._root:
+            directory = directory.parent
+            yield directory
+
+    def _make(self, directory: Path) -> None:
+        """Make a directory, and what is missing above it.
+
+        Only names from that of the root upwards are on disk then: `sync` is for the others.
+        """
+        if directory.is_dir():
+            return
+        new = [] if self._root.is_dir() else [self._root, *self._root.parents]
+        created = [path for path in new if not path.is_dir()]
+        directory.mkdir(parents=True, exist_ok=True)
+        self._sync_names(created)
+
+    def _make_durable(self, directory: Path) -> None:
+        """Make a directory, and what is missing above it, so that it outlasts a loss of power.
+
+        A file in a directory is durable only if the directory's own name in the one above is,
+        and so on: up to the name of the root, and of all that was made above it. Directories that
+        are there already are synced as well, since whoever has made one may have died before it
+        was durable.
+        """
+        if directory in self._durable:
+            return
+        above = (directory, *directory.parents)
+        missing = [path for path in above if not path.exists()]
+        directory.mkdir(parents=True, exist_ok=True)
+        self._sync_names([*missing, *self._within(directory)])
+        self._durable.add(directory)
+
+    def _sync_names(self, directories: Iterable[Path]) -> None:
+        for path in dict.fromkeys(directories):
+            # What lies above the root may be closed to us for reading.
+            with suppress(PermissionError):
+                sync_directory(path.parent)
 
 
 def write_local(local: Path, pieces: Iterable[bytes]) -> None:
@@ -34,22 +222,6 @@ def write_local(local: Path, pieces: Iterable[bytes]) -> None:
                 target.write(piece)
             except OSError as error:
                 raise storage_error("writing the local copy", str(local), error) from error
-
-
-def make_directory(directory: Path, root: Path) -> None:
-    """Make a directory, and what is missing above it, so that it outlasts a loss of power.
-
-    What is in a directory is durable only if its own name in the one above is, and so on:
-    up to the name of `root`, and of all that was made above it. Those that are there already
-    are looked after as well, since whoever has made one may have died before it was durable.
-    """
-    above = (directory, *directory.parents)
-    missing = [path for path in above if not path.exists()]
-    directory.mkdir(parents=True, exist_ok=True)
-    for path in dict.fromkeys([*missing, *(path for path in above if path.is_relative_to(root))]):
-        # What lies above the root may be closed to us for reading.
-        with suppress(PermissionError):
-            sync_directory(path.parent)
 
 
 def create_local(path: Path, data: bytes) -> bool:

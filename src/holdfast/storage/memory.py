@@ -6,7 +6,14 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import CorruptCheckpointError
-from holdfast.storage.files import InlineLimits, check_cancelled, checked_name, never, storage_error
+from holdfast.storage.files import (
+    InlineLimits,
+    NamesElsewhere,
+    check_cancelled,
+    checked_name,
+    never,
+    storage_error,
+)
 from holdfast.storage.handles import Handle, InlineHandle, inline
 from holdfast.storage.local import write_local
 from holdfast.storage.object_store import inline_content
@@ -105,7 +112,7 @@ class MemoryNames:
             return dict(_jobs.get(self._job_id, {}))
 
 
-class InlineFiles:
+class InlineFiles(NamesElsewhere):
     """State as inline handles; the metadata that holds them is kept in `names`.
 
     Nothing but the metadata and the fences is ever written: state returns to its
@@ -113,16 +120,11 @@ class InlineFiles:
     """
 
     def __init__(self, names: NamedFiles, limits: InlineLimits) -> None:
-        self._names = names
+        super().__init__(names)
         self._limits = limits
 
     def __reduce__(self) -> tuple[type[InlineFiles], tuple[NamedFiles, InlineLimits]]:
         return InlineFiles, (self._names, self._limits)
-
-    @property
-    def root(self) -> str:
-        """Where the metadata is kept."""
-        return self._names.root
 
     @property
     def limits(self) -> InlineLimits:
@@ -152,42 +154,10 @@ class InlineFiles:
         check_cancelled(cancelled, str(local))
         write_local(local, [_content(handle)])
 
-    def read(self, name: str, limit: int | None = None) -> bytes | None:
-        """First `limit` bytes of a file, or all; None if there is no such file."""
-        return self._names.read(name, limit)
-
     def create_exclusive(self, name: str, data: bytes) -> bool:
         """Create a whole file, or return False and change nothing if `name` exists."""
         self._limits.check_total(len(data), f"{self.root}/{name}")
-        return self._names.create_exclusive(name, data)
-
-    def exists(self, name: str) -> bool:
-        """Whether there is such a file."""
-        return self._names.exists(name)
-
-    def entries(self, directory: str = "") -> dict[str, int | None]:
-        """What lies directly in a directory: sizes of files, None for directories."""
-        return self._names.entries(directory)
-
-    def delete(self, name: str) -> None:
-        """Remove a file, if it is there."""
-        self._names.delete(name)
-
-    def delete_all(self, names: Iterable[str]) -> None:
-        """Remove files, those that are there."""
-        self._names.delete_all(names)
-
-    def delete_if_empty(self, directory: str) -> None:
-        """Remove a directory, if nothing is in it."""
-        self._names.delete_if_empty(directory)
-
-    def delete_tree(self, directory: str) -> None:
-        """Remove a directory with all that is in it, if it is there."""
-        self._names.delete_tree(directory)
-
-    def delete_empty_root(self) -> None:
-        """Remove the job's directory itself, if nothing is left in it."""
-        self._names.delete_empty_root()
+        return super().create_exclusive(name, data)
 
 
 def _content(handle: Handle) -> bytes:

@@ -203,17 +203,12 @@ class OperatorHarness:
     def _push(self, batch: list[Any], at: int | None, side: int) -> None:
         operator_task = self._operator_task
         try:
-            keys = operator_task.keys_of(batch, None, side)
-            if keys is not None:
-                # A job refuses what cannot be a key when it spreads the elements.
-                for key in keys:
-                    key_hash(key)
-                operator_task.current.start_batch(keys)
+            keys = operator_task.keys_of(batch, side)
+            # A job refuses what cannot be a key when it spreads the elements.
+            for key in keys or ():
+                key_hash(key)
             times = None if at is None else [at] * len(batch)
-            operator_task.report.records_in += len(batch)
-            out = operator_task.operator.process(batch, keys, times, side)
-            operator_task.current.end_batch()
-            operator_task.evict_if_full()
+            out = operator_task.process(batch, times, side, keys)
         except BaseException:
             self.fail()
             raise
@@ -346,9 +341,9 @@ class OperatorHarness:
     def _finish_epoch(self) -> None:
         operator_task = self._operator_task
         try:
-            self._collect(Output(operator_task.operator.finish()))
+            self._collect(operator_task.finish())
             operator_task.snapshot_function()
-            operator_task.operator.close()
+            operator_task.close()
             report = operator_task.commit()
         except BaseException:
             self.fail()
@@ -358,7 +353,7 @@ class OperatorHarness:
 
     def fail(self) -> None:
         """Let the epoch fail: its changes to state and its outputs are gone; start the next."""
-        self._abort()
+        self._operator_task.abort()
         for tag, outputs in [(None, self.outputs), *self._sides.items()]:
             del outputs[self._settled.get(tag, 0) :]
         self._start_epoch()
@@ -366,9 +361,9 @@ class OperatorHarness:
     def close(self) -> None:
         """Close the function and delete its state."""
         try:
-            self._operator_task.operator.close()
+            self._operator_task.close()
         finally:
-            self._abort()
+            self._operator_task.abort()
             self._delete()
 
     def __enter__(self) -> OperatorHarness:
@@ -390,11 +385,6 @@ class OperatorHarness:
         for tag, side in tagged.items():
             self._sides.setdefault(tag, []).extend(side.elements)
 
-    def _abort(self) -> None:
-        with suppress(Exception):
-            self._operator_task.operator.close()
-        self._operator_task.abort()
-
     def _start_epoch(self) -> None:
         self._epoch += 1
         self._settled = {tag: len(outputs) for tag, outputs in self._sides.items()}
@@ -403,7 +393,7 @@ class OperatorHarness:
         try:
             self._operator_task.open()
         except BaseException:
-            self._abort()
+            self._operator_task.abort()
             raise
 
     def _make_operator_task(self, checkpoint: CheckpointOrder | None = None) -> OperatorTask:

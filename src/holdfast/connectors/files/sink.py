@@ -17,10 +17,9 @@ import xxhash
 
 from holdfast._faults import fault_point
 from holdfast.api.sinks import Committer, Sink
+from holdfast.connectors.files.directory import absolute, open_sink_directory
 from holdfast.connectors.files.formats import FORMATS, file_format
 from holdfast.connectors.files.partitions import HivePartitioning, check_partitioning
-from holdfast.connectors.files.places import absolute
-from holdfast.connectors.files.systems import open_place
 from holdfast.connectors.files.writer import FileNames, FileWriter, StagedFiles
 from holdfast.errors import ConfigurationError, SinkError
 
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
 
     from holdfast.api.functions import RuntimeContext
     from holdfast.api.sinks import CommitRequest, SinkWriter, WriterContext
-    from holdfast.connectors.files.places import Place
     from holdfast.connectors.files.writer import StagedFile
+    from holdfast.storage.files import Directory
 
 STAGING: Final = ".holdfast"
 """Directory of staged files, within that of the sink."""
@@ -127,18 +126,18 @@ class FileSink(Sink):
         return f"FileSink({self.path!r}, {self.format!r})"
 
     def check(self, schema: pa.Schema) -> None:
-        """Raise ConfigurationError if such rows cannot be written, or there is no such place."""
+        """Raise ConfigurationError if such rows cannot be written, or there is no such storage."""
         if not schema.names:
             raise ConfigurationError("rows without columns cannot be written to files")
         check_partitioning(self.partition_by, schema)
         file_format(self.format).check(HivePartitioning(self.partition_by, schema).file_schema)
-        open_place(self.path, self._storage_options)
+        open_sink_directory(self.path, self._storage_options)
 
     def create_writer(self, context: WriterContext) -> SinkWriter:
         """A writer, which creates no file before it has a row."""
         form = file_format(self.format)
         return FileWriter(
-            place=open_place(self.path, self._storage_options),
+            storage=open_sink_directory(self.path, self._storage_options),
             names=self._names(context, form.suffixes[self.compression]),
             file_format=form,
             compression=self.compression,
@@ -189,7 +188,7 @@ class FileCommitter(Committer):
     def __init__(self, path: str, storage_options: Mapping[str, Any]) -> None:
         self._path = path
         self._storage_options = storage_options
-        self._places: dict[str, Place] = {}
+        self._directories: dict[str, Directory] = {}
 
     def commit(self, requests: Sequence[CommitRequest]) -> None:
         """Publish all files; those that were published before are left as they are.
@@ -199,7 +198,7 @@ class FileCommitter(Committer):
         """
         number = 0
         for request in requests:
-            place = self._place(request.committable.root)
+            storage = self._storage(request.committable.root)
             new = 0
             for file in request.committable.files:
                 if number:
@@ -210,40 +209,40 @@ class FileCommitter(Committer):
                         subtask=request.subtask,
                         file=number,
                     )
-                new += _publish(place, file, may_be_published=_may_be_published(request))
+                new += _publish(storage, file, may_be_published=_may_be_published(request))
                 number += 1
             # Also what was published before: that process may have died before it came to this.
-            place.sync(file.final for file in request.committable.files)
+            storage.sync(file.final for file in request.committable.files)
             if not new:
                 request.signal_already_committed()
 
     def clean_up(self, job_id: str, uid: str, job_attempt: str | None) -> None:
         """Remove what earlier job attempts have staged, and directories that are left empty."""
-        place, own = self._place(self._path), _staging(job_id, uid)
+        storage, own = self._storage(self._path), _staging(job_id, uid)
         if job_attempt is None:
-            place.delete_tree(own)
-            place.delete_if_empty(own.rpartition("/")[0])
-            place.delete_if_empty(STAGING)
+            storage.delete_tree(own)
+            storage.delete_if_empty(own.rpartition("/")[0])
+            storage.delete_if_empty(STAGING)
             return
-        for name in place.entries(own):
+        for name in storage.entries(own):
             # Those of a driver that has taken over meanwhile begin with a higher fence.
             if name != _file_safe(job_attempt) and _fence(name) <= _fence(job_attempt):
-                place.delete_tree(f"{own}/{name}")
+                storage.delete_tree(f"{own}/{name}")
 
-    def _place(self, root: str) -> Place:
-        if root not in self._places:
-            self._places[root] = open_place(root, self._storage_options)
-        return self._places[root]
+    def _storage(self, root: str) -> Directory:
+        if root not in self._directories:
+            self._directories[root] = open_sink_directory(root, self._storage_options)
+        return self._directories[root]
 
 
 def _may_be_published(request: CommitRequest) -> bool:
     return request.recovered or request.retries > 0
 
 
-def _publish(place: Place, file: StagedFile, *, may_be_published: bool) -> bool:
+def _publish(storage: Directory, file: StagedFile, *, may_be_published: bool) -> bool:
     """Publish one file; False if it was published before."""
-    staged, final = place.size(file.staged), place.size(file.final)
-    where = f"{place.root}/{file.final}"
+    staged, final = storage.size(file.staged), storage.size(file.final)
+    where = f"{storage.root}/{file.final}"
     if staged is None:
         # Once published it is the readers': they may have moved it by now.
         if final is None and not may_be_published:
@@ -258,10 +257,10 @@ def _publish(place: Place, file: StagedFile, *, may_be_published: bool) -> bool:
             "the storage has lost some: restore from an earlier checkpoint"
         )
     if final is None:
-        place.move(file.staged, file.final, file.size)
+        storage.move(file.staged, file.final, file.size)
     elif final == file.size:
         # It was copied; only the staged file was still to be removed.
-        place.delete(file.staged)
+        storage.delete(file.staged)
     else:
         raise SinkError(
             f"{where}: a file of {final} bytes is where one of {file.size} is to be published; "

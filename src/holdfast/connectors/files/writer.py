@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 import pyarrow as pa
 
 from holdfast.api.sinks import SinkWriter
-from holdfast.connectors.files.places import sink_errors
+from holdfast.connectors.files.directory import SINK_ERRORS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from holdfast.connectors.files.formats import FileFormat, RowsEncoder
     from holdfast.connectors.files.partitions import HivePartitioning
-    from holdfast.connectors.files.places import Place
+    from holdfast.storage.files import Directory
 
 MAX_OPEN_FILES: Final = 64
 """Of one writer; the file that was written to least recently is closed for another."""
@@ -74,7 +74,7 @@ class FileWriter(SinkWriter):
     """One open file per partition; all of them staged, out of the sight of readers.
 
     Args:
-        place: Where files are staged.
+        storage: Where files are staged.
         names: Of its files.
         file_format: What files look like.
         compression: One that the format knows.
@@ -84,14 +84,14 @@ class FileWriter(SinkWriter):
 
     def __init__(
         self,
-        place: Place,
+        storage: Directory,
         names: FileNames,
         file_format: FileFormat,
         compression: str,
         partitioning: HivePartitioning,
         max_file_bytes: int,
     ) -> None:
-        self._place = place
+        self._storage = storage
         self._names = names
         self._format = file_format
         self._compression = compression
@@ -116,8 +116,8 @@ class FileWriter(SinkWriter):
             self._close(directory)
         if not self._staged:
             return ()
-        self._place.sync(file.staged for file in self._staged)
-        return (StagedFiles(self._place.root, tuple(self._staged)),)
+        self._storage.sync(file.staged for file in self._staged)
+        return (StagedFiles(self._storage.root, tuple(self._staged)),)
 
     def abort(self) -> None:
         """Remove every file that was staged."""
@@ -125,7 +125,7 @@ class FileWriter(SinkWriter):
         for name in self._created:
             # What cannot be removed now stays hidden, and is cleaned up later.
             with suppress(Exception):
-                self._place.delete(name)
+                self._storage.delete(name)
         self._created.clear()
         self._staged.clear()
 
@@ -157,7 +157,7 @@ class FileWriter(SinkWriter):
         staged, final = self._names.pair(directory, len(self._created))
         # Noted first, so that a file is removed though it was created only in part.
         self._created.append(staged)
-        stream = self._place.create(staged)
+        stream = self._storage.create(staged)
         self._open[directory] = file = _OpenFile(staged, final, stream)
         file.begin(self._format, self._partitioning.file_schema, self._compression)
         return file
@@ -165,7 +165,7 @@ class FileWriter(SinkWriter):
     def _close(self, directory: str) -> None:
         file = self._open[directory]
         file.finish()
-        self._place.finish(file.staged, file.stream, file.written)
+        self._storage.finish(file.staged, file.stream, file.written)
         del self._open[directory]
         self._staged.append(StagedFile(file.staged, file.final, file.written, file.rows))
 
@@ -186,7 +186,7 @@ class _OpenFile:
         return self._content.written
 
     def begin(self, file_format: FileFormat, schema: pa.Schema, compression: str) -> None:
-        with sink_errors("writing", self.staged):
+        with SINK_ERRORS.translated("writing", self.staged):
             self._encoder = file_format.encoder(self._content, schema, compression)
 
     def add(self, rows: pa.RecordBatch) -> None:
@@ -197,14 +197,14 @@ class _OpenFile:
     def flush(self) -> None:
         assert self._encoder is not None
         if self._waiting:
-            with sink_errors("writing", self.staged):
+            with SINK_ERRORS.translated("writing", self.staged):
                 self._encoder.write(pa.Table.from_batches(self._waiting))
             self._waiting, self.waiting_bytes = [], 0
 
     def finish(self) -> None:
         assert self._encoder is not None
         self.flush()
-        with sink_errors("writing", self.staged):
+        with SINK_ERRORS.translated("writing", self.staged):
             self._encoder.finish()
 
     def drop(self) -> None:

@@ -70,14 +70,18 @@ class BatchReader:
 
     def elements(self, batch: pa.RecordBatch) -> list[Any]:
         """Elements of the batch, in its order."""
+        return self.read(batch)[0]
+
+    def read(self, batch: pa.RecordBatch) -> tuple[list[Any], Columns]:
+        """Elements of the batch, in its order, and the columns that they were made of."""
         if batch.schema.names[: len(self._names)] != self._names:
             self._refuse(batch)
         columns = [read(batch.column(i)) for i, read in enumerate(self._columns)]
         if self._kind == "row":
-            return self._rows(columns)
+            return self._rows(columns), columns
         if self._kind == "object":
-            return list(map(pickle.loads, columns[0]))
-        return columns[0]
+            columns = [list(map(pickle.loads, columns[0]))]
+        return columns[0], columns
 
     def column(self, batch: pa.RecordBatch, place: int) -> list[Any]:
         """Values of one column of the batch; of an object stream, the objects."""
