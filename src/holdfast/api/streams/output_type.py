@@ -98,4 +98,5 @@ def _main_output(annotation: Annotation) -> Annotation:
 
 def _is_tagged(annotation: Annotation) -> bool:
     arguments = typing.get_args(annotation)
-    return origin_of(annotation) is tuple and arguments[:1] == (OutputTag,)
+    first = arguments[0] if arguments else None
+    return origin_of(annotation) is tuple and OutputTag in (first, origin_of(first))
