@@ -40,6 +40,51 @@ def open(ctx: RuntimeContext) -> None:
     ctx.get_aggregating_state(AggregatingStateDescriptor("", Mean())) # AggregatingState[int, float]
 """
 
+STREAMS = """
+from collections.abc import Iterator
+from dataclasses import dataclass
+from holdfast import (
+    DataStream, KeyedProcessFunction, MapFunction, OutputTag,
+    StreamExecutionEnvironment,
+)
+
+@dataclass
+class Click:
+    url: str
+    at: int
+
+class Url(MapFunction[Click, str]):
+    def map(self, value: Click) -> str:
+        return value.url
+
+LATE = OutputTag("late", int)
+
+class Count(KeyedProcessFunction[str, Click, tuple[str, int]]):
+    def process_element(
+        self, value: Click, ctx: KeyedProcessFunction.Context
+    ) -> Iterator[tuple[str, int] | tuple[OutputTag, int]]:
+        yield value.url, 1
+        yield LATE, 1
+
+def build(env: StreamExecutionEnvironment, clicks: DataStream[Click], any: DataStream) -> None:
+    env.from_collection([1, 2])                         # DataStream[int]
+    env.from_collection([("a", 1)], "url string, n int")    # DataStream[Any]
+    clicks.map(Url())                                   # DataStream[str]
+    clicks.map(lambda click: click.at)                  # DataStream[int]
+    clicks.map(lambda click: click.at, int)             # DataStream[int]
+    clicks.map(lambda click: click.at, "bigint")        # DataStream[Any]
+    clicks.flat_map(lambda click: [click.url])          # DataStream[str]
+    clicks.filter(lambda click: click.at > 0)           # DataStream[Click]
+    clicks.uid("clicks").rebalance()                    # DataStream[Click]
+    clicks.key_by("url")                                # KeyedStream[Any, Click]
+    clicks.key_by(lambda click: click.url)              # KeyedStream[str, Click]
+    clicks.key_by("url").process(Count())               # DataStream[tuple[str, int]]
+    clicks.get_side_output(LATE)                        # DataStream[int]
+    clicks.key_by("url").max("at").name("latest")       # DataStream[Click]
+    clicks.key_by("url").count_window(5).allowed_lateness(5)  # WindowedStream[Any, Click]
+    any.map(str)                                        # DataStream[str]
+"""
+
 UNTYPED = """
 from collections.abc import Iterator
 from holdfast import KeyedProcessFunction, MapFunction, RuntimeContext, ValueStateDescriptor
@@ -70,7 +115,7 @@ def mypy(program: str, directory: Path) -> str:
     """What `mypy --strict` says about a program, seen from outside the project."""
     file = directory / "program.py"
     file.write_text(program)
-    command = [sys.executable, "-m", "mypy", "--strict", file.name]
+    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", file.name]
     source = str(Path(holdfast.__file__).parents[1])
     result = subprocess.run(
         command,
@@ -94,6 +139,10 @@ def check_revealed(program: str, directory: Path) -> None:
 
 def test_descriptors_carry_their_types_into_states(directory: Path) -> None:
     check_revealed(STATES, directory)
+
+
+def test_streams_carry_the_types_of_their_elements(directory: Path) -> None:
+    check_revealed(STREAMS, directory)
 
 
 def test_functions_without_type_parameters_are_accepted(directory: Path) -> None:

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.config.options import Duration, at_least, boolean, lasting
 from holdfast.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from typing import Self
 
 TIME_AGAIN_AFTER: Final = 1000
 """Entries after which a sweep asks for the time again, unless told otherwise."""
@@ -130,39 +133,37 @@ class StateTtlConfigBuilder:
         self._compact_filter: PassCleanup | None = None
         self._in_background = True
 
-    def set_update_type(self, update_type: StateTtlConfig.UpdateType) -> StateTtlConfigBuilder:
+    def set_update_type(self, update_type: StateTtlConfig.UpdateType) -> Self:
         """What renews the time of an entry; `Disabled` for a state without time to live."""
         self._update_type = _member(StateTtlConfig.UpdateType, update_type, "set_update_type")
         return self
 
-    def update_ttl_on_create_and_write(self) -> StateTtlConfigBuilder:
+    def update_ttl_on_create_and_write(self) -> Self:
         """Writing an entry renews its time; the default."""
         return self.set_update_type(StateTtlConfig.UpdateType.OnCreateAndWrite)
 
-    def update_ttl_on_read_and_write(self) -> StateTtlConfigBuilder:
+    def update_ttl_on_read_and_write(self) -> Self:
         """Reading an entry renews its time, too."""
         return self.set_update_type(StateTtlConfig.UpdateType.OnReadAndWrite)
 
-    def set_state_visibility(
-        self, state_visibility: StateTtlConfig.StateVisibility
-    ) -> StateTtlConfigBuilder:
+    def set_state_visibility(self, state_visibility: StateTtlConfig.StateVisibility) -> Self:
         """Whether what has expired can still be read."""
         self._visibility = _member(
             StateTtlConfig.StateVisibility, state_visibility, "set_state_visibility"
         )
         return self
 
-    def return_expired_if_not_cleaned_up(self) -> StateTtlConfigBuilder:
+    def return_expired_if_not_cleaned_up(self) -> Self:
         """What has expired can be read once more, if it is still there."""
         return self.set_state_visibility(StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp)
 
-    def never_return_expired(self) -> StateTtlConfigBuilder:
+    def never_return_expired(self) -> Self:
         """What has expired is as if it were not there; the default."""
         return self.set_state_visibility(StateTtlConfig.StateVisibility.NeverReturnExpired)
 
     def set_ttl_time_characteristic(
         self, ttl_time_characteristic: StateTtlConfig.TtlTimeCharacteristic
-    ) -> StateTtlConfigBuilder:
+    ) -> Self:
         """By what time entries grow old."""
         self._time = _member(
             StateTtlConfig.TtlTimeCharacteristic,
@@ -171,22 +172,22 @@ class StateTtlConfigBuilder:
         )
         return self
 
-    def use_processing_time(self) -> StateTtlConfigBuilder:
+    def use_processing_time(self) -> Self:
         """Entries grow old by the clock; the default."""
         return self.set_ttl_time_characteristic(StateTtlConfig.TtlTimeCharacteristic.ProcessingTime)
 
-    def use_event_time(self) -> StateTtlConfigBuilder:
+    def use_event_time(self) -> Self:
         """Entries grow old by the watermark; their time is that of the element at hand."""
         return self.set_ttl_time_characteristic(StateTtlConfig.TtlTimeCharacteristic.EventTime)
 
-    def cleanup_full_snapshot(self) -> StateTtlConfigBuilder:
+    def cleanup_full_snapshot(self) -> Self:
         """Remove all that has expired before each snapshot, unless snapshots are incremental."""
         self._in_full_snapshot = True
         return self
 
     def cleanup_incrementally(
         self, cleanup_size: int, run_cleanup_for_every_record: bool = False
-    ) -> StateTtlConfigBuilder:
+    ) -> Self:
         """Look through the state in proportion to its use, in place of passes.
 
         Args:
@@ -207,7 +208,7 @@ class StateTtlConfigBuilder:
         self,
         query_time_after_num_entries: int = TIME_AGAIN_AFTER,
         periodic_compaction_time: Duration = PERIOD_MS,
-    ) -> StateTtlConfigBuilder:
+    ) -> Self:
         """Look through the state in passes, on either backend; see `PassCleanup`.
 
         Args:
@@ -225,7 +226,7 @@ class StateTtlConfigBuilder:
         )
         return self
 
-    def disable_cleanup_in_background(self) -> StateTtlConfigBuilder:
+    def disable_cleanup_in_background(self) -> Self:
         """Remove only what is read, unless another strategy is asked for."""
         self._in_background = False
         return self

@@ -41,11 +41,12 @@ from holdfast.spark.supervisor import JobOrder, Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import Self
 
     from pyspark.sql import SparkSession
 
     from holdfast.api.checkpointed import CheckpointListener
-    from holdfast.api.streams.data_stream import DataStream
+    from holdfast.api.streams.data_stream import Stream
     from holdfast.checkpoint.savepoint.comparison import SavepointComparison
     from holdfast.checkpoint.service import RecoveryOrder
     from holdfast.config.options import ConfigOption, Duration
@@ -90,7 +91,7 @@ class StreamExecutionEnvironment(SourceMethods):
 
     # Settings
 
-    def set_parallelism(self, parallelism: int) -> StreamExecutionEnvironment:
+    def set_parallelism(self, parallelism: int) -> Self:
         """Number of subtasks of operators that set none themselves."""
         return self._set(conf.PARALLELISM, parallelism)
 
@@ -99,7 +100,7 @@ class StreamExecutionEnvironment(SourceMethods):
         given = self._configuration.get(conf.PARALLELISM)
         return given or self.spark.sparkContext.defaultParallelism
 
-    def set_max_parallelism(self, max_parallelism: int) -> StreamExecutionEnvironment:
+    def set_max_parallelism(self, max_parallelism: int) -> Self:
         """Number of key groups of operators that set none themselves."""
         check_max_parallelism(max_parallelism, "set_max_parallelism")
         return self._set(conf.MAX_PARALLELISM, max_parallelism)
@@ -108,7 +109,7 @@ class StreamExecutionEnvironment(SourceMethods):
         """Number of key groups that was set, or None."""
         return self._configuration.get(conf.MAX_PARALLELISM)
 
-    def set_state_backend(self, backend: StateBackend) -> StreamExecutionEnvironment:
+    def set_state_backend(self, backend: StateBackend) -> Self:
         """Say where local state is kept; goes before `state.backend.type`."""
         self._backend = backend
         return self
@@ -119,7 +120,7 @@ class StreamExecutionEnvironment(SourceMethods):
 
     def enable_checkpointing(
         self, interval: Duration, mode: CheckpointingMode | None = None
-    ) -> StreamExecutionEnvironment:
+    ) -> Self:
         """Take a checkpoint so often, in milliseconds.
 
         Args:
@@ -144,7 +145,7 @@ class StreamExecutionEnvironment(SourceMethods):
         """Exactly once or at least once."""
         return self.get_checkpoint_config().get_checkpointing_mode()
 
-    def set_default_savepoint_directory(self, directory: str) -> StreamExecutionEnvironment:
+    def set_default_savepoint_directory(self, directory: str) -> Self:
         """Directory of savepoints for which none is named."""
         return self._set(SAVEPOINT_DIR, directory)
 
@@ -152,9 +153,7 @@ class StreamExecutionEnvironment(SourceMethods):
         """Directory of savepoints for which none is named, or None."""
         return self._configuration.get(SAVEPOINT_DIR)
 
-    def set_restart_strategy(
-        self, strategy: RestartStrategy | FallBack
-    ) -> StreamExecutionEnvironment:
+    def set_restart_strategy(self, strategy: RestartStrategy | FallBack) -> Self:
         """Say what follows a failure; goes before `restart-strategy.type`."""
         if not isinstance(strategy, RestartStrategy | FallBack):
             raise ConfigurationError(
@@ -171,44 +170,42 @@ class StreamExecutionEnvironment(SourceMethods):
             self._configuration, checkpointing=checkpointing
         )
 
-    def set_job_id(self, job_id: str) -> StreamExecutionEnvironment:
+    def set_job_id(self, job_id: str) -> Self:
         """Lasting id of the job, under which a lost driver's successor finds its checkpoints."""
         return self._set(conf.JOB_ID, job_id)
 
-    def set_runtime_mode(self, mode: RuntimeExecutionMode) -> StreamExecutionEnvironment:
+    def set_runtime_mode(self, mode: RuntimeExecutionMode) -> Self:
         """Run as a stream, in one pass, or as the sources suggest."""
         return self._set(conf.RUNTIME_MODE, mode)
 
-    def set_epoch_interval(self, milliseconds: int) -> StreamExecutionEnvironment:
+    def set_epoch_interval(self, milliseconds: int) -> Self:
         """Least time from the start of one epoch to the next."""
         return self._set(conf.EPOCH_INTERVAL, milliseconds)
 
-    def set_max_events_per_epoch(self, events: int) -> StreamExecutionEnvironment:
+    def set_max_events_per_epoch(self, events: int) -> Self:
         """Most events an epoch takes from a source that can limit them."""
         return self._set(conf.MAX_EVENTS_PER_EPOCH, events)
 
-    def set_available_now(self, available_now: bool = True) -> StreamExecutionEnvironment:
+    def set_available_now(self, available_now: bool = True) -> Self:
         """Process all there is when the job starts, then finish."""
         return self._set(conf.AVAILABLE_NOW, available_now)
 
-    def configure(self, configuration: Configuration) -> StreamExecutionEnvironment:
+    def configure(self, configuration: Configuration) -> Self:
         """Take over settings."""
         self._configuration.update(configuration)
         return self
 
-    def set_job_parameters(self, parameters: Mapping[str, str]) -> StreamExecutionEnvironment:
+    def set_job_parameters(self, parameters: Mapping[str, str]) -> Self:
         """Parameters that every function can read from its runtime context."""
         self._job_parameters = dict(parameters)
         return self
 
-    def add_epoch_listener(
-        self, listener: Callable[[EpochStatistics], None]
-    ) -> StreamExecutionEnvironment:
+    def add_epoch_listener(self, listener: Callable[[EpochStatistics], None]) -> Self:
         """Have `listener` called on the driver after every epoch."""
         self._listeners.append(listener)
         return self
 
-    def add_checkpoint_listener(self, listener: CheckpointListener) -> StreamExecutionEnvironment:
+    def add_checkpoint_listener(self, listener: CheckpointListener) -> Self:
         """Have `listener` told, on the driver and at once, how checkpoints end.
 
         A function that is a listener itself is told in the tasks, in the next epoch.
@@ -216,7 +213,7 @@ class StreamExecutionEnvironment(SourceMethods):
         self._checkpoint_listeners.append(listener)
         return self
 
-    def _set(self, option: ConfigOption[Any], value: object) -> StreamExecutionEnvironment:
+    def _set(self, option: ConfigOption[Any], value: object) -> Self:
         self._configuration.set(option, value)
         return self
 
@@ -304,7 +301,7 @@ class StreamExecutionEnvironment(SourceMethods):
         return CheckpointService(job_id, backend, settings, recovery, listeners, patience)
 
     def execute_and_collect(
-        self, stream: DataStream, job_name: str | None = None, limit: int | None = None
+        self, stream: Stream[Any], job_name: str | None = None, limit: int | None = None
     ) -> CollectedResults | list[Any]:
         """Run the program and iterate over `stream`; see `DataStream.execute_and_collect`."""
         results = CollectedResults()

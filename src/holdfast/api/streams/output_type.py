@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+def output_type_of(call: Callable[..., Any], declared: object, *, per_element: bool) -> StreamType:
+    """The declared type, else what the annotation of `call` says, else pickled objects."""
+    if declared is not None:
+        return StreamType.of(declared)
+    return declared_output(call, per_element=per_element) or StreamType.of(Any)
+
+
 def declared_output(fn: Callable[..., Any], *, per_element: bool) -> StreamType | None:
     """Stream type a function's return annotation declares, or None.
 
