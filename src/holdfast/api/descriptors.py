@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, overload
 
-from holdfast.api.functions import AggregateFunction, Function, ReduceFunction
+from holdfast.api.folds import Aggregator, Reducer
 from holdfast.api.ttl import StateTtlConfig
 from holdfast.api.type_variables import ACC, IN, OUT, K, T, V
 from holdfast.errors import StateDescriptorError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     Ttl: TypeAlias = StateTtlConfig | None
-    Reduce: TypeAlias = ReduceFunction[T] | Callable[[T, T], T]
+    Reduce: TypeAlias = Reducer[T] | Callable[[T, T], T]
 
 
 @dataclass(frozen=True)
@@ -184,16 +184,15 @@ class ReducingStateDescriptor(StateDescriptor, Generic[T]):
     def __post_init__(self) -> None:
         """Refuse what is not a plain reduce function."""
         super().__post_init__()
-        if isinstance(self.reduce, ReduceFunction):
-            if is_rich(self.reduce):
-                raise StateDescriptorError(
-                    f"state {self.name!r}: a reducing state takes a plain reduce function, not "
-                    "one with open() or close(); do that work in the operator's own open()"
-                )
-        elif not callable(self.reduce):
+        if getattr(self.reduce, "_is_rich", False):
+            raise StateDescriptorError(
+                f"state {self.name!r}: a reducing state takes a plain reduce function, not "
+                "one with open() or close(); do that work in the operator's own open()"
+            )
+        if not isinstance(self.reduce, Reducer) and not callable(self.reduce):
             raise TypeError(
                 f"state {self.name!r}: reduce must be a ReduceFunction or a callable of two "
-                f"values, not {type_name(self.reduce)}"
+                f"values, not {type(self.reduce).__name__}"
             )
 
 
@@ -208,27 +207,14 @@ class AggregatingStateDescriptor(StateDescriptor, Generic[IN, ACC, OUT]):
     """
 
     kind: ClassVar[str] = "aggregating"
-    aggregate: AggregateFunction[IN, ACC, OUT] = field(compare=False)
+    aggregate: Aggregator[IN, ACC, OUT] = field(compare=False)
     type: Any = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse what is not an aggregate function."""
         super().__post_init__()
-        if not isinstance(self.aggregate, AggregateFunction):
+        if not isinstance(self.aggregate, Aggregator):
             raise TypeError(
                 f"state {self.name!r}: aggregate must be an AggregateFunction, not "
-                f"{type_name(self.aggregate)}"
+                f"{type(self.aggregate).__name__}"
             )
-
-
-def is_rich(function: object) -> bool:
-    """Whether a function has a life cycle of its own."""
-    if not isinstance(function, Function):
-        return False
-    cls = type(function)
-    return cls.open is not Function.open or cls.close is not Function.close
-
-
-def type_name(value: object) -> str:
-    """Name of a value's class, for messages."""
-    return type(value).__name__

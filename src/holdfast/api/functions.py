@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
+from holdfast.api.folds import Aggregator, Reducer
 from holdfast.api.outputs import OutputTag
 from holdfast.api.type_variables import ACC, IN, OUT, K, T, V
 
@@ -112,6 +113,12 @@ class Function:
     def close(self) -> None:
         """Release what `open` acquired; also called after a failure."""
 
+    @property
+    def _is_rich(self) -> bool:
+        """Whether the class has an `open` or a `close` of its own."""
+        cls = type(self)
+        return cls.open is not Function.open or cls.close is not Function.close
+
 
 class MapFunction(Function, ABC, Generic[IN, OUT]):
     """One element in, one out."""
@@ -137,32 +144,12 @@ class FilterFunction(Function, ABC, Generic[T]):
         """Whether to keep `value`."""
 
 
-class ReduceFunction(Function, ABC, Generic[T]):
+class ReduceFunction(Function, Reducer[T]):
     """Folds two values into one of the same type."""
 
-    @abstractmethod
-    def reduce(self, value1: T, value2: T) -> T:
-        """Fold the newer `value2` into `value1`."""
 
-
-class AggregateFunction(Function, ABC, Generic[IN, ACC, OUT]):
+class AggregateFunction(Function, Aggregator[IN, ACC, OUT]):
     """Builds a result from an accumulator to which values are added."""
-
-    @abstractmethod
-    def create_accumulator(self) -> ACC:
-        """An accumulator nothing was added to."""
-
-    @abstractmethod
-    def add(self, value: IN, accumulator: ACC) -> ACC:
-        """Accumulator with `value` added; may be the one given, changed."""
-
-    @abstractmethod
-    def get_result(self, accumulator: ACC) -> OUT:
-        """Result so far."""
-
-    @abstractmethod
-    def merge(self, acc_a: ACC, acc_b: ACC) -> ACC:
-        """Accumulator holding what both hold."""
 
 
 class KeySelector(ABC, Generic[IN, K]):

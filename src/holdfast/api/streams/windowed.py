@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic
 
 import pyarrow as pa
 
-from holdfast.api.descriptors import is_rich
 from holdfast.api.functions import AggregateFunction, ReduceFunction
 from holdfast.api.outputs import OutputTag
 from holdfast.api.streams.aggregations import field_aggregate
@@ -262,7 +261,7 @@ class WindowedStream(WindowSettings, Generic[K, T]):
         return DataStream(stream._env, (Edge(node, None, output),))
 
     def _check_plain(self, what: str, function: Any) -> None:
-        if is_rich(function):
+        if getattr(function, "_is_rich", False):
             raise JobGraphError(
                 f"{what} on windows takes a function without open() and close(); put what needs "
                 "them into a window function, the second argument"
