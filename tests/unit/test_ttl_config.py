@@ -44,12 +44,29 @@ def builder(ttl: Any = 1000) -> StateTtlConfigBuilder:
 def test_by_default_writing_renews_and_nothing_expired_is_returned() -> None:
     assert builder().build() == StateTtlConfig(
         1000,
-        UpdateType.OnCreateAndWrite,
-        StateVisibility.NeverReturnExpired,
-        TtlTimeCharacteristic.ProcessingTime,
-        CleanupStrategies(in_full_snapshot=False, in_background=True),
+        update_type=UpdateType.OnCreateAndWrite,
+        state_visibility=StateVisibility.NeverReturnExpired,
+        ttl_time_characteristic=TtlTimeCharacteristic.ProcessingTime,
+        cleanup_strategies=CleanupStrategies(in_full_snapshot=False, in_background=True),
     )
     assert builder().build().is_enabled()
+
+
+def test_keywords_do_what_the_builder_does() -> None:
+    built = (
+        builder("1 h").update_ttl_on_read_and_write().use_event_time().cleanup_full_snapshot()
+    ).build()
+    cleanup = CleanupStrategies(in_full_snapshot=True)
+    assert built == StateTtlConfig(
+        timedelta(hours=1),
+        update_type="on_read_and_write",
+        ttl_time_characteristic="EventTime",
+        cleanup_strategies=cleanup,
+    )
+    with pytest.raises(ConfigurationError, match=r"update_type: one of .* is wanted, not 'often'"):
+        StateTtlConfig("1 h", update_type="often")
+    with pytest.raises(ConfigurationError, match="StateTtlConfig: ttl: a duration"):
+        StateTtlConfig(0)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from holdfast.config.configuration import Configuration
-    from holdfast.config.options import ConfigOption, Duration
+    from holdfast.config.options import ConfigOption, DurationLike
 
 ExternalizedCheckpointCleanup = ExternalizedCheckpointRetention
 """The name of `ExternalizedCheckpointRetention` in Flink 1.x."""
@@ -54,7 +54,7 @@ class CheckpointConfig:
         """Time from one checkpoint to the next, or None if none are taken."""
         return self._configuration.get(options.CHECKPOINT_INTERVAL)
 
-    def set_checkpoint_interval(self, interval: Duration) -> Self:
+    def set_checkpoint_interval(self, interval: DurationLike) -> Self:
         """Take a checkpoint so often, at least 10 ms apart."""
         return self._set(options.CHECKPOINT_INTERVAL, interval)
 
@@ -62,7 +62,7 @@ class CheckpointConfig:
         """Time after which a checkpoint that is not complete is given up."""
         return self._configuration.get(options.CHECKPOINT_TIMEOUT)
 
-    def set_checkpoint_timeout(self, timeout: Duration) -> Self:
+    def set_checkpoint_timeout(self, timeout: DurationLike) -> Self:
         """Give a checkpoint up that takes longer, at least 10 ms."""
         return self._set(options.CHECKPOINT_TIMEOUT, timeout)
 
@@ -70,7 +70,7 @@ class CheckpointConfig:
         """Least time from the completion of a checkpoint to the start of the next."""
         return self._configuration.get(options.MIN_PAUSE)
 
-    def set_min_pause_between_checkpoints(self, pause: Duration) -> Self:
+    def set_min_pause_between_checkpoints(self, pause: DurationLike) -> Self:
         """Leave so much time from a completion to the next start."""
         return self._set(options.MIN_PAUSE, pause)
 
@@ -126,7 +126,7 @@ class CheckpointConfig:
         """How long an unaligned checkpoint waits for the epoch to end."""
         return self._configuration.get(options.ALIGNED_TIMEOUT)
 
-    def set_aligned_checkpoint_timeout(self, timeout: Duration) -> Self:
+    def set_aligned_checkpoint_timeout(self, timeout: DurationLike) -> Self:
         """Let an unaligned checkpoint wait so long for the epoch to end."""
         return self._set(options.ALIGNED_TIMEOUT, timeout)
 
@@ -134,7 +134,7 @@ class CheckpointConfig:
         """The older name of `get_aligned_checkpoint_timeout`."""
         return self.get_aligned_checkpoint_timeout()
 
-    def set_alignment_timeout(self, timeout: Duration) -> Self:
+    def set_alignment_timeout(self, timeout: DurationLike) -> Self:
         """The older name of `set_aligned_checkpoint_timeout`."""
         return self.set_aligned_checkpoint_timeout(timeout)
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from holdfast.api.streams.data_stream import Stream
     from holdfast.checkpoint.savepoint.comparison import SavepointComparison
     from holdfast.checkpoint.service import RecoveryOrder
-    from holdfast.config.options import ConfigOption, Duration
+    from holdfast.config.options import ConfigOption, DurationLike
     from holdfast.job.statistics import EpochStatistics
     from holdfast.job.trigger import JobTrigger
 
@@ -119,7 +119,7 @@ class StreamExecutionEnvironment(SourceMethods):
         return self._backend or backend_named(self._configuration.get(conf.STATE_BACKEND))
 
     def enable_checkpointing(
-        self, interval: Duration, mode: CheckpointingMode | None = None
+        self, interval: DurationLike, mode: CheckpointingMode | None = None
     ) -> Self:
         """Take a checkpoint so often, in milliseconds.
 
@@ -178,9 +178,9 @@ class StreamExecutionEnvironment(SourceMethods):
         """Run as a stream, in one pass, or as the sources suggest."""
         return self._set(conf.RUNTIME_MODE, mode)
 
-    def set_epoch_interval(self, milliseconds: int) -> Self:
-        """Least time from the start of one epoch to the next."""
-        return self._set(conf.EPOCH_INTERVAL, milliseconds)
+    def set_epoch_interval(self, interval: DurationLike) -> Self:
+        """Least time from the start of one epoch to the next: "10 s", or milliseconds."""
+        return self._set(conf.EPOCH_INTERVAL, interval)
 
     def set_max_events_per_epoch(self, events: int) -> Self:
         """Most events an epoch takes from a source that can limit them."""

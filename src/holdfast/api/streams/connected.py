@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from holdfast.api.outputs import OutputTag
-    from holdfast.config.options import Duration
+    from holdfast.config.options import DurationLike
     from holdfast.types.stream_type import StreamType
 
 
@@ -192,7 +192,9 @@ class IntervalJoin(Generic[IN1, IN2]):
         self._left = left
         self._right = right
 
-    def between(self, lower_bound: Duration, upper_bound: Duration) -> IntervalJoined[IN1, IN2]:
+    def between(
+        self, lower_bound: DurationLike, upper_bound: DurationLike
+    ) -> IntervalJoined[IN1, IN2]:
         """Pair a left element with right ones from `lower_bound` to `upper_bound` after it.
 
         Bounds may be negative: a right element may lie before the left one. Both are included.

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from holdfast.api.streams.windowed import WindowedStream
     from holdfast.api.time import WatermarkStrategy
     from holdfast.api.windows.assigners import WindowAssigner
-    from holdfast.config.options import Duration
+    from holdfast.config.options import DurationLike
 
 
 class Stream(StreamOperator, Generic[T]):
@@ -219,7 +219,7 @@ class Stream(StreamOperator, Generic[T]):
         table: Any,
         on: str | Sequence[str] | Mapping[str, str],
         *,
-        refresh_interval: Duration | None = None,
+        refresh_interval: DurationLike | None = None,
         how: str = "inner",
     ) -> DataStream:
         """Join every row with the rows of a static DataFrame that have the same values.

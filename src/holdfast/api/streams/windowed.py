@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Self
 
-    from holdfast.config.options import Duration
+    from holdfast.config.options import DurationLike
 
 
 class WindowSettings:
@@ -60,16 +60,16 @@ class WindowSettings:
             raise JobGraphError(f"evictor takes an Evictor, not {type(evictor).__name__}")
         return self._with(evictor=evictor)
 
-    def allowed_lateness(self, time_ms: Duration) -> Self:
+    def allowed_lateness(self, lateness: DurationLike) -> Self:
         """Keep windows for so long after their end, for elements that come late.
 
         Each of them fires the window anew. In processing time nothing is late.
         """
         try:
-            lateness = duration_ms(time_ms)
+            milliseconds = duration_ms(lateness)
         except ValueError as error:
-            raise JobGraphError(f"allowed_lateness: {error}, not {time_ms!r}") from error
-        return self._with(allowed_lateness_ms=lateness)
+            raise JobGraphError(f"allowed_lateness: {error}, not {lateness!r}") from error
+        return self._with(allowed_lateness_ms=milliseconds)
 
     def side_output_late_data(self, tag: OutputTag) -> Self:
         """Send elements that come too late for all of their windows to `tag`.
