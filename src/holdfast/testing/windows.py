@@ -1,6 +1,6 @@
 """Windows without a job, for the harness.
 
->>> from holdfast import TumblingEventTimeWindows
+>>> from holdfast.windows import TumblingEventTimeWindows
 >>> from holdfast.testing import OperatorHarness, windowed
 >>> longest = windowed(TumblingEventTimeWindows.of("1 min")).reduce(max)
 >>> with OperatorHarness(longest, key=len) as harness:
