@@ -110,13 +110,22 @@ class StreamExecutionEnvironment(SourceMethods):
         return self._configuration.get(conf.MAX_PARALLELISM)
 
     def set_state_backend(self, backend: StateBackend) -> Self:
-        """Say where local state is kept; goes before `state.backend.type`."""
+        """Set where local state is kept; takes precedence over `state.backend.type`.
+
+        Its `enable_incremental_checkpointing` sets `execution.checkpointing.incremental`.
+        """
         self._backend = backend
+        if getattr(backend, "enable_incremental_checkpointing", False):
+            self._set(INCREMENTAL, True)
         return self
 
     def get_state_backend(self) -> StateBackend:
         """Where local state is kept."""
-        return self._backend or backend_named(self._configuration.get(conf.STATE_BACKEND))
+        backend = self._backend or backend_named(self._configuration.get(conf.STATE_BACKEND))
+        if not isinstance(backend, EmbeddedRocksDBStateBackend):
+            return backend
+        incremental = self._configuration.get(INCREMENTAL)
+        return dataclasses.replace(backend, enable_incremental_checkpointing=incremental)
 
     def enable_checkpointing(
         self, interval: DurationLike, mode: CheckpointingMode | None = None
@@ -294,8 +303,6 @@ class StreamExecutionEnvironment(SourceMethods):
             settings = checkpoint_settings(self._configuration) or savepoint_settings(
                 self._configuration
             )
-            if getattr(backend, "enable_incremental_checkpointing", False):
-                settings = dataclasses.replace(settings, incremental=True)
         listeners = tuple(self._checkpoint_listeners)
         patience = Patience.of(self._configuration)
         return CheckpointService(job_id, backend, settings, recovery, listeners, patience)
@@ -372,7 +379,7 @@ class StreamExecutionEnvironment(SourceMethods):
             Settings(
                 parallelism=self.get_parallelism(),
                 max_parallelism=settings.get(conf.MAX_PARALLELISM),
-                backend=self._backend_of_tasks(),
+                backend=self.get_state_backend(),
                 batch_mode=runs_as_batch(graph, settings),
                 job_parameters=self._job_parameters,
                 exactly_once=checkpointing.exactly_once,
@@ -382,15 +389,6 @@ class StreamExecutionEnvironment(SourceMethods):
             ),
         )
         return graph, plan, trigger
-
-    def _backend_of_tasks(self) -> StateBackend:
-        """The backend, which tells tasks whether checkpoints are incremental, however set."""
-        backend = self.get_state_backend()
-        if isinstance(backend, EmbeddedRocksDBStateBackend) and self._configuration.get(
-            INCREMENTAL
-        ):
-            return dataclasses.replace(backend, enable_incremental_checkpointing=True)
-        return backend
 
     def _warn_about_uids(self, graph: JobGraph) -> None:
         missing = graph.without_uid()
