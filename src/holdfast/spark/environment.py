@@ -64,7 +64,8 @@ class StreamExecutionEnvironment(SourceMethods):
     def __init__(self, spark: SparkSession, configuration: Configuration) -> None:
         """Use `get_execution_environment`."""
         self.spark = spark
-        self.graph = JobGraph()
+        """The session that jobs run on."""
+        self._graph = JobGraph()
         self._configuration = configuration
         self._backend: StateBackend | None = None
         self._restart_strategy: RestartStrategy | None = None
@@ -290,16 +291,16 @@ class StreamExecutionEnvironment(SourceMethods):
             savepoint_dir=settings.get(SAVEPOINT_DIR),
             listeners=tuple(self._listeners),
         )
-        client = JobClient(Supervisor(self.spark, order, checkpointing))
-        client.start()
-        self.graph.mark_executed(graph)
-        return client
+        supervisor = Supervisor(self.spark, order, checkpointing)
+        supervisor.start()
+        self._graph.mark_executed(graph)
+        return JobClient(supervisor)
 
     def _checkpointing(self, job_id: str, recovery: RecoveryOrder) -> CheckpointService:
         """How the job takes checkpoints; a job that runs in one pass takes none."""
         backend = self.get_state_backend()
         settings = None
-        if not job_trigger(self.graph.pending(), self._configuration).one_pass:
+        if not job_trigger(self._graph.pending(), self._configuration).one_pass:
             settings = checkpoint_settings(self._configuration) or savepoint_settings(
                 self._configuration
             )
@@ -313,7 +314,7 @@ class StreamExecutionEnvironment(SourceMethods):
         """Run the program and iterate over `stream`; see `DataStream.execute_and_collect`."""
         results = CollectedResults()
         sink = CollectSink(results.collect)
-        self.graph.add(
+        self._graph.add(
             OperatorKind.OUTPUT, stream._edges, stream.type, function=sink, name="Collect"
         )
         try:
@@ -321,7 +322,7 @@ class StreamExecutionEnvironment(SourceMethods):
         except BaseException:
             # Nobody will ever read it, so no later execution may fill it.
             results.close()
-            self.graph.nodes.pop()
+            self._graph.nodes.pop()
             raise
         if limit is None:
             return results
@@ -356,7 +357,7 @@ class StreamExecutionEnvironment(SourceMethods):
 
         order = recovery_order(self._configuration, path, allow_non_restored_state)
         files, metadata = find_snapshot(path)
-        limits = fitting_limits(metadata, self.graph.pending(), self.get_parallelism())
+        limits = fitting_limits(metadata, self._graph.pending(), self.get_parallelism())
         graph, plan, trigger = self._compiled(self._checkpointing(PREVIEW, order), limits)
         return compare(
             *(path, files, metadata, graph, plan),
@@ -369,7 +370,7 @@ class StreamExecutionEnvironment(SourceMethods):
         self, checkpointing: CheckpointService, limits: dict[str, int] | None = None
     ) -> tuple[JobGraph, JobPlan, JobTrigger]:
         """The pending program; `limits` are in place of the stored max parallelism."""
-        graph = self.graph.pending()
+        graph = self._graph.pending()
         settings = self._configuration
         graph.check_uids(generate=settings.get(conf.AUTO_GENERATE_UIDS))
         self._warn_about_uids(graph)

@@ -30,14 +30,9 @@ class JobClient:
     """A job that was started, for those who wait for it, watch it or cancel it."""
 
     def __init__(self, supervisor: Supervisor) -> None:
-        """A job that is not started yet."""
+        """A client of the job that `supervisor` runs; `execute_async` makes it."""
         self._supervisor = supervisor
         self._name = supervisor.order.name
-
-    def start(self) -> JobClient:
-        """Start the job in the background; see `Supervisor.start`."""
-        self._supervisor.start()
-        return self
 
     @property
     def job_id(self) -> str:

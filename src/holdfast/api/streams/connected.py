@@ -264,7 +264,7 @@ def joined(
     """The output of an operator with two inputs, whose keys must be of one type."""
     _check_keys(first, second)
     edges = first._edges + tuple(replace(edge, side=1) for edge in second._edges)
-    node = first._env.graph.add(kind, edges, output, function=function, details=details)
+    node = first._env._graph.add(kind, edges, output, function=function, details=details)
     return DataStream(first._env, (Edge(node, None, output),))
 
 

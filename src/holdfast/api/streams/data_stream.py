@@ -336,11 +336,11 @@ class Stream(StreamOperator, Generic[T]):
     def _then(
         self, kind: OperatorKind, output: StreamType, function: object, details: object = None
     ) -> DataStream[Any]:
-        node = self._env.graph.add(kind, self._edges, output, function=function, details=details)
+        node = self._env._graph.add(kind, self._edges, output, function=function, details=details)
         return DataStream(self._env, (Edge(node, None, output),))
 
     def _sink(self, kind: OperatorKind, function: object, name: str) -> DataStreamSink:
-        node = self._env.graph.add(kind, self._edges, self.type, function=function, name=name)
+        node = self._env._graph.add(kind, self._edges, self.type, function=function, name=name)
         return DataStreamSink(self._env, (Edge(node, None, self.type),))
 
     def _partitioned(self, partitioning: Partitioning) -> tuple[Edge, ...]:

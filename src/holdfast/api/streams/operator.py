@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Environment(Protocol):
     """What streams need of the environment they belong to."""
 
-    graph: JobGraph
+    _graph: JobGraph
 
     def execute_and_collect(self, stream: Any, job_name: str | None, limit: int | None) -> Any:
         """Run the program and iterate over what `stream` carries."""

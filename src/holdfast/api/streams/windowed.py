@@ -253,7 +253,7 @@ class WindowedStream(WindowSettings, Generic[K, T]):
         edges = stream._edges
         if not self._keyed:
             edges = tuple(replace(edge, partitioning=_TO_ONE) for edge in edges)
-        node = stream._env.graph.add(
+        node = stream._env._graph.add(
             OperatorKind.WINDOW, edges, output, function=function, details=details
         )
         if not self._keyed:

@@ -42,7 +42,7 @@ class SourceMethods(ABC):
     """The methods of an environment that make streams from sources."""
 
     spark: SparkSession
-    graph: JobGraph
+    _graph: JobGraph
     _configuration: Configuration
 
     @abstractmethod
@@ -156,7 +156,7 @@ class SourceMethods(ABC):
             endless=indexed.count is None,
         )
         stream = self._add_source(source, indexed.type, name)
-        [node] = self.graph.nodes[-1:]
+        [node] = self._graph.nodes[-1:]
         return stream
 
     def add_source(
@@ -173,7 +173,7 @@ class SourceMethods(ABC):
         return self._add_source(*replayed(self.spark, source, type_info, name))
 
     def _add_source(self, source: Source, stream_type: StreamType, name: str) -> DataStream:
-        node = self.graph.add(OperatorKind.SOURCE, (), stream_type, function=source, name=name)
+        node = self._graph.add(OperatorKind.SOURCE, (), stream_type, function=source, name=name)
         return DataStream(self, (Edge(node, None, stream_type),))
 
     def lookup(
