@@ -56,7 +56,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
-    from holdfast import EpochStatistics, RuntimeContext
+    from holdfast import RuntimeContext
+    from holdfast.statistics import EpochStatistics
 
 LATEST = Path(__file__).resolve().parent / "latest-timers.json"
 QUICK = data.DATA_ROOT.parent / "benchmark-timers-quick.json"

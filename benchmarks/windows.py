@@ -42,13 +42,8 @@ from benchmarks.figures import record, show
 from benchmarks.harness import epoch_seconds, scratch, session, use_file_manager
 from benchmarks.holdfast_run import BACKENDS
 from benchmarks.processes import in_fresh_process
-from holdfast import (
-    Duration,
-    SparkSink,
-    StreamExecutionEnvironment,
-    TumblingEventTimeWindows,
-    WatermarkStrategy,
-)
+from holdfast import Duration, SparkSink, StreamExecutionEnvironment, WatermarkStrategy
+from holdfast.windows import TumblingEventTimeWindows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

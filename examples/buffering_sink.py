@@ -33,11 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from holdfast import (
-        FunctionInitializationContext,
-        FunctionSnapshotContext,
-        JobExecutionResult,
-    )
+    from holdfast import JobExecutionResult
+    from holdfast.functions import FunctionInitializationContext, FunctionSnapshotContext
 
 JOB_ID = "buffering-sink"
 WORDS = ("anchor", "buoy", "cleat")

@@ -9,17 +9,14 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from url_count import url_count
 
-from holdfast import (
-    EpochStatistics,
-    JobExecutionResult,
-    RuntimeContext,
-    SinkFunction,
-    StreamExecutionEnvironment,
-)
+from holdfast import JobExecutionResult, RuntimeContext, SinkFunction, StreamExecutionEnvironment
+
+if TYPE_CHECKING:
+    from holdfast.statistics import EpochStatistics
 
 VISITS = 500_000
 VISITS_PER_SECOND = 100_000

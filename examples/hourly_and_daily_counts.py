@@ -15,7 +15,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast import StreamExecutionEnvironment, TumblingEventTimeWindows, WatermarkStrategy
+from holdfast import StreamExecutionEnvironment, WatermarkStrategy
+from holdfast.windows import TumblingEventTimeWindows
 
 if TYPE_CHECKING:
     from holdfast import DataStream

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast import (
     KeyedProcessFunction,
     StreamExecutionEnvironment,
-    TumblingEventTimeWindows,
     ValueStateDescriptor,
     WatermarkStrategy,
 )
+from holdfast.windows import TumblingEventTimeWindows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

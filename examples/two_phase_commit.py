@@ -25,7 +25,8 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast import StreamExecutionEnvironment, TwoPhaseCommitSinkFunction
+from holdfast import StreamExecutionEnvironment
+from holdfast.sinks import TwoPhaseCommitSinkFunction
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast import EventTimeSessionWindows, StreamExecutionEnvironment, WatermarkStrategy
+from holdfast import StreamExecutionEnvironment, WatermarkStrategy
+from holdfast.windows import EventTimeSessionWindows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from holdfast import DataStream, TimeWindow
+    from holdfast import DataStream
+    from holdfast.windows import TimeWindow
 
 MINUTE = 60_000
 

@@ -14,7 +14,17 @@ The packages, each importing only those below it:
     types                       what a value is
     errors | clock | _faults | _version
 
-`__init__.pyi` lists the public names and their homes. They are imported on first use.
+`__init__.pyi` lists the names of the front door and their modules. They are imported on first use.
+Names that fewer programs need are on shelves:
+
+    holdfast.windows            assigners, triggers, evictors, window functions
+    holdfast.functions          contexts and rarer interfaces of functions
+    holdfast.sinks              base classes of sinks
+    holdfast.savepoints         savepoints outside a running job
+    holdfast.serializers        serializers of state
+    holdfast.statistics         statistics of jobs and checkpoints
+    holdfast.errors             all errors
+    holdfast.testing            harnesses for tests of functions
 """
 
 from __future__ import annotations
@@ -37,12 +47,31 @@ def _homes() -> dict[str, str]:
 
 
 _HOME_OF = _homes()
+_SHELVES = (
+    "windows",
+    "functions",
+    "sinks",
+    "savepoints",
+    "serializers",
+    "statistics",
+    "errors",
+    "testing",
+)
 __all__ = sorted(_HOME_OF)
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name on first use: workers and tests need not load what they leave."""
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
-    return value
+    """Import a public name or a shelf on first use, so that nothing is loaded in vain."""
+    if name in _HOME_OF:
+        value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
+        return value
+    if name in _SHELVES:
+        return import_module(f"holdfast.{name}")
+    if not name.startswith("_"):
+        for shelf in _SHELVES:
+            if name in vars(import_module(f"holdfast.{shelf}")):
+                # Python replaces the message of an AttributeError in `from holdfast import name`.
+                raise ImportError(
+                    f"{name} is in holdfast.{shelf}: from holdfast.{shelf} import {name}"
+                )
+    raise AttributeError(f"module 'holdfast' has no attribute {name!r}")

@@ -629,7 +629,7 @@ def test_what_is_no_descriptor_is_refused(subtask: Subtask) -> None:
     with pytest.raises(TypeError, match="AggregateFunction"):
         AggregatingStateDescriptor("x", sum)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="callable"):
-        ReducingStateDescriptor("x", 5)  # type: ignore[arg-type]
+        ReducingStateDescriptor("x", 5)  # type: ignore[call-overload]
 
 
 def test_a_rich_reduce_function_is_refused() -> None:
@@ -645,7 +645,7 @@ def test_a_rich_reduce_function_is_refused() -> None:
 
 
 def test_descriptors_are_equal_by_kind_and_name() -> None:
-    assert ValueStateDescriptor("x", int) == ValueStateDescriptor("x", str)
+    assert ValueStateDescriptor("x", int) == ValueStateDescriptor("x", "string")
     assert len({ValueStateDescriptor("x", int), ListStateDescriptor("x", int)}) == 2
 
 

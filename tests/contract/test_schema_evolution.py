@@ -15,7 +15,6 @@ from holdfast import (
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
-    StateCompatibility,
     StateTtlConfig,
     ValueStateDescriptor,
 )
@@ -23,6 +22,7 @@ from holdfast.errors import StateDescriptorError, StateError, StateMigrationErro
 from holdfast.serde.factory import codec_for
 from holdfast.serde.keys import key_group_of
 from holdfast.serde.tagged import timestamped
+from holdfast.serializers import StateCompatibility
 from holdfast.state.backend import KeyedStateBackend
 from holdfast.state.key_groups import key_groups, subtask_of
 from holdfast.state.operator.backend import OperatorStateBackend

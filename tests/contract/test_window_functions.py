@@ -7,29 +7,31 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import (
-    CoGroupFunction,
-    CountEvictor,
-    CountTrigger,
     EmbeddedRocksDBStateBackend,
-    EventTimeSessionWindows,
-    FlatJoinFunction,
     HashMapStateBackend,
-    JoinFunction,
     ListStateDescriptor,
     MapStateDescriptor,
     OutputTag,
-    ProcessAllWindowFunction,
-    ProcessWindowFunction,
     ReduceFunction,
-    SlidingEventTimeWindows,
-    TumblingEventTimeWindows,
-    TumblingProcessingTimeWindows,
     ValueStateDescriptor,
-    WindowFunction,
 )
 from holdfast.api.time import MAX_WATERMARK
 from holdfast.errors import StateAccessError, UserFunctionError
 from holdfast.testing.windows import window_joined, windowed
+from holdfast.windows import (
+    CoGroupFunction,
+    CountEvictor,
+    CountTrigger,
+    EventTimeSessionWindows,
+    FlatJoinFunction,
+    JoinFunction,
+    ProcessAllWindowFunction,
+    ProcessWindowFunction,
+    SlidingEventTimeWindows,
+    TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
+    WindowFunction,
+)
 from tests.unit.windows import (
     CONTENTS,
     EVENT_TIMERS,

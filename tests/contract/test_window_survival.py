@@ -7,25 +7,27 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import (
-    CountTrigger,
     EmbeddedRocksDBStateBackend,
     ErrorPolicy,
+    HashMapStateBackend,
+    OutputTag,
+    ValueStateDescriptor,
+)
+from holdfast.api.time import MAX_WATERMARK
+from holdfast.errors import UserFunctionError
+from holdfast.testing.windows import windowed
+from holdfast.windows import (
+    CountTrigger,
     EventTimeSessionWindows,
     EventTimeTrigger,
     Evictor,
-    HashMapStateBackend,
-    OutputTag,
     ProcessWindowFunction,
     PurgingTrigger,
     SlidingEventTimeWindows,
     TriggerResult,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
-    ValueStateDescriptor,
 )
-from holdfast.api.time import MAX_WATERMARK
-from holdfast.errors import UserFunctionError
-from holdfast.testing.windows import windowed
 from tests.unit.windows import (
     CONTENTS,
     EVENT_TIMERS,

@@ -7,34 +7,36 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import (
+    EmbeddedRocksDBStateBackend,
+    HashMapStateBackend,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+)
+from holdfast.errors import StateAccessError
+from holdfast.testing.windows import windowed
+from holdfast.windows import (
     ContinuousEventTimeTrigger,
     ContinuousProcessingTimeTrigger,
     CountEvictor,
     CountTrigger,
     DeltaEvictor,
-    EmbeddedRocksDBStateBackend,
     EventTimeSessionWindows,
     EventTimeTrigger,
     Evictor,
     GlobalWindows,
-    HashMapStateBackend,
-    ListStateDescriptor,
-    MapStateDescriptor,
     NeverTrigger,
     ProcessingTimeSessionWindows,
     ProcessingTimeTrigger,
     PurgingTrigger,
-    ReducingStateDescriptor,
     SlidingEventTimeWindows,
     TimeEvictor,
     Trigger,
     TriggerResult,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
-    ValueStateDescriptor,
 )
-from holdfast.errors import StateAccessError
-from holdfast.testing.windows import windowed
 from tests.unit.windows import (
     CONTENTS,
     EVENT_TIMERS,
@@ -53,7 +55,7 @@ from tests.unit.windows import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast import TimestampedValue
+    from holdfast.windows import TimestampedValue
 
 
 @pytest.fixture(

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import (
-    EmbeddedRocksDBStateBackend,
+from holdfast import EmbeddedRocksDBStateBackend, HashMapStateBackend
+from holdfast.api.time import MAX_WATERMARK
+from holdfast.errors import ConfigurationError, EventTimeError
+from holdfast.testing.windows import windowed
+from holdfast.windows import (
     EventTimeSessionWindows,
     GlobalWindow,
     GlobalWindows,
-    HashMapStateBackend,
     ProcessAllWindowFunction,
     ProcessingTimeSessionWindows,
     SessionWindowTimeGapExtractor,
@@ -23,9 +25,6 @@ from holdfast import (
     Window,
     WindowAssigner,
 )
-from holdfast.api.time import MAX_WATERMARK
-from holdfast.errors import ConfigurationError, EventTimeError
-from holdfast.testing.windows import windowed
 from tests.unit.windows import (
     CONTENTS,
     Event,

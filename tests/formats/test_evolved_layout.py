@@ -18,11 +18,11 @@ from holdfast import (
     AvroSchema,
     ListStateDescriptor,
     MapStateDescriptor,
-    StateCompatibility,
     StateTtlConfig,
     ValueStateDescriptor,
 )
 from holdfast.serde.keys import key_group_of
+from holdfast.serializers import StateCompatibility
 from holdfast.state.backend import KeyedStateBackend
 from holdfast.state.store.opening import open_store
 from holdfast.state.table import CurrentKey

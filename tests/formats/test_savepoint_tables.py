@@ -19,13 +19,11 @@ import pytest
 
 from holdfast import (
     AggregatingStateDescriptor,
-    GlobalWindow,
     HashMapStateBackend,
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
     StateTtlConfig,
-    TimeWindow,
     ValueStateDescriptor,
 )
 from holdfast.serde.factory import codec_for
@@ -35,6 +33,7 @@ from holdfast.state.store.opening import open_store
 from holdfast.state.tables.operator import read_operator_tables, write_operator_tables
 from holdfast.state.tables.reader import TablesSnapshot
 from holdfast.state.timers.table import EVENT_TIMERS, PROCESSING_TIMERS
+from holdfast.windows import GlobalWindow, TimeWindow
 from tests.formats.test_operator_state_format import run_program as run_operator_program
 from tests.unit.functions import Mean, plus
 from tests.unit.state_tables import State, restored_entries

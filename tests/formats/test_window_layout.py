@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import (
+from holdfast import ValueStateDescriptor
+from holdfast.serde.keys import key_group_of
+from holdfast.state.store.opening import open_store
+from holdfast.state.store.snapshot import snapshot_files
+from holdfast.testing.snapshots import HarnessSnapshot
+from holdfast.testing.windows import window_joined, windowed
+from holdfast.windows import (
     CountEvictor,
     CountTrigger,
     EventTimeSessionWindows,
@@ -23,13 +29,7 @@ from holdfast import (
     TimeWindow,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
-    ValueStateDescriptor,
 )
-from holdfast.serde.keys import key_group_of
-from holdfast.state.store.opening import open_store
-from holdfast.state.store.snapshot import snapshot_files
-from holdfast.testing.snapshots import HarnessSnapshot
-from holdfast.testing.windows import window_joined, windowed
 from tests.formats.test_store_layout import BACKENDS, MAX_PARALLELISM
 from tests.unit.windows import Event, Gathered, Windows, added, shown, with_bounds
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from holdfast import JobStatistics
+    from holdfast.statistics import JobStatistics
     from tests.integration.kafka import KafkaBroker
 
 KEY, VALUE = "concat('k', id % 20) AS key", "CAST(id AS STRING) AS value"

@@ -12,10 +12,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast import RecoveryClaimMode, dispose_savepoint, rewrite_max_parallelism
+from holdfast import RecoveryClaimMode
 from holdfast._faults import VARIABLE
 from holdfast.checkpoint.restore.pointer import find_snapshot
 from holdfast.checkpoint.savepoint.ownership import ClaimedSnapshot
+from holdfast.savepoints import dispose_savepoint, rewrite_max_parallelism
 from tests.integration.recovery_jobs import TIMEOUT, Event, RecoveryJob, event
 
 if TYPE_CHECKING:

@@ -22,20 +22,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow.dataset as ds
 
 from holdfast import (
-    Committer,
     Configuration,
     FileSink,
     KeyedProcessFunction,
     PostgresSink,
     RestartStrategies,
-    Sink,
-    SinkWriter,
     SparkSink,
     StreamExecutionEnvironment,
-    TwoPhaseCommitSinkFunction,
     ValueStateDescriptor,
 )
 from holdfast._faults import VARIABLE
+from holdfast.sinks import Committer, Sink, SinkWriter, TwoPhaseCommitSinkFunction
 from tests.integration.recovery_jobs import BACKENDS, HASHMAP, TIMEOUT, option
 
 if TYPE_CHECKING:
@@ -43,7 +40,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from holdfast import CommitRequest, DataStream, JobClient, JobExecutionResult, WriterContext
+    from holdfast import DataStream, JobClient, JobExecutionResult
+    from holdfast.sinks import CommitRequest, WriterContext
     from tests.integration.postgres import PostgresServer
 
 ROOT = Path(__file__).parents[2]

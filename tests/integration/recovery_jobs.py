@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from holdfast import JobClient, JobStatistics
+    from holdfast import JobClient
     from holdfast.config.backends import StateBackend
+    from holdfast.statistics import JobStatistics
 
 TIMEOUT = 120
 KEYS = 20

@@ -374,8 +374,8 @@ def test_the_wrong_kind_of_function_is_refused_at_once(env: StreamExecutionEnvir
     with pytest.raises(JobGraphError, match="takes a KeyedProcessFunction"):
         numbers.key_by(lambda n: n).process(AsksForState())  # type: ignore[arg-type]
     with pytest.raises(JobGraphError, match="callable"):
-        numbers.map(5)  # type: ignore[arg-type]
+        numbers.map(5)  # type: ignore[call-overload]
     with pytest.raises(JobGraphError, match="SparkSink"):
         numbers.sink_to("parquet")  # type: ignore[arg-type]
     with pytest.raises(JobGraphError, match="one type"):
-        numbers.union(env.from_collection(["a"]))
+        numbers.union(env.from_collection(["a"]))  # type: ignore[list-item]

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from holdfast import DataStream, JobClient, JobStatistics
+    from holdfast import DataStream, JobClient
+    from holdfast.statistics import JobStatistics
 
 # Workers cannot import this module, and need its sources.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -317,4 +317,4 @@ def test_a_job_that_cannot_start_leaves_no_sink_that_nobody_reads(
     broken = env.from_collection([1]).map(lambda n: lock.locked())
     with pytest.raises(NotSerializableError):
         broken.execute_and_collect()
-    assert not [node for node in env.graph.nodes if node.kind is OperatorKind.OUTPUT]
+    assert not [node for node in env._graph.nodes if node.kind is OperatorKind.OUTPUT]

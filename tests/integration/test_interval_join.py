@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from holdfast import JobStatistics, StreamExecutionEnvironment
+    from holdfast import StreamExecutionEnvironment
     from holdfast.api.streams.data_stream import DataStream
     from holdfast.api.streams.keyed_stream import KeyedStream
+    from holdfast.statistics import JobStatistics
     from tests.integration.recovery_tools import Faults
 
 ORDERS = "k string, t bigint, n bigint"

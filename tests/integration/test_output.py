@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from holdfast import EpochStatistics, JobClient
+    from holdfast import JobClient
+    from holdfast.statistics import EpochStatistics
 
 TOLERANT = {"tolerable-failed-checkpoints": 1000}
 AT_LEAST_ONCE = {"mode": "AT_LEAST_ONCE"}

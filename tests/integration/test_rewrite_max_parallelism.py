@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import rewrite_max_parallelism
 from holdfast.errors import RestoreError
+from holdfast.savepoints import rewrite_max_parallelism
 from tests.integration.recovery_jobs import HASHMAP, ROCKSDB, RecoveryJob, expected
 from tests.integration.recovery_tools import Feed, wait_for
 

@@ -11,20 +11,22 @@ import pytest
 from holdfast import (
     AggregateFunction,
     Configuration,
-    CountEvictor,
-    EventTimeSessionWindows,
     KeyedProcessFunction,
     ListStateDescriptor,
-    ProcessWindowFunction,
     RestartStrategies,
     StreamExecutionEnvironment,
-    TumblingEventTimeWindows,
     ValueStateDescriptor,
     WatermarkStrategy,
 )
 from holdfast.checkpoint.savepoint.comparison import ALLOWED
 from holdfast.checkpoint.savepoint.state_comparison import BUILT_IN
 from holdfast.errors import ConfigurationError, HoldfastError, RestoreError
+from holdfast.windows import (
+    CountEvictor,
+    EventTimeSessionWindows,
+    ProcessWindowFunction,
+    TumblingEventTimeWindows,
+)
 from tests.integration.recovery_tools import Feed, wait_for
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from holdfast import SavepointComparison
+    from holdfast.savepoints import SavepointComparison
 
 
 @dataclass

@@ -16,7 +16,6 @@ import pytest
 from holdfast import (
     AggregateFunction,
     AggregatingStateDescriptor,
-    EventTimeSessionWindows,
     JobStatus,
     KeyedBroadcastProcessFunction,
     KeyedProcessFunction,
@@ -26,11 +25,11 @@ from holdfast import (
     SavepointFormatType,
     StateTtlConfig,
     StreamExecutionEnvironment,
-    TumblingEventTimeWindows,
     ValueStateDescriptor,
     WatermarkStrategy,
 )
 from holdfast.errors import CheckpointError
+from holdfast.windows import EventTimeSessionWindows, TumblingEventTimeWindows
 from tests.integration.recovery_jobs import BACKENDS, HASHMAP, ROCKSDB, Ledger
 from tests.integration.recovery_tools import Faults, Feed, wait_for
 

@@ -9,17 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from holdfast import (
-    Configuration,
-    HoldfastError,
-    RestartStrategies,
-    StreamExecutionEnvironment,
-    dispose_savepoint,
-    rewrite_max_parallelism,
-)
+from holdfast import Configuration, HoldfastError, RestartStrategies, StreamExecutionEnvironment
 from holdfast.checkpoint.restore.pointer import find_snapshot
 from holdfast.checkpoint.savepoint.storage import load_savepoint
 from holdfast.errors import RestoreError
+from holdfast.savepoints import dispose_savepoint, rewrite_max_parallelism
 from holdfast.storage.object_store import FileSystemFiles
 from tests.integration.golden_savepoints import GOLDEN
 from tests.integration.kill_jobs import RETAIN, claiming, run

@@ -22,7 +22,6 @@ from holdfast import (
     SavepointFormatType,
     StreamExecutionEnvironment,
     ValueStateDescriptor,
-    dispose_savepoint,
 )
 from holdfast.errors import (
     CheckpointError,
@@ -31,6 +30,7 @@ from holdfast.errors import (
     JobExecutionError,
     RestoreError,
 )
+from holdfast.savepoints import dispose_savepoint
 from tests.integration.recovery_jobs import (
     BOOKED,
     HASHMAP,

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from holdfast import JobClient, JobStatistics, StreamExecutionEnvironment
+    from holdfast import JobClient, StreamExecutionEnvironment
+    from holdfast.statistics import JobStatistics
 
 JOB = "timed-job"
 TOLD = "what string, k string, times bigint"

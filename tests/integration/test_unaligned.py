@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from holdfast import JobStatistics
     from holdfast.checkpoint.files.metadata import CheckpointMetadata
+    from holdfast.statistics import JobStatistics
 
 UNALIGNED = {"unaligned.enabled": "true", "num-retained": 100}
 BACKLOG: dict[str, Any] = {"count": 600, "per_epoch": None, "seconds": 0.001}

@@ -11,19 +11,21 @@ import pytest
 from pyspark import cloudpickle
 
 from holdfast import (
-    CoGroupFunction,
-    EventTimeSessionWindows,
     FileSink,
     KeyedProcessFunction,
     OutputTag,
-    ProcessWindowFunction,
-    SlidingEventTimeWindows,
     StateTtlConfig,
     StreamExecutionEnvironment,
-    TumblingEventTimeWindows,
-    TumblingProcessingTimeWindows,
     ValueStateDescriptor,
     WatermarkStrategy,
+)
+from holdfast.windows import (
+    CoGroupFunction,
+    EventTimeSessionWindows,
+    ProcessWindowFunction,
+    SlidingEventTimeWindows,
+    TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
 )
 from tests.integration.recovery_jobs import HASHMAP, ROCKSDB, TIMEOUT, Ledger
 from tests.integration.recovery_tools import Faults, wait_for
@@ -35,7 +37,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from holdfast import DataStream, JobStatistics
+    from holdfast import DataStream
+    from holdfast.statistics import JobStatistics
 
 # Workers cannot import this module everywhere, and need its sources.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

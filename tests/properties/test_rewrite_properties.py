@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import rewrite_max_parallelism
+from holdfast.savepoints import rewrite_max_parallelism
 from holdfast.serde.keys import canonical_key
 from holdfast.state.timers.table import EVENT_TIMERS
 from tests.unit.offline_savepoints import (

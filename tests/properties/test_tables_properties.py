@@ -13,14 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import (
-    GlobalWindow,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    StateTtlConfig,
-    TimeWindow,
-    ValueStateDescriptor,
-)
+from holdfast import ListStateDescriptor, MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
 from holdfast.serde.factory import codec_for
 from holdfast.serde.keys import key_group_of
 from holdfast.serde.tagged import either, timestamped
@@ -31,6 +24,7 @@ from holdfast.state.tables.operator import read_operator_tables, write_operator_
 from holdfast.state.tables.reader import TablesSnapshot
 from holdfast.state.tables.values import encoded_column, value_column
 from holdfast.state.timers.table import EVENT_TIMERS, PROCESSING_TIMERS
+from holdfast.windows import GlobalWindow, TimeWindow
 from tests.properties.test_codec_properties import hashable, types
 from tests.properties.test_columns_properties import columns
 from tests.unit.state_tables import State, by_name, kept_entries, restored_entries

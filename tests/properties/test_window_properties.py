@@ -16,21 +16,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
-from holdfast import (
+from holdfast import EmbeddedRocksDBStateBackend, ErrorPolicy, HashMapStateBackend, OutputTag
+from holdfast.api.time import MIN_WATERMARK
+from holdfast.testing.windows import windowed
+from holdfast.windows import (
     CountEvictor,
     CountTrigger,
-    EmbeddedRocksDBStateBackend,
-    ErrorPolicy,
     EventTimeSessionWindows,
     GlobalWindows,
-    HashMapStateBackend,
-    OutputTag,
     PurgingTrigger,
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
 )
-from holdfast.api.time import MIN_WATERMARK
-from holdfast.testing.windows import windowed
 from tests.unit.windows import Event, Gathered, GeneralEventTime, Windows
 
 if TYPE_CHECKING:

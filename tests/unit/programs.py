@@ -45,7 +45,7 @@ class Program:
         backend: StateBackend | None = None,
         batch_mode: bool = False,
     ) -> None:
-        self.graph = JobGraph()
+        self.graph = self._graph = JobGraph()
         self.settings = Settings(
             parallelism=parallelism,
             max_parallelism=max_parallelism,

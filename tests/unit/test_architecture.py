@@ -51,12 +51,12 @@ def reachable(start: str, graph: dict[str, set[str]]) -> set[str]:
 def test_no_module_imports_itself_through_others() -> None:
     graph = {module: imports(module) for module in MODULES}
     in_cycles = {module for module in graph if module in reachable(module, graph)}
-    assert in_cycles <= FLUENT | {"holdfast.api.descriptors", "holdfast.api.functions"}
+    assert in_cycles <= FLUENT
 
 
 def test_a_package_has_at_most_fifteen_modules_and_says_what_it_is_for() -> None:
     counts = Counter(path.parent for path in MODULES.values())
-    assert {str(path): n for path, n in counts.items() if n > 17} == {}
+    assert {str(path): n for path, n in counts.items() if n > 15} == {}
     for package in counts:
         text = (package / "__init__.py").read_text()
         assert ast.get_docstring(ast.parse(text)), package

@@ -14,7 +14,6 @@ from holdfast import (
     KeyedBroadcastProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
-    ReadOnlyBroadcastState,
     ValueStateDescriptor,
 )
 from holdfast.errors import (
@@ -23,6 +22,7 @@ from holdfast.errors import (
     StateValueError,
     UserFunctionError,
 )
+from holdfast.functions import ReadOnlyBroadcastState
 from holdfast.state import backend as keyed_backend
 from holdfast.testing.harness import OperatorHarness
 

@@ -10,7 +10,6 @@ from holdfast import (
     CheckpointedFunction,
     CheckpointListener,
     KeyedProcessFunction,
-    ListCheckpointed,
     ListStateDescriptor,
     MapFunction,
     MapStateDescriptor,
@@ -18,6 +17,7 @@ from holdfast import (
     ValueStateDescriptor,
 )
 from holdfast.errors import HoldfastError, StateAccessError, StateDescriptorError, UserFunctionError
+from holdfast.functions import ListCheckpointed
 from holdfast.state.key_groups import key_groups
 from tests.unit.barriers import ROWS, Tasks
 from tests.unit.programs import Program

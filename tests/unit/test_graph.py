@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import holdfast
 from holdfast import ErrorPolicy, KeyedProcessFunction, OutputTag, ProcessFunction
-from holdfast.api.streams.graph import JobGraph, OperatorKind, Partitioner
+from holdfast.api.streams.graph import JobGraph, OperatorKind, Partitioner, calling_line
 from holdfast.errors import DuplicateUidError, JobGraphError
 from tests.unit.programs import Program
 
@@ -194,6 +196,13 @@ def test_a_node_knows_the_line_that_made_it() -> None:
     assert re.search(r"test_graph\.py:\d+$", node.where)
     assert str(node) == f"'to text' (uid 't'), made at {node.where}"
     assert str(program.graph.nodes[0]).startswith("'Source', made at ")
+
+
+def test_lines_of_the_package_itself_are_not_where_a_node_was_made() -> None:
+    package = Path(str(holdfast.__file__)).parent
+    scope: dict[str, Any] = {"calling_line": calling_line}
+    exec(compile("def source(): return calling_line()", package / "spark" / "x.py", "exec"), scope)
+    assert re.search(r"test_graph\.py:\d+$", scope["source"]())
 
 
 def test_a_node_is_named_after_its_kind_unless_it_is_named() -> None:

@@ -13,7 +13,6 @@ from holdfast import (
     EmbeddedRocksDBStateBackend,
     HashMapStateBackend,
     KeyedProcessFunction,
-    ListCheckpointed,
     ListStateDescriptor,
     MapFunction,
     MapStateDescriptor,
@@ -27,13 +26,14 @@ from holdfast.errors import (
     StateDescriptorError,
     UserFunctionError,
 )
+from holdfast.functions import ListCheckpointed
 from holdfast.testing.harness import OperatorHarness
 from tests.unit.functions import Count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast import FunctionInitializationContext, FunctionSnapshotContext
+    from holdfast.functions import FunctionInitializationContext, FunctionSnapshotContext
     from holdfast.testing.snapshots import HarnessSnapshot
 
 BACKENDS = pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import FrozenInstanceError
+from datetime import timedelta
 from typing import Any, cast
 
 import pytest
@@ -33,6 +34,12 @@ def test_the_makers_give_the_values() -> None:
     assert RestartStrategies.no_restart() == NoRestart()
     assert RestartStrategies.fixed_delay_restart(3, 10_000) == FixedDelay(3, 10_000)
     assert RestartStrategies.failure_rate_restart(3, 60_000, 10) == FailureRate(3, 60_000, 10)
+    assert RestartStrategies.fixed_delay_restart(3, "10 s") == FixedDelay(3, 10_000)
+    minute = timedelta(minutes=1)
+    assert RestartStrategies.failure_rate_restart(3, minute, "10 ms") == FailureRate(3, 60_000, 10)
+    assert RestartStrategies.exponential_delay_restart("2 s") == ExponentialDelay(2000)
+    with pytest.raises(ConfigurationError, match="FixedDelay: delay_ms: a duration such as"):
+        RestartStrategies.fixed_delay_restart(3, "soon")
     assert RestartStrategies.exponential_delay_restart() == ExponentialDelay()
     assert RestartStrategies.exponential_delay_restart(1, 2, 3, 4, 0, 5) == ExponentialDelay(
         initial_backoff_ms=1,

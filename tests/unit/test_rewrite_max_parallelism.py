@@ -13,7 +13,7 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from holdfast import ValueStateDescriptor, rewrite_max_parallelism
+from holdfast import ValueStateDescriptor
 from holdfast.checkpoint.files.layout import metadata_name
 from holdfast.checkpoint.files.metadata import (
     ChannelState,
@@ -34,6 +34,7 @@ from holdfast.errors import (
     StoreFullError,
 )
 from holdfast.runtime.report import STORE
+from holdfast.savepoints import rewrite_max_parallelism
 from holdfast.serde.keys import key_group_of
 from holdfast.state import restore as restore_store
 from holdfast.state.operator.redistribution import NamedState, OperatorStateSnapshot, redistribute

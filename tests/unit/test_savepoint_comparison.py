@@ -12,21 +12,14 @@ from holdfast import (
     AggregateFunction,
     BroadcastProcessFunction,
     CheckpointedFunction,
-    CountEvictor,
-    CountTrigger,
     Duration,
-    EventTimeSessionWindows,
     KeyedProcessFunction,
-    ListCheckpointed,
     ListStateDescriptor,
     MapFunction,
     MapStateDescriptor,
     ProcessJoinFunction,
-    ProcessWindowFunction,
     ReducingStateDescriptor,
     StateTtlConfig,
-    TumblingEventTimeWindows,
-    TumblingProcessingTimeWindows,
     ValueStateDescriptor,
     WatermarkStrategy,
 )
@@ -39,6 +32,7 @@ from holdfast.checkpoint.files.metadata import (
 from holdfast.checkpoint.savepoint.comparison import ALLOWED, compare, fitting_limits
 from holdfast.checkpoint.savepoint.state_comparison import BUILT_IN
 from holdfast.errors import ConfigurationError
+from holdfast.functions import ListCheckpointed
 from holdfast.job.compiler import compile_job
 from holdfast.job.declared_states import declared_states
 from holdfast.job.model import FileLog, SourcePosition
@@ -52,6 +46,14 @@ from holdfast.storage.object_store import FileSystemFiles
 from holdfast.testing.harness import OperatorHarness
 from holdfast.testing.windows import window_joined, windowed
 from holdfast.types.stream_type import StreamType
+from holdfast.windows import (
+    CountEvictor,
+    CountTrigger,
+    EventTimeSessionWindows,
+    ProcessWindowFunction,
+    TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
+)
 from tests.unit.checkpoints import checkpoint
 from tests.unit.functions import plus
 from tests.unit.programs import Program
@@ -59,11 +61,11 @@ from tests.unit.programs import Program
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast import SavepointComparison
     from holdfast.api.descriptors import StateDescriptor
     from holdfast.checkpoint.files.metadata import CheckpointMetadata
     from holdfast.checkpoint.savepoint.comparison import OperatorComparison
     from holdfast.checkpoint.savepoint.state_comparison import StateComparison
+    from holdfast.savepoints import SavepointComparison
 
 ROWS = "k string, n bigint"
 READ = SourcePosition("7")

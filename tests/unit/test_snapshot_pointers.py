@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from holdfast import dispose_savepoint
 from holdfast.checkpoint.files.completed import completed_checkpoints, load, store_metadata
 from holdfast.checkpoint.files.fence import take_fence
 from holdfast.checkpoint.files.metadata import identity_of
@@ -23,6 +22,7 @@ from holdfast.checkpoint.savepoint.storage import (
     store_savepoint,
 )
 from holdfast.errors import CheckpointStorageError, CorruptCheckpointError, RestoreError
+from holdfast.savepoints import dispose_savepoint
 from holdfast.storage.object_store import FileSystemFiles
 from tests.unit.checkpoints import checkpoint
 

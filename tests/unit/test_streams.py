@@ -352,7 +352,7 @@ def test_sinks_of_columns_need_a_declared_type(rows: DataStream) -> None:
 
 def test_what_is_refused_leaves_no_node_behind(program: Program, rows: DataStream) -> None:
     with pytest.raises(JobGraphError):
-        rows.map(5)  # type: ignore[arg-type]
+        rows.map(5)  # type: ignore[call-overload]
     with pytest.raises(JobGraphError):
         rows.key_by("k").sum("nothing")
     with pytest.raises(TypeDeclarationError):

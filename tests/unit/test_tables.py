@@ -14,12 +14,10 @@ import pytest
 
 from holdfast import (
     AggregatingStateDescriptor,
-    GlobalWindow,
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
     StateTtlConfig,
-    TimeWindow,
     ValueStateDescriptor,
 )
 from holdfast.errors import StateError
@@ -32,6 +30,7 @@ from holdfast.state.tables.reader import TablesSnapshot
 from holdfast.state.tables.writer import write_tables
 from holdfast.state.timers.layout import FIRST_TIME, LAST_TIME
 from holdfast.state.timers.table import EVENT_TIMERS, PROCESSING_TIMERS
+from holdfast.windows import GlobalWindow, TimeWindow
 from tests.unit.functions import Mean, plus
 from tests.unit.state_tables import State, by_name, kept_entries, restored_entries, rows
 

@@ -13,14 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.dataset as ds
 import pytest
 
-from holdfast import (
-    ListStateDescriptor,
-    MapStateDescriptor,
-    StateTtlConfig,
-    TimeWindow,
-    ValueStateDescriptor,
-)
+from holdfast import ListStateDescriptor, MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
 from holdfast.state.timers.table import EVENT_TIMERS
+from holdfast.windows import TimeWindow
 from tests.unit.state_tables import State
 
 if TYPE_CHECKING:

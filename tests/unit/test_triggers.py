@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from holdfast.api.windows.triggers import EndOfStreamTrigger
+from holdfast.errors import ConfigurationError
+from holdfast.windows import (
     ContinuousEventTimeTrigger,
     ContinuousProcessingTimeTrigger,
     CountEvictor,
@@ -21,8 +23,6 @@ from holdfast import (
     Trigger,
     TriggerResult,
 )
-from holdfast.api.windows.triggers import EndOfStreamTrigger
-from holdfast.errors import ConfigurationError
 
 
 class Unmerged(Trigger):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,6 +23,7 @@ from holdfast import (
 from holdfast.api.streams.connected import BroadcastStream
 from holdfast.api.ttl import CleanupStrategies, IncrementalCleanup, PassCleanup
 from holdfast.config.backends import EmbeddedRocksDBStateBackend, HashMapStateBackend
+from holdfast.config.checkpoint_options import INCREMENTAL as INCREMENTAL_CHECKPOINTS
 from holdfast.errors import ConfigurationError, StateDescriptorError
 from holdfast.testing.harness import OperatorHarness
 
@@ -44,12 +45,29 @@ def builder(ttl: Any = 1000) -> StateTtlConfigBuilder:
 def test_by_default_writing_renews_and_nothing_expired_is_returned() -> None:
     assert builder().build() == StateTtlConfig(
         1000,
-        UpdateType.OnCreateAndWrite,
-        StateVisibility.NeverReturnExpired,
-        TtlTimeCharacteristic.ProcessingTime,
-        CleanupStrategies(in_full_snapshot=False, in_background=True),
+        update_type=UpdateType.OnCreateAndWrite,
+        state_visibility=StateVisibility.NeverReturnExpired,
+        ttl_time_characteristic=TtlTimeCharacteristic.ProcessingTime,
+        cleanup_strategies=CleanupStrategies(in_full_snapshot=False, in_background=True),
     )
     assert builder().build().is_enabled()
+
+
+def test_keywords_do_what_the_builder_does() -> None:
+    built = (
+        builder("1 h").update_ttl_on_read_and_write().use_event_time().cleanup_full_snapshot()
+    ).build()
+    cleanup = CleanupStrategies(in_full_snapshot=True)
+    assert built == StateTtlConfig(
+        timedelta(hours=1),
+        update_type="on_read_and_write",
+        ttl_time_characteristic="EventTime",
+        cleanup_strategies=cleanup,
+    )
+    with pytest.raises(ConfigurationError, match=r"update_type: one of .* is wanted, not 'often'"):
+        StateTtlConfig("1 h", update_type="often")
+    with pytest.raises(ConfigurationError, match="StateTtlConfig: ttl: a duration"):
+        StateTtlConfig(0)
 
 
 @pytest.mark.parametrize(
@@ -227,14 +245,19 @@ def test_a_broadcast_state_has_no_ttl() -> None:
 # What tasks are told
 
 
-def test_tasks_know_whether_checkpoints_are_incremental() -> None:
+def test_the_option_says_whether_checkpoints_are_incremental_and_the_backend_sets_it() -> None:
     configuration = Configuration()
     env = StreamExecutionEnvironment(cast("Any", None), configuration)
-    env.set_state_backend(EmbeddedRocksDBStateBackend(compression="lz4"))
-    assert env._backend_of_tasks() is env.get_state_backend()
-    configuration.set("execution.checkpointing.incremental", True)
-    assert env._backend_of_tasks() == EmbeddedRocksDBStateBackend(
-        compression="lz4", enable_incremental_checkpointing=True
-    )
+    plain = EmbeddedRocksDBStateBackend(compression="lz4")
+    incremental = replace(plain, enable_incremental_checkpointing=True)
+    env.set_state_backend(plain)
+    assert env.get_state_backend() == plain
+    configuration.set(INCREMENTAL_CHECKPOINTS, True)
+    assert env.get_state_backend() == incremental
+    configuration.set(INCREMENTAL_CHECKPOINTS, False)
+    assert env.get_state_backend() == plain
+    env.set_state_backend(incremental)
+    assert env.get_state_backend() == incremental
+    assert configuration.get(INCREMENTAL_CHECKPOINTS) is True
     env.set_state_backend(HashMapStateBackend())
-    assert env._backend_of_tasks() == HashMapStateBackend()
+    assert env.get_state_backend() == HashMapStateBackend()

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import pytest
 
-from holdfast import TwoPhaseCommitSinkFunction
 from holdfast.api.sinks import CommitRequest
 from holdfast.api.two_phase_commit import TwoPhaseCommitSink
 from holdfast.checkpoint.commit.committables import PendingCommittables
@@ -19,6 +18,7 @@ from holdfast.checkpoint.files.channel_state import FileStaging
 from holdfast.checkpoint.files.layout import STAGED
 from holdfast.errors import SinkError, TypeDeclarationError, UserFunctionError
 from holdfast.serde.factory import codec_for
+from holdfast.sinks import TwoPhaseCommitSinkFunction
 from holdfast.storage.object_store import FileSystemFiles
 from tests.unit.barriers import ROWS
 from tests.unit.checkpoints import checkpoint

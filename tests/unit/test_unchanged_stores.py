@@ -10,7 +10,6 @@ from holdfast import (
     EmbeddedRocksDBStateBackend,
     HashMapStateBackend,
     KeyedProcessFunction,
-    ListCheckpointed,
     MapFunction,
     StateTtlConfig,
     ValueStateDescriptor,
@@ -19,6 +18,7 @@ from holdfast.checkpoint.files.completed import load, used_ids, verify_handles
 from holdfast.checkpoint.files.metadata import paths_of
 from holdfast.checkpoint.pending import CheckpointBase
 from holdfast.errors import CheckpointError
+from holdfast.functions import ListCheckpointed
 from holdfast.job.model import EpochResult
 from holdfast.job.statistics import EpochStatistics
 from holdfast.runtime.assignments import assign

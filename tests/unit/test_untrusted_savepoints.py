@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast import ValueStateDescriptor, rewrite_max_parallelism
+from holdfast import ValueStateDescriptor
 from holdfast.checkpoint.files.metadata import OperatorSnapshot, StoreSnapshot
 from holdfast.checkpoint.restore.pointer import find_snapshot
 from holdfast.checkpoint.savepoint.parts import SavepointTarget, write_part
 from holdfast.checkpoint.savepoint.storage import new_savepoint, store_savepoint
 from holdfast.checkpoint.transfer import download_snapshot
 from holdfast.config.backends import backend_named
+from holdfast.savepoints import rewrite_max_parallelism
 from holdfast.state.key_groups import key_groups
 from holdfast.state.restore import restore_store
 from holdfast.state.store.snapshot import CANONICAL

@@ -124,7 +124,7 @@ def test_a_stream_takes_its_time_from_a_column_of_times_dates_or_milliseconds(
 
 
 def test_what_a_stream_cannot_be_given_is_refused_and_leaves_no_node(rows: DataStream) -> None:
-    count = len(rows._env.graph.nodes)
+    count = len(rows._env._graph.nodes)
     for strategy, said in [
         ("10 s", "takes a WatermarkStrategy, not str"),
         (MONOTONOUS, "does not say where timestamps come from, and the stream has none yet"),
@@ -135,7 +135,7 @@ def test_what_a_stream_cannot_be_given_is_refused_and_leaves_no_node(rows: DataS
     ]:
         with pytest.raises(JobGraphError, match=said):
             rows.assign_timestamps_and_watermarks(strategy)  # type: ignore[arg-type]
-    assert len(rows._env.graph.nodes) == count
+    assert len(rows._env._graph.nodes) == count
 
 
 def test_a_stream_without_columns_has_no_time_column(rows: DataStream) -> None:

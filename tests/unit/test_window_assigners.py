@@ -9,7 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import (
+from holdfast.api.time import MAX_WATERMARK
+from holdfast.api.windows.assigners import WindowAssignerContext
+from holdfast.api.windows.triggers import EndOfStreamTrigger
+from holdfast.errors import ConfigurationError
+from holdfast.windows import (
     EventTimeSessionWindows,
     EventTimeTrigger,
     GlobalWindow,
@@ -23,10 +27,6 @@ from holdfast import (
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
 )
-from holdfast.api.time import MAX_WATERMARK
-from holdfast.api.windows.assigners import WindowAssignerContext
-from holdfast.api.windows.triggers import EndOfStreamTrigger
-from holdfast.errors import ConfigurationError
 
 
 class Now(WindowAssignerContext):

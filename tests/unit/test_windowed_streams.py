@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pytest
 
-from holdfast import (
-    AggregateFunction,
+from holdfast import AggregateFunction, MapFunction, OutputTag, ReduceFunction, WatermarkStrategy
+from holdfast.api.streams.graph import OperatorKind, Partitioner
+from holdfast.api.windows.spec import Caller, Fold
+from holdfast.api.windows.triggers import EndOfStreamTrigger
+from holdfast.errors import JobGraphError
+from holdfast.testing.harness import OperatorHarness
+from holdfast.testing.windows import window_joined, windowed
+from holdfast.types.stream_type import OBJECTS, StreamType
+from holdfast.windows import (
     AllWindowFunction,
     CoGroupFunction,
     CountEvictor,
@@ -19,25 +26,14 @@ from holdfast import (
     FlatJoinFunction,
     GlobalWindows,
     JoinFunction,
-    MapFunction,
-    OutputTag,
     ProcessAllWindowFunction,
     ProcessingTimeSessionWindows,
     ProcessWindowFunction,
-    ReduceFunction,
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
-    WatermarkStrategy,
     WindowFunction,
 )
-from holdfast.api.streams.graph import OperatorKind, Partitioner
-from holdfast.api.windows.spec import Caller, Fold
-from holdfast.api.windows.triggers import EndOfStreamTrigger
-from holdfast.errors import JobGraphError
-from holdfast.testing.harness import OperatorHarness
-from holdfast.testing.windows import window_joined, windowed
-from holdfast.types.stream_type import OBJECTS, StreamType
 from tests.unit.programs import Program
 from tests.unit.test_triggers import Unmerged
 from tests.unit.timed_programs import TimedRun, timed

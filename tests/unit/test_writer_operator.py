@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import Committer, OutputTag, Sink, SinkWriter, WriterContext
+from holdfast import OutputTag
 from holdfast.api.sinks import OPENED, StagedRows
 from holdfast.checkpoint.files.channel_state import FileStaging
 from holdfast.checkpoint.files.layout import STAGED
 from holdfast.errors import OutputTypeError, SinkError, UserFunctionError
 from holdfast.runtime.report import OPERATOR_STATE
+from holdfast.sinks import Committer, Sink, SinkWriter, WriterContext
 from holdfast.state.operator.redistribution import OperatorStateSnapshot, redistribute
 from holdfast.state.restore import restore_store
 from holdfast.state.store.directories import claim_job, make_private, store_directory

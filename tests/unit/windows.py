@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from holdfast import (
-    AggregateFunction,
+from holdfast import AggregateFunction
+from holdfast.runtime.event_times import by_tag
+from holdfast.state.catalog import STATE_PREFIX
+from holdfast.testing.harness import OperatorHarness
+from holdfast.testing.windows import windowed
+from holdfast.windows import (
     EventTimeTrigger,
     GlobalWindows,
     ProcessingTimeTrigger,
     ProcessWindowFunction,
 )
-from holdfast.runtime.event_times import by_tag
-from holdfast.state.catalog import STATE_PREFIX
-from holdfast.testing.harness import OperatorHarness
-from holdfast.testing.windows import windowed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

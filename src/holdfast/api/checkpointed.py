@@ -29,21 +29,22 @@ if TYPE_CHECKING:
     from holdfast.api.descriptors import ListStateDescriptor, MapStateDescriptor
     from holdfast.api.functions import RuntimeContext
     from holdfast.api.state import ListState, MapState
+    from holdfast.api.type_variables import K, T, V
 
 
 class OperatorStateStore(ABC):
     """State that belongs to a subtask, not to a key; it lives in memory during a task."""
 
     @abstractmethod
-    def get_list_state(self, descriptor: ListStateDescriptor) -> ListState[Any]:
+    def get_list_state(self, descriptor: ListStateDescriptor[T]) -> ListState[T]:
         """A list whose elements are dealt out evenly when the parallelism changes."""
 
     @abstractmethod
-    def get_union_list_state(self, descriptor: ListStateDescriptor) -> ListState[Any]:
+    def get_union_list_state(self, descriptor: ListStateDescriptor[T]) -> ListState[T]:
         """A list of which, after a restore, every subtask gets all elements of all."""
 
     @abstractmethod
-    def get_broadcast_state(self, descriptor: MapStateDescriptor) -> MapState[Any, Any]:
+    def get_broadcast_state(self, descriptor: MapStateDescriptor[K, V]) -> MapState[K, V]:
         """A map that is to be the same on every subtask."""
 
 

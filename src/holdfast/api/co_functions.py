@@ -7,116 +7,118 @@ epoch is open, except that the elements of a broadcast stream come before all ot
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
 from holdfast.api.functions import (
     Function,
     KeyedProcessContext,
     KeyedTimerContext,
+    Outputs,
     ProcessContext,
 )
+from holdfast.api.type_variables import IN1, IN2, OUT, K, V
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from holdfast.api.descriptors import MapStateDescriptor, StateDescriptor
     from holdfast.api.state import MapState
 
 
-class CoMapFunction(Function, ABC):
+class CoMapFunction(Function, ABC, Generic[IN1, IN2, OUT]):
     """One element of either stream in, one out."""
 
     @abstractmethod
-    def map1(self, value: Any) -> Any:
+    def map1(self, value: IN1) -> OUT:
         """Element to emit for an element of the first stream."""
 
     @abstractmethod
-    def map2(self, value: Any) -> Any:
+    def map2(self, value: IN2) -> OUT:
         """Element to emit for an element of the second stream."""
 
 
-class CoFlatMapFunction(Function, ABC):
+class CoFlatMapFunction(Function, ABC, Generic[IN1, IN2, OUT]):
     """One element of either stream in, any number out."""
 
     @abstractmethod
-    def flat_map1(self, value: Any) -> Iterable[Any] | None:
+    def flat_map1(self, value: IN1) -> Outputs[OUT]:
         """Yield the elements to emit for an element of the first stream."""
 
     @abstractmethod
-    def flat_map2(self, value: Any) -> Iterable[Any] | None:
+    def flat_map2(self, value: IN2) -> Outputs[OUT]:
         """Yield the elements to emit for an element of the second stream."""
 
 
-class CoProcessFunction(Function, ABC):
+class CoProcessFunction(Function, ABC, Generic[IN1, IN2, OUT]):
     """The general operator on two streams that are not keyed."""
 
     Context: TypeAlias = ProcessContext
 
     @abstractmethod
-    def process_element1(self, value: Any, ctx: ProcessContext) -> Iterable[Any] | None:
+    def process_element1(self, value: IN1, ctx: ProcessContext) -> Outputs[OUT]:
         """Yield the elements to emit for an element of the first stream."""
 
     @abstractmethod
-    def process_element2(self, value: Any, ctx: ProcessContext) -> Iterable[Any] | None:
+    def process_element2(self, value: IN2, ctx: ProcessContext) -> Outputs[OUT]:
         """Yield the elements to emit for an element of the second stream."""
 
 
-class KeyedCoProcessFunction(Function, ABC):
+class KeyedCoProcessFunction(Function, ABC, Generic[K, IN1, IN2, OUT]):
     """The general operator on two keyed streams, which share keyed state and timers."""
 
     Context: TypeAlias = KeyedProcessContext
     OnTimerContext: TypeAlias = KeyedTimerContext
 
     @abstractmethod
-    def process_element1(self, value: Any, ctx: KeyedProcessContext) -> Iterable[Any] | None:
+    def process_element1(self, value: IN1, ctx: KeyedProcessContext[K]) -> Outputs[OUT]:
         """Yield the elements to emit for an element of the first stream."""
 
     @abstractmethod
-    def process_element2(self, value: Any, ctx: KeyedProcessContext) -> Iterable[Any] | None:
+    def process_element2(self, value: IN2, ctx: KeyedProcessContext[K]) -> Outputs[OUT]:
         """Yield the elements to emit for an element of the second stream."""
 
-    def on_timer(self, timestamp: int, ctx: KeyedTimerContext) -> Iterable[Any] | None:
+    def on_timer(self, timestamp: int, ctx: KeyedTimerContext[K]) -> Outputs[OUT]:
         """Yield the elements to emit when a timer fires; its key is set."""
 
 
-class ReadOnlyBroadcastState(ABC):
+class ReadOnlyBroadcastState(ABC, Generic[K, V]):
     """A broadcast state as the data side sees it. What it hands out is the caller's own."""
 
     __slots__ = ()
 
     @abstractmethod
-    def get(self, key: Any) -> Any:
+    def get(self, key: K) -> V | None:
         """Value under `key`, or None if there is none."""
 
     @abstractmethod
-    def contains(self, key: Any) -> bool:
+    def contains(self, key: K) -> bool:
         """Whether there is an entry under `key`, be its value None."""
 
     @abstractmethod
-    def items(self) -> Iterator[tuple[Any, Any]]:
+    def items(self) -> Iterator[tuple[K, V]]:
         """All entries."""
 
     @abstractmethod
     def is_empty(self) -> bool:
         """Whether there is no entry."""
 
-    def keys(self) -> Iterator[Any]:
+    def keys(self) -> Iterator[K]:
         """All keys."""
         return (key for key, _ in self.items())
 
-    def values(self) -> Iterator[Any]:
+    def values(self) -> Iterator[V]:
         """All values."""
         return (value for _, value in self.items())
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: K) -> V | None:
         """Value under `key`, or None."""
         return self.get(key)
 
-    def __contains__(self, key: Any) -> bool:
+    def __contains__(self, key: K) -> bool:
         """Whether there is an entry under `key`."""
         return self.contains(key)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[K]:
         """Iterate over the keys."""
         return self.keys()
 
@@ -127,7 +129,9 @@ class ReadOnlyBroadcastContext(ABC):
     __slots__ = ()
 
     @abstractmethod
-    def get_broadcast_state(self, descriptor: MapStateDescriptor) -> ReadOnlyBroadcastState:
+    def get_broadcast_state(
+        self, descriptor: MapStateDescriptor[K, V]
+    ) -> ReadOnlyBroadcastState[K, V]:
         """A state that was named in `broadcast(...)`, to be read."""
 
 
@@ -137,13 +141,13 @@ class BroadcastReadContext(ReadOnlyBroadcastContext, ProcessContext):
     __slots__ = ()
 
 
-class KeyedBroadcastReadContext(ReadOnlyBroadcastContext, KeyedProcessContext):
+class KeyedBroadcastReadContext(ReadOnlyBroadcastContext, KeyedProcessContext[K]):
     """What `process_element` of a `KeyedBroadcastProcessFunction` learns and gets."""
 
     __slots__ = ()
 
 
-class BroadcastTimerContext(ReadOnlyBroadcastContext, KeyedTimerContext):
+class BroadcastTimerContext(ReadOnlyBroadcastContext, KeyedTimerContext[K]):
     """What `on_timer` of a `KeyedBroadcastProcessFunction` learns and gets."""
 
     __slots__ = ()
@@ -155,7 +159,7 @@ class BroadcastContext(ABC):
     __slots__ = ()
 
     @abstractmethod
-    def get_broadcast_state(self, descriptor: MapStateDescriptor) -> MapState[Any, Any]:
+    def get_broadcast_state(self, descriptor: MapStateDescriptor[K, V]) -> MapState[K, V]:
         """A state that was named in `broadcast(...)`, to be read and changed.
 
         Change it in the same way on every subtask: by the elements alone.
@@ -186,22 +190,22 @@ class KeyedBroadcastContext(BroadcastContext):
         """Call `function(key, state)` for every key of this subtask that has such state."""
 
 
-class BroadcastProcessFunction(Function, ABC):
+class BroadcastProcessFunction(Function, ABC, Generic[IN1, IN2, OUT]):
     """The operator on a stream that is not keyed, and a broadcast stream."""
 
     ReadOnlyContext: TypeAlias = BroadcastReadContext
     Context: TypeAlias = BroadcastContext
 
     @abstractmethod
-    def process_element(self, value: Any, ctx: BroadcastReadContext) -> Iterable[Any] | None:
+    def process_element(self, value: IN1, ctx: BroadcastReadContext) -> Outputs[OUT]:
         """Yield the elements to emit for an element of the data stream."""
 
     @abstractmethod
-    def process_broadcast_element(self, value: Any, ctx: BroadcastContext) -> Iterable[Any] | None:
+    def process_broadcast_element(self, value: IN2, ctx: BroadcastContext) -> Outputs[OUT]:
         """Take an element of the broadcast stream, which every subtask is handed."""
 
 
-class KeyedBroadcastProcessFunction(Function, ABC):
+class KeyedBroadcastProcessFunction(Function, ABC, Generic[K, IN1, IN2, OUT]):
     """The operator on a keyed stream, with state and timers, and a broadcast stream."""
 
     ReadOnlyContext: TypeAlias = KeyedBroadcastReadContext
@@ -209,16 +213,14 @@ class KeyedBroadcastProcessFunction(Function, ABC):
     OnTimerContext: TypeAlias = BroadcastTimerContext
 
     @abstractmethod
-    def process_element(self, value: Any, ctx: KeyedBroadcastReadContext) -> Iterable[Any] | None:
+    def process_element(self, value: IN1, ctx: KeyedBroadcastReadContext[K]) -> Outputs[OUT]:
         """Yield the elements to emit for an element of the keyed stream."""
 
     @abstractmethod
-    def process_broadcast_element(
-        self, value: Any, ctx: KeyedBroadcastContext
-    ) -> Iterable[Any] | None:
+    def process_broadcast_element(self, value: IN2, ctx: KeyedBroadcastContext) -> Outputs[OUT]:
         """Take an element of the broadcast stream, which every subtask is handed."""
 
-    def on_timer(self, timestamp: int, ctx: BroadcastTimerContext) -> Iterable[Any] | None:
+    def on_timer(self, timestamp: int, ctx: BroadcastTimerContext[K]) -> Outputs[OUT]:
         """Yield the elements to emit when a timer fires; its key is set."""
 
 
@@ -240,11 +242,11 @@ class JoinContext(ABC):
         """Event time of the pair: the later of the two."""
 
 
-class ProcessJoinFunction(Function, ABC):
+class ProcessJoinFunction(Function, ABC, Generic[IN1, IN2, OUT]):
     """Makes something of every pair of a join."""
 
     Context: TypeAlias = JoinContext
 
     @abstractmethod
-    def process_element(self, left: Any, right: Any, ctx: JoinContext) -> Iterable[Any] | None:
+    def process_element(self, left: IN1, right: IN2, ctx: JoinContext) -> Outputs[OUT]:
         """Yield the elements to emit for a pair."""

@@ -8,14 +8,20 @@ are pickled, which is slow and cannot evolve. With a `ttl`, what is kept expires
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, overload
 
-from holdfast.api.functions import AggregateFunction, Function, ReduceFunction
+from holdfast.api.folds import Aggregator, Reducer
 from holdfast.api.ttl import StateTtlConfig
+from holdfast.api.type_variables import ACC, IN, OUT, K, T, V
 from holdfast.errors import StateDescriptorError
 
 if TYPE_CHECKING:
+    import builtins
     from collections.abc import Callable
+    from typing import TypeAlias
+
+    Ttl: TypeAlias = StateTtlConfig | None
+    Reduce: TypeAlias = Reducer[T] | Callable[[T, T], T]
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,7 @@ class StateDescriptor:
 
 
 @dataclass(frozen=True)
-class ValueStateDescriptor(StateDescriptor):
+class ValueStateDescriptor(StateDescriptor, Generic[T]):
     """Describes a `ValueState`.
 
     Args:
@@ -79,26 +85,76 @@ class ValueStateDescriptor(StateDescriptor):
     type: Any = field(default=None, compare=False)
     default: Any = field(default=None, compare=False)
 
+    if TYPE_CHECKING:
+
+        @overload
+        def __init__(
+            self, name: str, type: builtins.type[T], default: Any = ..., *, ttl: Ttl = ...
+        ) -> None: ...
+
+        @overload
+        def __init__(
+            self: ValueStateDescriptor[Any],
+            name: str,
+            type: Any = ...,
+            default: Any = ...,
+            *,
+            ttl: Ttl = ...,
+        ) -> None: ...
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
 
 @dataclass(frozen=True)
-class ListStateDescriptor(StateDescriptor):
+class ListStateDescriptor(StateDescriptor, Generic[T]):
     """Describes a `ListState` by the type of its elements."""
 
     kind: ClassVar[str] = "list"
     type: Any = field(default=None, compare=False)
 
+    if TYPE_CHECKING:
+
+        @overload
+        def __init__(self, name: str, type: builtins.type[T], *, ttl: Ttl = ...) -> None: ...
+
+        @overload
+        def __init__(
+            self: ListStateDescriptor[Any], name: str, type: Any = ..., *, ttl: Ttl = ...
+        ) -> None: ...
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
 
 @dataclass(frozen=True)
-class MapStateDescriptor(StateDescriptor):
+class MapStateDescriptor(StateDescriptor, Generic[K, V]):
     """Describes a `MapState` by the types of its keys and of its values."""
 
     kind: ClassVar[str] = "map"
     key_type: Any = field(default=None, compare=False)
     value_type: Any = field(default=None, compare=False)
 
+    if TYPE_CHECKING:
+
+        @overload
+        def __init__(
+            self, name: str, key_type: type[K], value_type: type[V], *, ttl: Ttl = ...
+        ) -> None: ...
+
+        @overload
+        def __init__(
+            self: MapStateDescriptor[Any, Any],
+            name: str,
+            key_type: Any = ...,
+            value_type: Any = ...,
+            *,
+            ttl: Ttl = ...,
+        ) -> None: ...
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
 
 @dataclass(frozen=True)
-class ReducingStateDescriptor(StateDescriptor):
+class ReducingStateDescriptor(StateDescriptor, Generic[T]):
     """Describes a `ReducingState`.
 
     Args:
@@ -108,27 +164,40 @@ class ReducingStateDescriptor(StateDescriptor):
     """
 
     kind: ClassVar[str] = "reducing"
-    reduce: ReduceFunction | Callable[[Any, Any], Any] = field(compare=False)
+    reduce: Reduce[T] = field(compare=False)
     type: Any = field(default=None, compare=False)
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __init__(
+            self, name: str, reduce: Reduce[T], type: builtins.type[T], *, ttl: Ttl = ...
+        ) -> None: ...
+
+        @overload
+        def __init__(
+            self, name: str, reduce: Reduce[T], type: Any = ..., *, ttl: Ttl = ...
+        ) -> None: ...
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 
     def __post_init__(self) -> None:
         """Refuse what is not a plain reduce function."""
         super().__post_init__()
-        if isinstance(self.reduce, ReduceFunction):
-            if is_rich(self.reduce):
-                raise StateDescriptorError(
-                    f"state {self.name!r}: a reducing state takes a plain reduce function, not "
-                    "one with open() or close(); do that work in the operator's own open()"
-                )
-        elif not callable(self.reduce):
+        if getattr(self.reduce, "_is_rich", False):
+            raise StateDescriptorError(
+                f"state {self.name!r}: a reducing state takes a plain reduce function, not "
+                "one with open() or close(); do that work in the operator's own open()"
+            )
+        if not isinstance(self.reduce, Reducer) and not callable(self.reduce):
             raise TypeError(
                 f"state {self.name!r}: reduce must be a ReduceFunction or a callable of two "
-                f"values, not {type_name(self.reduce)}"
+                f"values, not {type(self.reduce).__name__}"
             )
 
 
 @dataclass(frozen=True)
-class AggregatingStateDescriptor(StateDescriptor):
+class AggregatingStateDescriptor(StateDescriptor, Generic[IN, ACC, OUT]):
     """Describes an `AggregatingState`.
 
     Args:
@@ -138,27 +207,14 @@ class AggregatingStateDescriptor(StateDescriptor):
     """
 
     kind: ClassVar[str] = "aggregating"
-    aggregate: AggregateFunction = field(compare=False)
+    aggregate: Aggregator[IN, ACC, OUT] = field(compare=False)
     type: Any = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse what is not an aggregate function."""
         super().__post_init__()
-        if not isinstance(self.aggregate, AggregateFunction):
+        if not isinstance(self.aggregate, Aggregator):
             raise TypeError(
                 f"state {self.name!r}: aggregate must be an AggregateFunction, not "
-                f"{type_name(self.aggregate)}"
+                f"{type(self.aggregate).__name__}"
             )
-
-
-def is_rich(function: object) -> bool:
-    """Whether a function has a life cycle of its own."""
-    if not isinstance(function, Function):
-        return False
-    cls = type(function)
-    return cls.open is not Function.open or cls.close is not Function.close
-
-
-def type_name(value: object) -> str:
-    """Name of a value's class, for messages."""
-    return type(value).__name__

@@ -8,10 +8,15 @@ not in an attribute. Output is yielded; a side output is yielded as `(tag, value
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias
+
+from holdfast.api.folds import Aggregator, Reducer
+from holdfast.api.outputs import OutputTag
+from holdfast.api.type_variables import ACC, IN, OUT, K, T, V
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from holdfast.api.descriptors import (
         AggregatingStateDescriptor,
@@ -31,31 +36,35 @@ if TYPE_CHECKING:
     from holdfast.api.time import TimeDomain
 
 
+Outputs: TypeAlias = Iterable[OUT | tuple[OutputTag[Any], Any]] | None
+"""What a function yields: elements, and `(tag, value)` for side outputs."""
+
+
 class KeyedStateStore(ABC):
     """Where a function gets its states: those of a key, or of a key's window."""
 
     __slots__ = ()
 
     @abstractmethod
-    def get_state(self, descriptor: ValueStateDescriptor) -> ValueState[Any]:
+    def get_state(self, descriptor: ValueStateDescriptor[T]) -> ValueState[T]:
         """Handle to a value per key."""
 
     @abstractmethod
-    def get_list_state(self, descriptor: ListStateDescriptor) -> ListState[Any]:
+    def get_list_state(self, descriptor: ListStateDescriptor[T]) -> ListState[T]:
         """Handle to a list per key."""
 
     @abstractmethod
-    def get_map_state(self, descriptor: MapStateDescriptor) -> MapState[Any, Any]:
+    def get_map_state(self, descriptor: MapStateDescriptor[K, V]) -> MapState[K, V]:
         """Handle to a map per key."""
 
     @abstractmethod
-    def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState[Any]:
+    def get_reducing_state(self, descriptor: ReducingStateDescriptor[T]) -> ReducingState[T]:
         """Handle to a reduced value per key."""
 
     @abstractmethod
     def get_aggregating_state(
-        self, descriptor: AggregatingStateDescriptor
-    ) -> AggregatingState[Any, Any]:
+        self, descriptor: AggregatingStateDescriptor[IN, ACC, OUT]
+    ) -> AggregatingState[IN, OUT]:
         """Handle to an accumulator per key."""
 
 
@@ -104,64 +113,50 @@ class Function:
     def close(self) -> None:
         """Release what `open` acquired; also called after a failure."""
 
+    @property
+    def _is_rich(self) -> bool:
+        """Whether the class has an `open` or a `close` of its own."""
+        cls = type(self)
+        return cls.open is not Function.open or cls.close is not Function.close
 
-class MapFunction(Function, ABC):
+
+class MapFunction(Function, ABC, Generic[IN, OUT]):
     """One element in, one out."""
 
     @abstractmethod
-    def map(self, value: Any) -> Any:
+    def map(self, value: IN) -> OUT:
         """Element to emit for `value`."""
 
 
-class FlatMapFunction(Function, ABC):
+class FlatMapFunction(Function, ABC, Generic[IN, OUT]):
     """One element in, any number out."""
 
     @abstractmethod
-    def flat_map(self, value: Any) -> Iterable[Any] | None:
+    def flat_map(self, value: IN) -> Outputs[OUT]:
         """Yield the elements to emit for `value`."""
 
 
-class FilterFunction(Function, ABC):
+class FilterFunction(Function, ABC, Generic[T]):
     """Keeps some elements."""
 
     @abstractmethod
-    def filter(self, value: Any) -> bool:
+    def filter(self, value: T) -> bool:
         """Whether to keep `value`."""
 
 
-class ReduceFunction(Function, ABC):
+class ReduceFunction(Function, Reducer[T]):
     """Folds two values into one of the same type."""
 
-    @abstractmethod
-    def reduce(self, value1: Any, value2: Any) -> Any:
-        """Fold the newer `value2` into `value1`."""
 
-
-class AggregateFunction(Function, ABC):
+class AggregateFunction(Function, Aggregator[IN, ACC, OUT]):
     """Builds a result from an accumulator to which values are added."""
 
-    @abstractmethod
-    def create_accumulator(self) -> Any:
-        """An accumulator nothing was added to."""
 
-    @abstractmethod
-    def add(self, value: Any, accumulator: Any) -> Any:
-        """Accumulator with `value` added; may be the one given, changed."""
-
-    @abstractmethod
-    def get_result(self, accumulator: Any) -> Any:
-        """Result so far."""
-
-    @abstractmethod
-    def merge(self, acc_a: Any, acc_b: Any) -> Any:
-        """Accumulator holding what both hold."""
-
-
-class KeySelector(ABC):
+class KeySelector(ABC, Generic[IN, K]):
     """Extracts the key of an element; must give the same key every time."""
 
     @abstractmethod
-    def get_key(self, value: Any) -> Any:
+    def get_key(self, value: IN) -> K:
         """Key of `value`."""
 
 
@@ -213,17 +208,17 @@ class ProcessContext(ABC):
         """Event time of the element in milliseconds, or None if it has none."""
 
 
-class KeyedProcessContext(ProcessContext):
+class KeyedProcessContext(ProcessContext, Generic[K]):
     """The same on a keyed stream."""
 
     __slots__ = ()
 
     @abstractmethod
-    def get_current_key(self) -> Any:
+    def get_current_key(self) -> K:
         """Key of the element, or of the timer."""
 
 
-class KeyedTimerContext(KeyedProcessContext):
+class KeyedTimerContext(KeyedProcessContext[K]):
     """What `on_timer` learns about the timer at hand; its timestamp is the timer's."""
 
     __slots__ = ()
@@ -233,27 +228,27 @@ class KeyedTimerContext(KeyedProcessContext):
         """Whether the watermark or the clock has reached the timer."""
 
 
-class ProcessFunction(Function, ABC):
+class ProcessFunction(Function, ABC, Generic[IN, OUT]):
     """The general operator on a stream that is not keyed."""
 
     Context: TypeAlias = ProcessContext
 
     @abstractmethod
-    def process_element(self, value: Any, ctx: ProcessContext) -> Iterable[Any] | None:
+    def process_element(self, value: IN, ctx: ProcessContext) -> Outputs[OUT]:
         """Yield the elements to emit for `value`."""
 
 
-class KeyedProcessFunction(Function, ABC):
+class KeyedProcessFunction(Function, ABC, Generic[K, IN, OUT]):
     """The general operator on a keyed stream, with state and timers."""
 
     Context: TypeAlias = KeyedProcessContext
     OnTimerContext: TypeAlias = KeyedTimerContext
 
     @abstractmethod
-    def process_element(self, value: Any, ctx: KeyedProcessContext) -> Iterable[Any] | None:
+    def process_element(self, value: IN, ctx: KeyedProcessContext[K]) -> Outputs[OUT]:
         """Yield the elements to emit for `value`."""
 
-    def on_timer(self, timestamp: int, ctx: KeyedTimerContext) -> Iterable[Any] | None:
+    def on_timer(self, timestamp: int, ctx: KeyedTimerContext[K]) -> Outputs[OUT]:
         """Yield the elements to emit when a timer fires; its key is set."""
 
 
@@ -267,11 +262,11 @@ class SinkContext(ABC):
         """Event time of the element in milliseconds, or None if it has none."""
 
 
-class SinkFunction(Function, ABC):
+class SinkFunction(Function, ABC, Generic[IN]):
     """Takes elements out of the job, in the tasks themselves."""
 
     @abstractmethod
-    def invoke(self, value: Any, context: SinkContext) -> None:
+    def invoke(self, value: IN, context: SinkContext) -> None:
         """Take one element."""
 
     def flush(self) -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, overload
 
+from holdfast.api.type_variables import T
 from holdfast.errors import JobGraphError
+
+if TYPE_CHECKING:
+    import builtins
 
 
 class FailedRow(NamedTuple):
@@ -18,7 +22,7 @@ class FailedRow(NamedTuple):
     traceback: str
 
 
-class OutputTag:
+class OutputTag(Generic[T]):
     """Names a side output. Yield `(tag, value)` to send `value` there.
 
     Args:
@@ -32,6 +36,12 @@ class OutputTag:
     in_use: ClassVar[bool] = False
     """Whether this process has ever held a tag: only then can outputs be tagged."""
 
+    @overload
+    def __init__(self, tag_id: str, type: builtins.type[T]) -> None: ...
+
+    @overload
+    def __init__(self: OutputTag[Any], tag_id: str, type: Any = None) -> None: ...
+
     def __init__(self, tag_id: str, type: Any = None) -> None:
         """Refuse an empty name."""
         if not isinstance(tag_id, str) or not tag_id:
@@ -40,7 +50,7 @@ class OutputTag:
         self.type = type
         OutputTag.in_use = True
 
-    def __reduce__(self) -> tuple[type[OutputTag], tuple[str, Any]]:
+    def __reduce__(self) -> tuple[builtins.type[OutputTag[T]], tuple[str, Any]]:
         """Unpickle through the constructor, so that `in_use` is set."""
         return OutputTag, (self.tag_id, self.type)
 

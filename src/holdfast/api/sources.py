@@ -24,13 +24,15 @@ the one in the checkpoint that it goes back to.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
+
+from holdfast.api.type_variables import T
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-class ReplayableSource(ABC):
+class ReplayableSource(ABC, Generic[T]):
     """A source that gives the same elements for the same offsets, however often asked.
 
     An offset is anything that JSON can hold, and comes back as JSON gives it: a tuple as a
@@ -66,7 +68,7 @@ class ReplayableSource(ABC):
         """
 
     @abstractmethod
-    def read(self, start: Any, end: Any) -> Iterable[Any]:
+    def read(self, start: Any, end: Any) -> Iterable[T]:
         """Elements from `start`, which is included, to `end`, which is not."""
 
     def partitions(self, start: Any, end: Any) -> list[tuple[Any, Any]]:

@@ -8,19 +8,12 @@ nothing in the state until it is written back with `update`, `add` or `put`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic
+
+from holdfast.api.type_variables import IN, OUT, K, T, V
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-
-T = TypeVar("T")
-"""Type of a value."""
-K = TypeVar("K")
-"""Type of a map's own keys."""
-IN = TypeVar("IN")
-"""Type of what is added to an aggregate."""
-OUT = TypeVar("OUT")
-"""Type of an aggregate's result."""
 
 
 class State(ABC):
@@ -73,21 +66,21 @@ class ListState(State, Generic[T]):
         return iter(self.get())
 
 
-class MapState(State, Generic[K, T]):
+class MapState(State, Generic[K, V]):
     """A map per key. Values may be None; order of iteration is unspecified."""
 
     __slots__ = ()
 
     @abstractmethod
-    def get(self, key: K) -> T | None:
+    def get(self, key: K) -> V | None:
         """Value under `key`, or None if there is none."""
 
     @abstractmethod
-    def put(self, key: K, value: T | None) -> None:
+    def put(self, key: K, value: V | None) -> None:
         """Set the value under `key`."""
 
     @abstractmethod
-    def put_all(self, entries: Mapping[K, T | None]) -> None:
+    def put_all(self, entries: Mapping[K, V | None]) -> None:
         """Set all of `entries`; what was there under other keys stays."""
 
     @abstractmethod
@@ -99,7 +92,7 @@ class MapState(State, Generic[K, T]):
         """Whether there is an entry under `key`, be its value None."""
 
     @abstractmethod
-    def items(self) -> Iterator[tuple[K, T | None]]:
+    def items(self) -> Iterator[tuple[K, V | None]]:
         """Entries as they are now; the map may be changed while iterating."""
 
     @abstractmethod
@@ -110,15 +103,15 @@ class MapState(State, Generic[K, T]):
         """Keys as they are now; the map may be changed while iterating."""
         return (key for key, _ in self.items())
 
-    def values(self) -> Iterator[T | None]:
+    def values(self) -> Iterator[V | None]:
         """Values as they are now; the map may be changed while iterating."""
         return (value for _, value in self.items())
 
-    def __getitem__(self, key: K) -> T | None:
+    def __getitem__(self, key: K) -> V | None:
         """Value under `key`, or None."""
         return self.get(key)
 
-    def __setitem__(self, key: K, value: T | None) -> None:
+    def __setitem__(self, key: K, value: V | None) -> None:
         """Set the value under `key`."""
         self.put(key, value)
 

@@ -103,7 +103,7 @@ class WatermarkStrategy:
 
     @staticmethod
     def for_bounded_out_of_orderness(
-        max_out_of_orderness: int | str | timedelta,
+        max_out_of_orderness: options.DurationLike,
     ) -> WatermarkStrategy:
         """Elements may lag behind the latest one by so much, and no more."""
         bound = _checked("for_bounded_out_of_orderness", max_out_of_orderness, least=0)
@@ -130,7 +130,7 @@ class WatermarkStrategy:
             )
         return replace(self, assigner=assigner)
 
-    def with_idleness(self, idle_timeout: options.Duration) -> WatermarkStrategy:
+    def with_idleness(self, idle_timeout: options.DurationLike) -> WatermarkStrategy:
         """Let the others' watermarks pass when no elements have come for so long."""
         return replace(self, idle_after_ms=_checked("with_idleness", idle_timeout, least=1))
 

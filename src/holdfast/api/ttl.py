@@ -1,18 +1,22 @@
 """Time to live: how long state is kept that nobody touches.
 
->>> from holdfast import Duration, ValueStateDescriptor
->>> config = StateTtlConfig.new_builder(Duration.of_hours(1)).update_ttl_on_read_and_write().build()
+>>> from holdfast import ValueStateDescriptor
+>>> config = StateTtlConfig("1 h", update_type="on_read_and_write")
 >>> seen = ValueStateDescriptor("seen", bool, ttl=config)
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.config.options import Duration, at_least, boolean, lasting
+from holdfast.config.options import DurationLike, at_least, boolean, lasting
 from holdfast.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from typing import Self
 
 TIME_AGAIN_AFTER: Final = 1000
 """Entries after which a sweep asks for the time again, unless told otherwise."""
@@ -59,11 +63,12 @@ class CleanupStrategies:
         return self.compact_filter
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class StateTtlConfig:
     """How long the entries of a state live, and what becomes of them then.
 
-    Made by `StateTtlConfig.new_builder(ttl)...build()`, under PyFlink's names.
+    `StateTtlConfig("1 h")` does for most states. `StateTtlConfig.new_builder(ttl)...build()` is
+    the same under PyFlink's names.
     """
 
     class UpdateType(Enum):
@@ -94,13 +99,47 @@ class StateTtlConfig:
 
     ttl_ms: int
     """An entry expires when its time is this long ago."""
-    update_type: UpdateType = UpdateType.OnCreateAndWrite
-    state_visibility: StateVisibility = StateVisibility.NeverReturnExpired
-    ttl_time_characteristic: TtlTimeCharacteristic = TtlTimeCharacteristic.ProcessingTime
-    cleanup_strategies: CleanupStrategies = field(default_factory=CleanupStrategies)
+    update_type: UpdateType
+    state_visibility: StateVisibility
+    ttl_time_characteristic: TtlTimeCharacteristic
+    cleanup_strategies: CleanupStrategies
+
+    def __init__(
+        self,
+        ttl: DurationLike,
+        *,
+        update_type: UpdateType | str = UpdateType.OnCreateAndWrite,
+        state_visibility: StateVisibility | str = StateVisibility.NeverReturnExpired,
+        ttl_time_characteristic: TtlTimeCharacteristic | str = TtlTimeCharacteristic.ProcessingTime,
+        cleanup_strategies: CleanupStrategies | None = None,
+    ) -> None:
+        """Entries that live for `ttl`.
+
+        Args:
+            ttl: A text such as "10 s", a `Duration` or `timedelta`, or milliseconds.
+            update_type: What renews the time of an entry, or its name: "on_read_and_write".
+            state_visibility: Whether expired entries can be read, or its name.
+            ttl_time_characteristic: "processing_time" or "event_time".
+            cleanup_strategies: When expired entries are removed that nobody reads.
+
+        Raises:
+            ConfigurationError: An argument has no valid value; the message says which.
+        """
+        kind = type(self)
+        set_field = partial(object.__setattr__, self)
+        set_field("ttl_ms", _parsed(lasting(1), ttl, "StateTtlConfig: ttl"))
+        set_field("update_type", _member(kind.UpdateType, update_type, "update_type"))
+        set_field(
+            "state_visibility", _member(kind.StateVisibility, state_visibility, "state_visibility")
+        )
+        set_field(
+            "ttl_time_characteristic",
+            _member(kind.TtlTimeCharacteristic, ttl_time_characteristic, "ttl_time_characteristic"),
+        )
+        set_field("cleanup_strategies", cleanup_strategies or CleanupStrategies())
 
     @staticmethod
-    def new_builder(ttl: Duration) -> StateTtlConfigBuilder:
+    def new_builder(ttl: DurationLike) -> StateTtlConfigBuilder:
         """A builder for entries that live for `ttl`.
 
         Args:
@@ -119,81 +158,76 @@ class StateTtlConfig:
 class StateTtlConfigBuilder:
     """Gathers the parts of a `StateTtlConfig`; every method but `build` returns itself."""
 
-    def __init__(self, ttl: Duration) -> None:
+    def __init__(self, ttl: DurationLike) -> None:
         """Entries that live for `ttl`; see `StateTtlConfig.new_builder`."""
         self._ttl_ms = _parsed(lasting(1), ttl, "new_builder: ttl")
-        self._update_type = StateTtlConfig.UpdateType.OnCreateAndWrite
-        self._visibility = StateTtlConfig.StateVisibility.NeverReturnExpired
-        self._time = StateTtlConfig.TtlTimeCharacteristic.ProcessingTime
-        self._in_full_snapshot = False
-        self._incremental: IncrementalCleanup | None = None
-        self._compact_filter: PassCleanup | None = None
-        self._in_background = True
+        self._parts: dict[str, Any] = {}
+        self._cleanup = CleanupStrategies()
 
-    def set_update_type(self, update_type: StateTtlConfig.UpdateType) -> StateTtlConfigBuilder:
+    def set_update_type(self, update_type: StateTtlConfig.UpdateType) -> Self:
         """What renews the time of an entry; `Disabled` for a state without time to live."""
-        self._update_type = _member(StateTtlConfig.UpdateType, update_type, "set_update_type")
+        self._parts["update_type"] = _member(
+            StateTtlConfig.UpdateType, update_type, "set_update_type"
+        )
         return self
 
-    def update_ttl_on_create_and_write(self) -> StateTtlConfigBuilder:
+    def update_ttl_on_create_and_write(self) -> Self:
         """Writing an entry renews its time; the default."""
         return self.set_update_type(StateTtlConfig.UpdateType.OnCreateAndWrite)
 
-    def update_ttl_on_read_and_write(self) -> StateTtlConfigBuilder:
+    def update_ttl_on_read_and_write(self) -> Self:
         """Reading an entry renews its time, too."""
         return self.set_update_type(StateTtlConfig.UpdateType.OnReadAndWrite)
 
-    def set_state_visibility(
-        self, state_visibility: StateTtlConfig.StateVisibility
-    ) -> StateTtlConfigBuilder:
+    def set_state_visibility(self, state_visibility: StateTtlConfig.StateVisibility) -> Self:
         """Whether what has expired can still be read."""
-        self._visibility = _member(
+        self._parts["state_visibility"] = _member(
             StateTtlConfig.StateVisibility, state_visibility, "set_state_visibility"
         )
         return self
 
-    def return_expired_if_not_cleaned_up(self) -> StateTtlConfigBuilder:
+    def return_expired_if_not_cleaned_up(self) -> Self:
         """What has expired can be read once more, if it is still there."""
         return self.set_state_visibility(StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp)
 
-    def never_return_expired(self) -> StateTtlConfigBuilder:
+    def never_return_expired(self) -> Self:
         """What has expired is as if it were not there; the default."""
         return self.set_state_visibility(StateTtlConfig.StateVisibility.NeverReturnExpired)
 
     def set_ttl_time_characteristic(
         self, ttl_time_characteristic: StateTtlConfig.TtlTimeCharacteristic
-    ) -> StateTtlConfigBuilder:
+    ) -> Self:
         """By what time entries grow old."""
-        self._time = _member(
+        self._parts["ttl_time_characteristic"] = _member(
             StateTtlConfig.TtlTimeCharacteristic,
             ttl_time_characteristic,
             "set_ttl_time_characteristic",
         )
         return self
 
-    def use_processing_time(self) -> StateTtlConfigBuilder:
+    def use_processing_time(self) -> Self:
         """Entries grow old by the clock; the default."""
         return self.set_ttl_time_characteristic(StateTtlConfig.TtlTimeCharacteristic.ProcessingTime)
 
-    def use_event_time(self) -> StateTtlConfigBuilder:
+    def use_event_time(self) -> Self:
         """Entries grow old by the watermark; their time is that of the element at hand."""
         return self.set_ttl_time_characteristic(StateTtlConfig.TtlTimeCharacteristic.EventTime)
 
-    def cleanup_full_snapshot(self) -> StateTtlConfigBuilder:
+    def cleanup_full_snapshot(self) -> Self:
         """Remove all that has expired before each snapshot, unless snapshots are incremental."""
-        self._in_full_snapshot = True
+        self._cleanup = replace(self._cleanup, in_full_snapshot=True)
         return self
 
     def cleanup_incrementally(
         self, cleanup_size: int, run_cleanup_for_every_record: bool = False
-    ) -> StateTtlConfigBuilder:
+    ) -> Self:
         """Look through the state in proportion to its use, in place of passes.
 
         Args:
             cleanup_size: Entries to look at for every access to the state.
             run_cleanup_for_every_record: Whether to look at as many for every record, too.
         """
-        self._incremental = IncrementalCleanup(
+        incremental = IncrementalCleanup(
             _parsed(at_least(1), cleanup_size, "cleanup_incrementally: cleanup_size"),
             _parsed(
                 boolean,
@@ -201,13 +235,14 @@ class StateTtlConfigBuilder:
                 "cleanup_incrementally: run_cleanup_for_every_record",
             ),
         )
+        self._cleanup = replace(self._cleanup, incremental=incremental)
         return self
 
     def cleanup_in_rocksdb_compact_filter(
         self,
         query_time_after_num_entries: int = TIME_AGAIN_AFTER,
-        periodic_compaction_time: Duration = PERIOD_MS,
-    ) -> StateTtlConfigBuilder:
+        periodic_compaction_time: DurationLike = PERIOD_MS,
+    ) -> Self:
         """Look through the state in passes, on either backend; see `PassCleanup`.
 
         Args:
@@ -215,7 +250,7 @@ class StateTtlConfigBuilder:
             periodic_compaction_time: Longest time between two passes; 0 for no such bound.
         """
         method = "cleanup_in_rocksdb_compact_filter"
-        self._compact_filter = PassCleanup(
+        compact_filter = PassCleanup(
             _parsed(
                 at_least(1),
                 query_time_after_num_entries,
@@ -223,27 +258,17 @@ class StateTtlConfigBuilder:
             ),
             _parsed(lasting(0), periodic_compaction_time, f"{method}: periodic_compaction_time"),
         )
+        self._cleanup = replace(self._cleanup, compact_filter=compact_filter)
         return self
 
-    def disable_cleanup_in_background(self) -> StateTtlConfigBuilder:
+    def disable_cleanup_in_background(self) -> Self:
         """Remove only what is read, unless another strategy is asked for."""
-        self._in_background = False
+        self._cleanup = replace(self._cleanup, in_background=False)
         return self
 
     def build(self) -> StateTtlConfig:
         """The configuration."""
-        return StateTtlConfig(
-            self._ttl_ms,
-            self._update_type,
-            self._visibility,
-            self._time,
-            CleanupStrategies(
-                self._in_full_snapshot,
-                self._incremental,
-                self._compact_filter,
-                self._in_background,
-            ),
-        )
+        return StateTtlConfig(self._ttl_ms, cleanup_strategies=self._cleanup, **self._parts)
 
 
 def _parsed(parse: Any, value: object, what: str) -> Any:
@@ -253,10 +278,15 @@ def _parsed(parse: Any, value: object, what: str) -> Any:
         raise ConfigurationError(f"{what}: {error}, not {value!r}") from error
 
 
-def _member(kind: type[Any], value: object, method: str) -> Any:
-    if not isinstance(value, kind):
-        names = ", ".join(member.name for member in kind)
-        raise ConfigurationError(
-            f"{method}: one of {kind.__qualname__}.{{{names}}} is wanted, not {value!r}"
-        )
-    return value
+def _member(kind: type[Any], value: object, what: str) -> Any:
+    """A member of an enum, or the member of that name, however it is written."""
+    if isinstance(value, kind):
+        return value
+    name = value.replace("_", "").lower() if isinstance(value, str) else None
+    for member in kind:
+        if member.name.lower() == name:
+            return member
+    names = ", ".join(member.name for member in kind)
+    raise ConfigurationError(
+        f"{what}: one of {kind.__qualname__}.{{{names}}} is wanted, not {value!r}"
+    )

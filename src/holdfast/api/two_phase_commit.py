@@ -22,11 +22,12 @@ succeed in the end.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic
 
 from holdfast.api.functions import Function
 from holdfast.api.sinks import Committer, Sink, SinkWriter
 from holdfast.api.streams.output_type import return_annotation
+from holdfast.api.type_variables import IN, TXN, T
 from holdfast.errors import TypeDeclarationError
 
 if TYPE_CHECKING:
@@ -35,11 +36,8 @@ if TYPE_CHECKING:
     from holdfast.api.functions import RuntimeContext, SinkContext
     from holdfast.api.sinks import CommitRequest, WriterContext
 
-T = TypeVar("T")
-"""What something is done with, one after the other."""
 
-
-class TwoPhaseCommitSinkFunction(Function, ABC):
+class TwoPhaseCommitSinkFunction(Function, ABC, Generic[IN, TXN]):
     """Writes every epoch in a transaction, which is committed with its checkpoint."""
 
     transaction_type: Any = None
@@ -52,33 +50,33 @@ class TwoPhaseCommitSinkFunction(Function, ABC):
     """
 
     @abstractmethod
-    def begin_transaction(self) -> Any:
+    def begin_transaction(self) -> TXN:
         """Begin one; after `open`, before the first element of an epoch."""
 
     @abstractmethod
-    def invoke(self, transaction: Any, value: Any, context: SinkContext) -> None:
+    def invoke(self, transaction: TXN, value: IN, context: SinkContext) -> None:
         """Take one element."""
 
     def flush(self) -> None:
         """Bring out what `invoke` holds back; before `pre_commit`."""
 
     @abstractmethod
-    def pre_commit(self, transaction: Any) -> None:
+    def pre_commit(self, transaction: TXN) -> None:
         """Make it durable, so that a later `commit` cannot fail for want of it."""
 
     @abstractmethod
-    def commit(self, transaction: Any) -> None:
+    def commit(self, transaction: TXN) -> None:
         """Publish it; idempotent."""
 
     @abstractmethod
-    def abort(self, transaction: Any) -> None:
+    def abort(self, transaction: TXN) -> None:
         """Drop it; idempotent, and called for those not yet pre-committed as well."""
 
-    def recover_and_commit(self, transaction: Any) -> None:
+    def recover_and_commit(self, transaction: TXN) -> None:
         """Publish it after a recovery; it may have been published before."""
         self.commit(transaction)
 
-    def recover_and_abort(self, transaction: Any) -> None:
+    def recover_and_abort(self, transaction: TXN) -> None:
         """Drop one that a process left open which is gone."""
         self.abort(transaction)
 

@@ -49,7 +49,11 @@ class EmbeddedRocksDBStateBackend:
     """Packing of blocks: `none` reads fastest, `lz4` and `zstd` save disk."""
 
     enable_incremental_checkpointing: bool = False
-    """Whether checkpoints upload only new files; `execution.checkpointing.incremental`."""
+    """Whether checkpoints upload only new files.
+
+    `env.set_state_backend` turns this into `execution.checkpointing.incremental`, the option that
+    decides.
+    """
 
     bloom_bits_per_key: int = 10
     """Bits per key that let a read skip files without the key; 0 turns it off."""

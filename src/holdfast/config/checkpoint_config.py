@@ -10,9 +10,10 @@ from holdfast.config.storage import CheckpointStorage, checkpoint_storage, confi
 
 if TYPE_CHECKING:
     import os
+    from typing import Self
 
     from holdfast.config.configuration import Configuration
-    from holdfast.config.options import ConfigOption, Duration
+    from holdfast.config.options import ConfigOption, DurationLike
 
 ExternalizedCheckpointCleanup = ExternalizedCheckpointRetention
 """The name of `ExternalizedCheckpointRetention` in Flink 1.x."""
@@ -39,7 +40,7 @@ class CheckpointConfig:
         """A view of `configuration`."""
         self._configuration = configuration
 
-    def _set(self, option: ConfigOption[Any], value: object) -> CheckpointConfig:
+    def _set(self, option: ConfigOption[Any], value: object) -> Self:
         self._configuration.set(option, value)
         return self
 
@@ -53,7 +54,7 @@ class CheckpointConfig:
         """Time from one checkpoint to the next, or None if none are taken."""
         return self._configuration.get(options.CHECKPOINT_INTERVAL)
 
-    def set_checkpoint_interval(self, interval: Duration) -> CheckpointConfig:
+    def set_checkpoint_interval(self, interval: DurationLike) -> Self:
         """Take a checkpoint so often, at least 10 ms apart."""
         return self._set(options.CHECKPOINT_INTERVAL, interval)
 
@@ -61,7 +62,7 @@ class CheckpointConfig:
         """Time after which a checkpoint that is not complete is given up."""
         return self._configuration.get(options.CHECKPOINT_TIMEOUT)
 
-    def set_checkpoint_timeout(self, timeout: Duration) -> CheckpointConfig:
+    def set_checkpoint_timeout(self, timeout: DurationLike) -> Self:
         """Give a checkpoint up that takes longer, at least 10 ms."""
         return self._set(options.CHECKPOINT_TIMEOUT, timeout)
 
@@ -69,7 +70,7 @@ class CheckpointConfig:
         """Least time from the completion of a checkpoint to the start of the next."""
         return self._configuration.get(options.MIN_PAUSE)
 
-    def set_min_pause_between_checkpoints(self, pause: Duration) -> CheckpointConfig:
+    def set_min_pause_between_checkpoints(self, pause: DurationLike) -> Self:
         """Leave so much time from a completion to the next start."""
         return self._set(options.MIN_PAUSE, pause)
 
@@ -77,7 +78,7 @@ class CheckpointConfig:
         """Most checkpoints under way at a time."""
         return self._configuration.get(options.MAX_CONCURRENT_CHECKPOINTS)
 
-    def set_max_concurrent_checkpoints(self, checkpoints: int) -> CheckpointConfig:
+    def set_max_concurrent_checkpoints(self, checkpoints: int) -> Self:
         """Allow so many checkpoints under way at a time."""
         return self._set(options.MAX_CONCURRENT_CHECKPOINTS, checkpoints)
 
@@ -87,7 +88,7 @@ class CheckpointConfig:
         """Exactly once or at least once."""
         return self._configuration.get(options.CHECKPOINTING_MODE)
 
-    def set_checkpointing_mode(self, mode: CheckpointingMode) -> CheckpointConfig:
+    def set_checkpointing_mode(self, mode: CheckpointingMode) -> Self:
         """Choose exactly once or at least once."""
         return self._set(options.CHECKPOINTING_MODE, mode)
 
@@ -95,7 +96,7 @@ class CheckpointConfig:
         """Checkpoints that may fail one after another."""
         return self._configuration.get(options.TOLERABLE_FAILURES)
 
-    def set_tolerable_checkpoint_failure_number(self, failures: int) -> CheckpointConfig:
+    def set_tolerable_checkpoint_failure_number(self, failures: int) -> Self:
         """Let so many checkpoints fail one after another; one more fails the job."""
         return self._set(options.TOLERABLE_FAILURES, failures)
 
@@ -103,7 +104,7 @@ class CheckpointConfig:
         """Whether the first failed checkpoint fails the job."""
         return self.get_tolerable_checkpoint_failure_number() == 0
 
-    def set_fail_on_checkpointing_errors(self, fail: bool) -> CheckpointConfig:
+    def set_fail_on_checkpointing_errors(self, fail: bool) -> Self:
         """Let the first failed checkpoint fail the job, or none ever."""
         return self.set_tolerable_checkpoint_failure_number(0 if fail else UNLIMITED_FAILURES)
 
@@ -113,11 +114,11 @@ class CheckpointConfig:
         """Whether a checkpoint may store input that is not processed yet."""
         return self._configuration.get(options.UNALIGNED)
 
-    def enable_unaligned_checkpoints(self, enabled: bool = True) -> CheckpointConfig:
+    def enable_unaligned_checkpoints(self, enabled: bool = True) -> Self:
         """Let a checkpoint store input that is not processed yet; needs exactly once."""
         return self._set(options.UNALIGNED, enabled)
 
-    def disable_unaligned_checkpoints(self) -> CheckpointConfig:
+    def disable_unaligned_checkpoints(self) -> Self:
         """Let every checkpoint wait until its epoch has ended."""
         return self.enable_unaligned_checkpoints(False)
 
@@ -125,7 +126,7 @@ class CheckpointConfig:
         """How long an unaligned checkpoint waits for the epoch to end."""
         return self._configuration.get(options.ALIGNED_TIMEOUT)
 
-    def set_aligned_checkpoint_timeout(self, timeout: Duration) -> CheckpointConfig:
+    def set_aligned_checkpoint_timeout(self, timeout: DurationLike) -> Self:
         """Let an unaligned checkpoint wait so long for the epoch to end."""
         return self._set(options.ALIGNED_TIMEOUT, timeout)
 
@@ -133,7 +134,7 @@ class CheckpointConfig:
         """The older name of `get_aligned_checkpoint_timeout`."""
         return self.get_aligned_checkpoint_timeout()
 
-    def set_alignment_timeout(self, timeout: Duration) -> CheckpointConfig:
+    def set_alignment_timeout(self, timeout: DurationLike) -> Self:
         """The older name of `set_aligned_checkpoint_timeout`."""
         return self.set_aligned_checkpoint_timeout(timeout)
 
@@ -141,7 +142,7 @@ class CheckpointConfig:
         """Whether unaligned checkpoints were forced."""
         return self._configuration.get(options.FORCE_UNALIGNED)
 
-    def set_force_unaligned_checkpoints(self, forced: bool = True) -> CheckpointConfig:
+    def set_force_unaligned_checkpoints(self, forced: bool = True) -> Self:
         """Force unaligned checkpoints; Holdfast refuses them nowhere, so this changes nothing."""
         return self._set(options.FORCE_UNALIGNED, forced)
 
@@ -155,14 +156,12 @@ class CheckpointConfig:
         """
         return checkpoint_storage(self._configuration)
 
-    def set_checkpoint_storage(self, storage: CheckpointStorage) -> CheckpointConfig:
+    def set_checkpoint_storage(self, storage: CheckpointStorage) -> Self:
         """Keep checkpoints there; replaces what was set before, the directory included."""
         configure_storage(self._configuration, storage)
         return self
 
-    def set_checkpoint_storage_dir(
-        self, checkpoint_path: str | os.PathLike[str]
-    ) -> CheckpointConfig:
+    def set_checkpoint_storage_dir(self, checkpoint_path: str | os.PathLike[str]) -> Self:
         """Keep checkpoints in files under that directory."""
         self._set(options.CHECKPOINT_DIR, checkpoint_path)
         return self._set(options.CHECKPOINT_STORAGE, "filesystem")
@@ -173,7 +172,7 @@ class CheckpointConfig:
 
     def set_externalized_checkpoint_retention(
         self, retention: ExternalizedCheckpointRetention
-    ) -> CheckpointConfig:
+    ) -> Self:
         """Say what becomes of the newest checkpoints when the job has ended."""
         return self._set(options.CHECKPOINT_RETENTION, retention)
 
@@ -188,6 +187,6 @@ class CheckpointConfig:
 
     def enable_externalized_checkpoints(
         self, cleanup_mode: ExternalizedCheckpointRetention
-    ) -> CheckpointConfig:
+    ) -> Self:
         """The name of `set_externalized_checkpoint_retention` in Flink 1.x."""
         return self.set_externalized_checkpoint_retention(cleanup_mode)

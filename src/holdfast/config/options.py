@@ -23,7 +23,7 @@ V = TypeVar("V")
 E = TypeVar("E", bound="Enum")
 """Type of an option's value that is one of a few."""
 
-Duration: TypeAlias = int | str | timedelta
+DurationLike: TypeAlias = int | str | timedelta
 """Milliseconds, a text as Flink writes it ("10 s"), or a `timedelta`."""
 
 

@@ -1,6 +1,6 @@
 """Whether and when a failed job starts again, as values.
 
-    >>> RestartStrategies.fixed_delay_restart(3, 10_000)
+    >>> RestartStrategies.fixed_delay_restart(3, "10 s")
     FixedDelay(attempts=3, delay_ms=10000)
 
 A strategy only says what is wanted; counting failures is the runtime's business.
@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from holdfast.config import restart_options as options
+from holdfast.config.options import duration_ms
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from holdfast.config.configuration import Configuration
-    from holdfast.config.options import ConfigOption
+    from holdfast.config.options import ConfigOption, DurationLike
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,30 +115,36 @@ class RestartStrategies:
         return NoRestart()
 
     @staticmethod
-    def fixed_delay_restart(attempts: int, delay_ms: int) -> FixedDelay:
-        """So many restarts in the life of the job, each after the same time."""
-        return FixedDelay(attempts, delay_ms)
+    def fixed_delay_restart(attempts: int, delay: DurationLike) -> FixedDelay:
+        """Restart up to `attempts` times in the life of the job, each time after `delay`."""
+        return FixedDelay(attempts, _milliseconds(FixedDelay, delay_ms=delay))
 
     @staticmethod
-    def failure_rate_restart(max_failures: int, interval_ms: int, delay_ms: int) -> FailureRate:
-        """Restarts as long as no more than so many failures fall within the interval."""
-        return FailureRate(max_failures, interval_ms, delay_ms)
+    def failure_rate_restart(
+        max_failures: int, interval: DurationLike, delay: DurationLike
+    ) -> FailureRate:
+        """Restart while no more than `max_failures` fall within an `interval`."""
+        return FailureRate(
+            max_failures,
+            _milliseconds(FailureRate, interval_ms=interval),
+            _milliseconds(FailureRate, delay_ms=delay),
+        )
 
     @staticmethod
     def exponential_delay_restart(
-        initial_backoff_ms: int = options.EXPONENTIAL_INITIAL_BACKOFF.default,
-        max_backoff_ms: int = options.EXPONENTIAL_MAX_BACKOFF.default,
+        initial_backoff: DurationLike = options.EXPONENTIAL_INITIAL_BACKOFF.default,
+        max_backoff: DurationLike = options.EXPONENTIAL_MAX_BACKOFF.default,
         backoff_multiplier: float = options.EXPONENTIAL_MULTIPLIER.default,
-        reset_threshold_ms: int = options.EXPONENTIAL_RESET_THRESHOLD.default,
+        reset_threshold: DurationLike = options.EXPONENTIAL_RESET_THRESHOLD.default,
         jitter_factor: float = options.EXPONENTIAL_JITTER.default,
         attempts: int | None = options.EXPONENTIAL_ATTEMPTS.default,
     ) -> ExponentialDelay:
-        """Restarts after a time that grows with every failure; see `ExponentialDelay`."""
+        """Restart after a delay that grows with every failure; see `ExponentialDelay`."""
         return ExponentialDelay(
-            initial_backoff_ms,
-            max_backoff_ms,
+            _milliseconds(ExponentialDelay, initial_backoff_ms=initial_backoff),
+            _milliseconds(ExponentialDelay, max_backoff_ms=max_backoff),
             backoff_multiplier,
-            reset_threshold_ms,
+            _milliseconds(ExponentialDelay, reset_threshold_ms=reset_threshold),
             jitter_factor,
             attempts,
         )
@@ -190,13 +197,22 @@ def _check(strategy: RestartStrategy, **fields: ConfigOption[Any]) -> None:
         try:
             accepted = option.parse(value)
         except ValueError as error:
-            raise _refused(strategy, field, value, str(error)) from None
+            raise _refused(type(strategy), field, value, str(error)) from None
         # The options also read texts, and a field must hold the number itself.
         if accepted != value:
-            raise _refused(strategy, field, value, f"{accepted!r} is wanted")
+            raise _refused(type(strategy), field, value, f"{accepted!r} is wanted")
+
+
+def _milliseconds(strategy: type[RestartStrategy], **field: DurationLike) -> int:
+    """The one field that is given, in milliseconds."""
+    [(name, value)] = field.items()
+    try:
+        return duration_ms(value)
+    except ValueError as error:
+        raise _refused(strategy, name, value, str(error)) from None
 
 
 def _refused(
-    strategy: RestartStrategy, field: str, value: object, wanted: str
+    strategy: type[RestartStrategy], field: str, value: object, wanted: str
 ) -> ConfigurationError:
-    return ConfigurationError(f"{type(strategy).__name__}: {field}: {wanted}, not {value!r}")
+    return ConfigurationError(f"{strategy.__name__}: {field}: {wanted}, not {value!r}")

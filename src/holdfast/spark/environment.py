@@ -41,14 +41,15 @@ from holdfast.spark.supervisor import JobOrder, Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import Self
 
     from pyspark.sql import SparkSession
 
     from holdfast.api.checkpointed import CheckpointListener
-    from holdfast.api.streams.data_stream import DataStream
+    from holdfast.api.streams.data_stream import Stream
     from holdfast.checkpoint.savepoint.comparison import SavepointComparison
     from holdfast.checkpoint.service import RecoveryOrder
-    from holdfast.config.options import ConfigOption, Duration
+    from holdfast.config.options import ConfigOption, DurationLike
     from holdfast.job.statistics import EpochStatistics
     from holdfast.job.trigger import JobTrigger
 
@@ -63,7 +64,8 @@ class StreamExecutionEnvironment(SourceMethods):
     def __init__(self, spark: SparkSession, configuration: Configuration) -> None:
         """Use `get_execution_environment`."""
         self.spark = spark
-        self.graph = JobGraph()
+        """The session that jobs run on."""
+        self._graph = JobGraph()
         self._configuration = configuration
         self._backend: StateBackend | None = None
         self._restart_strategy: RestartStrategy | None = None
@@ -90,7 +92,7 @@ class StreamExecutionEnvironment(SourceMethods):
 
     # Settings
 
-    def set_parallelism(self, parallelism: int) -> StreamExecutionEnvironment:
+    def set_parallelism(self, parallelism: int) -> Self:
         """Number of subtasks of operators that set none themselves."""
         return self._set(conf.PARALLELISM, parallelism)
 
@@ -99,7 +101,7 @@ class StreamExecutionEnvironment(SourceMethods):
         given = self._configuration.get(conf.PARALLELISM)
         return given or self.spark.sparkContext.defaultParallelism
 
-    def set_max_parallelism(self, max_parallelism: int) -> StreamExecutionEnvironment:
+    def set_max_parallelism(self, max_parallelism: int) -> Self:
         """Number of key groups of operators that set none themselves."""
         check_max_parallelism(max_parallelism, "set_max_parallelism")
         return self._set(conf.MAX_PARALLELISM, max_parallelism)
@@ -108,18 +110,27 @@ class StreamExecutionEnvironment(SourceMethods):
         """Number of key groups that was set, or None."""
         return self._configuration.get(conf.MAX_PARALLELISM)
 
-    def set_state_backend(self, backend: StateBackend) -> StreamExecutionEnvironment:
-        """Say where local state is kept; goes before `state.backend.type`."""
+    def set_state_backend(self, backend: StateBackend) -> Self:
+        """Set where local state is kept; takes precedence over `state.backend.type`.
+
+        Its `enable_incremental_checkpointing` sets `execution.checkpointing.incremental`.
+        """
         self._backend = backend
+        if getattr(backend, "enable_incremental_checkpointing", False):
+            self._set(INCREMENTAL, True)
         return self
 
     def get_state_backend(self) -> StateBackend:
         """Where local state is kept."""
-        return self._backend or backend_named(self._configuration.get(conf.STATE_BACKEND))
+        backend = self._backend or backend_named(self._configuration.get(conf.STATE_BACKEND))
+        if not isinstance(backend, EmbeddedRocksDBStateBackend):
+            return backend
+        incremental = self._configuration.get(INCREMENTAL)
+        return dataclasses.replace(backend, enable_incremental_checkpointing=incremental)
 
     def enable_checkpointing(
-        self, interval: Duration, mode: CheckpointingMode | None = None
-    ) -> StreamExecutionEnvironment:
+        self, interval: DurationLike, mode: CheckpointingMode | None = None
+    ) -> Self:
         """Take a checkpoint so often, in milliseconds.
 
         Args:
@@ -144,7 +155,7 @@ class StreamExecutionEnvironment(SourceMethods):
         """Exactly once or at least once."""
         return self.get_checkpoint_config().get_checkpointing_mode()
 
-    def set_default_savepoint_directory(self, directory: str) -> StreamExecutionEnvironment:
+    def set_default_savepoint_directory(self, directory: str) -> Self:
         """Directory of savepoints for which none is named."""
         return self._set(SAVEPOINT_DIR, directory)
 
@@ -152,9 +163,7 @@ class StreamExecutionEnvironment(SourceMethods):
         """Directory of savepoints for which none is named, or None."""
         return self._configuration.get(SAVEPOINT_DIR)
 
-    def set_restart_strategy(
-        self, strategy: RestartStrategy | FallBack
-    ) -> StreamExecutionEnvironment:
+    def set_restart_strategy(self, strategy: RestartStrategy | FallBack) -> Self:
         """Say what follows a failure; goes before `restart-strategy.type`."""
         if not isinstance(strategy, RestartStrategy | FallBack):
             raise ConfigurationError(
@@ -171,44 +180,42 @@ class StreamExecutionEnvironment(SourceMethods):
             self._configuration, checkpointing=checkpointing
         )
 
-    def set_job_id(self, job_id: str) -> StreamExecutionEnvironment:
+    def set_job_id(self, job_id: str) -> Self:
         """Lasting id of the job, under which a lost driver's successor finds its checkpoints."""
         return self._set(conf.JOB_ID, job_id)
 
-    def set_runtime_mode(self, mode: RuntimeExecutionMode) -> StreamExecutionEnvironment:
+    def set_runtime_mode(self, mode: RuntimeExecutionMode) -> Self:
         """Run as a stream, in one pass, or as the sources suggest."""
         return self._set(conf.RUNTIME_MODE, mode)
 
-    def set_epoch_interval(self, milliseconds: int) -> StreamExecutionEnvironment:
-        """Least time from the start of one epoch to the next."""
-        return self._set(conf.EPOCH_INTERVAL, milliseconds)
+    def set_epoch_interval(self, interval: DurationLike) -> Self:
+        """Least time from the start of one epoch to the next: "10 s", or milliseconds."""
+        return self._set(conf.EPOCH_INTERVAL, interval)
 
-    def set_max_events_per_epoch(self, events: int) -> StreamExecutionEnvironment:
+    def set_max_events_per_epoch(self, events: int) -> Self:
         """Most events an epoch takes from a source that can limit them."""
         return self._set(conf.MAX_EVENTS_PER_EPOCH, events)
 
-    def set_available_now(self, available_now: bool = True) -> StreamExecutionEnvironment:
+    def set_available_now(self, available_now: bool = True) -> Self:
         """Process all there is when the job starts, then finish."""
         return self._set(conf.AVAILABLE_NOW, available_now)
 
-    def configure(self, configuration: Configuration) -> StreamExecutionEnvironment:
+    def configure(self, configuration: Configuration) -> Self:
         """Take over settings."""
         self._configuration.update(configuration)
         return self
 
-    def set_job_parameters(self, parameters: Mapping[str, str]) -> StreamExecutionEnvironment:
+    def set_job_parameters(self, parameters: Mapping[str, str]) -> Self:
         """Parameters that every function can read from its runtime context."""
         self._job_parameters = dict(parameters)
         return self
 
-    def add_epoch_listener(
-        self, listener: Callable[[EpochStatistics], None]
-    ) -> StreamExecutionEnvironment:
+    def add_epoch_listener(self, listener: Callable[[EpochStatistics], None]) -> Self:
         """Have `listener` called on the driver after every epoch."""
         self._listeners.append(listener)
         return self
 
-    def add_checkpoint_listener(self, listener: CheckpointListener) -> StreamExecutionEnvironment:
+    def add_checkpoint_listener(self, listener: CheckpointListener) -> Self:
         """Have `listener` told, on the driver and at once, how checkpoints end.
 
         A function that is a listener itself is told in the tasks, in the next epoch.
@@ -216,7 +223,7 @@ class StreamExecutionEnvironment(SourceMethods):
         self._checkpoint_listeners.append(listener)
         return self
 
-    def _set(self, option: ConfigOption[Any], value: object) -> StreamExecutionEnvironment:
+    def _set(self, option: ConfigOption[Any], value: object) -> Self:
         self._configuration.set(option, value)
         return self
 
@@ -284,32 +291,30 @@ class StreamExecutionEnvironment(SourceMethods):
             savepoint_dir=settings.get(SAVEPOINT_DIR),
             listeners=tuple(self._listeners),
         )
-        client = JobClient(Supervisor(self.spark, order, checkpointing))
-        client.start()
-        self.graph.mark_executed(graph)
-        return client
+        supervisor = Supervisor(self.spark, order, checkpointing)
+        supervisor.start()
+        self._graph.mark_executed(graph)
+        return JobClient(supervisor)
 
     def _checkpointing(self, job_id: str, recovery: RecoveryOrder) -> CheckpointService:
         """How the job takes checkpoints; a job that runs in one pass takes none."""
         backend = self.get_state_backend()
         settings = None
-        if not job_trigger(self.graph.pending(), self._configuration).one_pass:
+        if not job_trigger(self._graph.pending(), self._configuration).one_pass:
             settings = checkpoint_settings(self._configuration) or savepoint_settings(
                 self._configuration
             )
-            if getattr(backend, "enable_incremental_checkpointing", False):
-                settings = dataclasses.replace(settings, incremental=True)
         listeners = tuple(self._checkpoint_listeners)
         patience = Patience.of(self._configuration)
         return CheckpointService(job_id, backend, settings, recovery, listeners, patience)
 
     def execute_and_collect(
-        self, stream: DataStream, job_name: str | None = None, limit: int | None = None
+        self, stream: Stream[Any], job_name: str | None = None, limit: int | None = None
     ) -> CollectedResults | list[Any]:
         """Run the program and iterate over `stream`; see `DataStream.execute_and_collect`."""
         results = CollectedResults()
         sink = CollectSink(results.collect)
-        self.graph.add(
+        self._graph.add(
             OperatorKind.OUTPUT, stream._edges, stream.type, function=sink, name="Collect"
         )
         try:
@@ -317,7 +322,7 @@ class StreamExecutionEnvironment(SourceMethods):
         except BaseException:
             # Nobody will ever read it, so no later execution may fill it.
             results.close()
-            self.graph.nodes.pop()
+            self._graph.nodes.pop()
             raise
         if limit is None:
             return results
@@ -352,7 +357,7 @@ class StreamExecutionEnvironment(SourceMethods):
 
         order = recovery_order(self._configuration, path, allow_non_restored_state)
         files, metadata = find_snapshot(path)
-        limits = fitting_limits(metadata, self.graph.pending(), self.get_parallelism())
+        limits = fitting_limits(metadata, self._graph.pending(), self.get_parallelism())
         graph, plan, trigger = self._compiled(self._checkpointing(PREVIEW, order), limits)
         return compare(
             *(path, files, metadata, graph, plan),
@@ -365,7 +370,7 @@ class StreamExecutionEnvironment(SourceMethods):
         self, checkpointing: CheckpointService, limits: dict[str, int] | None = None
     ) -> tuple[JobGraph, JobPlan, JobTrigger]:
         """The pending program; `limits` are in place of the stored max parallelism."""
-        graph = self.graph.pending()
+        graph = self._graph.pending()
         settings = self._configuration
         graph.check_uids(generate=settings.get(conf.AUTO_GENERATE_UIDS))
         self._warn_about_uids(graph)
@@ -375,7 +380,7 @@ class StreamExecutionEnvironment(SourceMethods):
             Settings(
                 parallelism=self.get_parallelism(),
                 max_parallelism=settings.get(conf.MAX_PARALLELISM),
-                backend=self._backend_of_tasks(),
+                backend=self.get_state_backend(),
                 batch_mode=runs_as_batch(graph, settings),
                 job_parameters=self._job_parameters,
                 exactly_once=checkpointing.exactly_once,
@@ -385,15 +390,6 @@ class StreamExecutionEnvironment(SourceMethods):
             ),
         )
         return graph, plan, trigger
-
-    def _backend_of_tasks(self) -> StateBackend:
-        """The backend, which tells tasks whether checkpoints are incremental, however set."""
-        backend = self.get_state_backend()
-        if isinstance(backend, EmbeddedRocksDBStateBackend) and self._configuration.get(
-            INCREMENTAL
-        ):
-            return dataclasses.replace(backend, enable_incremental_checkpointing=True)
-        return backend
 
     def _warn_about_uids(self, graph: JobGraph) -> None:
         missing = graph.without_uid()

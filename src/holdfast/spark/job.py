@@ -30,14 +30,9 @@ class JobClient:
     """A started job: wait for it, watch it, cancel it, or take savepoints of it."""
 
     def __init__(self, supervisor: Supervisor) -> None:
-        """Create the client of a job that is not started yet."""
+        """Create the client of the job that `supervisor` runs; `execute_async` calls this."""
         self._supervisor = supervisor
         self._name = supervisor.order.name
-
-    def start(self) -> JobClient:
-        """Start the job in the background; a program that cannot run is refused here."""
-        self._supervisor.start()
-        return self
 
     @property
     def job_id(self) -> str:

@@ -23,7 +23,7 @@ from holdfast.api.descriptors import (
     StateDescriptor,
     ValueStateDescriptor,
 )
-from holdfast.api.functions import ReduceFunction
+from holdfast.api.folds import Reducer
 from holdfast.errors import StateDescriptorError, StateError
 from holdfast.serde.factory import codec_for
 from holdfast.serde.key_reader import KeyDecoder
@@ -340,7 +340,7 @@ class KeyedStateBackend:
                 return DefaultedValue(value, descriptor.default)
             case ReducingStateDescriptor():
                 reduce = descriptor.reduce
-                function = reduce.reduce if isinstance(reduce, ReduceFunction) else reduce
+                function = reduce.reduce if isinstance(reduce, Reducer) else reduce
                 value = self._value(descriptor, descriptor.type, scope)
                 if isinstance(value, TtlValue):
                     return TtlReducing(descriptor.name, value, function)

@@ -12,7 +12,7 @@ from holdfast.state.table import NO_KEY, StateTable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from holdfast.api.functions import AggregateFunction
+    from holdfast.api.folds import Aggregator
 
 
 class ValueTable(StateTable, ValueState[Any]):
@@ -220,7 +220,7 @@ class AggregatingValue(AggregatingState[Any, Any]):
 
     __slots__ = ("_aggregate", "_table")
 
-    def __init__(self, table: ValueState[Any], aggregate: AggregateFunction) -> None:
+    def __init__(self, table: ValueState[Any], aggregate: Aggregator) -> None:
         """Keep the accumulators of `aggregate` in `table`."""
         self._table = table
         self._aggregate = aggregate

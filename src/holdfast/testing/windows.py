@@ -1,6 +1,6 @@
 """Windows without a job, for the harness.
 
->>> from holdfast import TumblingEventTimeWindows
+>>> from holdfast.windows import TumblingEventTimeWindows
 >>> from holdfast.testing import OperatorHarness, windowed
 >>> longest = windowed(TumblingEventTimeWindows.of("1 min")).reduce(max)
 >>> with OperatorHarness(longest, key=len) as harness:
@@ -31,7 +31,7 @@ class _Program:
     """An environment that only has a graph."""
 
     def __init__(self) -> None:
-        self.graph = JobGraph()
+        self._graph = JobGraph()
 
     def execute_and_collect(
         self, stream: DataStream, job_name: str | None, limit: int | None
@@ -44,9 +44,9 @@ class _Program:
     def stream(self, type_spec: Any) -> DataStream:
         """A stream with event time."""
         stream_type = StreamType.of(type_spec)
-        source = self.graph.add(OperatorKind.SOURCE, (), stream_type)
+        source = self._graph.add(OperatorKind.SOURCE, (), stream_type)
         strategy = WatermarkStrategy.no_watermarks()
-        node = self.graph.add(
+        node = self._graph.add(
             OperatorKind.TIMESTAMPS,
             (Edge(source, None, stream_type),),
             stream_type,

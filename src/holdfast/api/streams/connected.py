@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from holdfast.api.co_functions import (
     BroadcastProcessFunction,
@@ -15,18 +15,22 @@ from holdfast.api.co_functions import (
     ProcessJoinFunction,
 )
 from holdfast.api.descriptors import MapStateDescriptor
-from holdfast.api.streams.data_stream import DataStream, output_type_of, wrong_function
+from holdfast.api.streams.data_stream import DataStream, Stream
 from holdfast.api.streams.graph import Edge, OperatorKind
 from holdfast.api.streams.keyed_stream import KeyedStream
+from holdfast.api.streams.operator import wrong_function
+from holdfast.api.streams.output_type import output_type_of
+from holdfast.api.type_variables import IN1, IN2, OUT, T
 from holdfast.config.options import signed_duration_ms
 from holdfast.errors import JobGraphError, StateDescriptorError
 from holdfast.types.arrow import key_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Self
 
     from holdfast.api.outputs import OutputTag
-    from holdfast.config.options import Duration
+    from holdfast.config.options import DurationLike
     from holdfast.types.stream_type import StreamType
 
 
@@ -45,10 +49,10 @@ class JoinInterval:
     late_right: OutputTag | None = None
 
 
-class BroadcastStream:
+class BroadcastStream(Generic[T]):
     """A stream whose elements go to every subtask, to be connected with another one."""
 
-    def __init__(self, stream: DataStream, descriptors: tuple[MapStateDescriptor, ...]) -> None:
+    def __init__(self, stream: DataStream[T], descriptors: tuple[MapStateDescriptor, ...]) -> None:
         """`stream` as it is broadcast, with the states that may be kept of it."""
         for descriptor in descriptors:
             if not isinstance(descriptor, MapStateDescriptor):
@@ -66,13 +70,13 @@ class BroadcastStream:
 
 
 def connected(
-    first: DataStream, second: DataStream | BroadcastStream
-) -> ConnectedStreams | BroadcastConnectedStream:
+    first: Stream[IN1], second: Stream[IN2] | BroadcastStream[IN2]
+) -> ConnectedStreams[IN1, IN2] | BroadcastConnectedStream[IN1, IN2]:
     """Two streams, about to be given a function."""
     if isinstance(second, BroadcastStream):
         check_one_environment(first, second.stream)
         return BroadcastConnectedStream(first, second)
-    if not isinstance(second, DataStream):
+    if not isinstance(second, Stream):
         raise JobGraphError(
             f"connect takes a stream, or a BroadcastStream as broadcast(descriptor) makes it, not "
             f"{type(second).__name__}"
@@ -81,27 +85,31 @@ def connected(
     return ConnectedStreams(first, second)
 
 
-class ConnectedStreams:
+class ConnectedStreams(Generic[IN1, IN2]):
     """Two streams, possibly of different types, for a function with a method for each."""
 
-    def __init__(self, first: DataStream, second: DataStream) -> None:
+    def __init__(self, first: Stream[IN1], second: Stream[IN2]) -> None:
         """Two streams; their functions have keyed state if both are keyed."""
         self.first = first
         self.second = second
 
-    def key_by(self, key1: Any, key2: Any) -> ConnectedStreams:
+    def key_by(self, key1: Any, key2: Any) -> ConnectedStreams[IN1, IN2]:
         """Key each stream, by names of columns or by a function; the keys must be of one type."""
         return ConnectedStreams(
             self.first.key_by(*several(key1)), self.second.key_by(*several(key2))
         )
 
-    def map(self, function: CoMapFunction, output_type: Any = None) -> DataStream:
+    def map(
+        self, function: CoMapFunction[IN1, IN2, OUT], output_type: Any = None
+    ) -> DataStream[OUT]:
         """Turn every element of either stream into one other."""
         _check(function, CoMapFunction, "map")
         output = _common_output(function.map1, function.map2, output_type, per_element=True)
         return self._then(OperatorKind.CO_MAP, function, output)
 
-    def flat_map(self, function: CoFlatMapFunction, output_type: Any = None) -> DataStream:
+    def flat_map(
+        self, function: CoFlatMapFunction[IN1, IN2, OUT], output_type: Any = None
+    ) -> DataStream[OUT]:
         """Turn every element of either stream into any number of others."""
         _check(function, CoFlatMapFunction, "flat_map")
         output = _common_output(
@@ -110,8 +118,10 @@ class ConnectedStreams:
         return self._then(OperatorKind.CO_FLAT_MAP, function, output)
 
     def process(
-        self, function: CoProcessFunction | KeyedCoProcessFunction, output_type: Any = None
-    ) -> DataStream:
+        self,
+        function: CoProcessFunction[IN1, IN2, OUT] | KeyedCoProcessFunction[Any, IN1, IN2, OUT],
+        output_type: Any = None,
+    ) -> DataStream[OUT]:
         """Apply the general operator; with keyed state and timers if both streams are keyed."""
         kind = OperatorKind.KEYED_CO_PROCESS if self._keyed() else OperatorKind.CO_PROCESS
         wanted = KeyedCoProcessFunction if self._keyed() else CoProcessFunction
@@ -131,24 +141,25 @@ class ConnectedStreams:
             )
         return keyed
 
-    def _then(self, kind: OperatorKind, function: object, output: StreamType) -> DataStream:
+    def _then(self, kind: OperatorKind, function: object, output: StreamType) -> DataStream[Any]:
         self._keyed()
         return joined(self.first, self.second, kind, function, output)
 
 
-class BroadcastConnectedStream:
+class BroadcastConnectedStream(Generic[IN1, IN2]):
     """A stream, keyed or not, and a broadcast stream."""
 
-    def __init__(self, data: DataStream, control: BroadcastStream) -> None:
+    def __init__(self, data: Stream[IN1], control: BroadcastStream[IN2]) -> None:
         """`data`, whose functions see what is broadcast in `control`."""
         self.data = data
         self.control = control
 
     def process(
         self,
-        function: BroadcastProcessFunction | KeyedBroadcastProcessFunction,
+        function: BroadcastProcessFunction[IN1, IN2, OUT]
+        | KeyedBroadcastProcessFunction[Any, IN1, IN2, OUT],
         output_type: Any = None,
-    ) -> DataStream:
+    ) -> DataStream[OUT]:
         """Apply a function to the elements of both."""
         keyed = isinstance(self.data, KeyedStream)
         wanted = KeyedBroadcastProcessFunction if keyed else BroadcastProcessFunction
@@ -164,10 +175,10 @@ class BroadcastConnectedStream:
         return joined(self.data, self.control.stream, kind, function, output, states)
 
 
-class IntervalJoin:
+class IntervalJoin(Generic[IN1, IN2]):
     """Two keyed streams, before it is said how near their elements must be."""
 
-    def __init__(self, left: KeyedStream, right: KeyedStream) -> None:
+    def __init__(self, left: KeyedStream[Any, IN1], right: KeyedStream[Any, IN2]) -> None:
         """Pairs of an element of `left` and one of `right`."""
         if not isinstance(right, KeyedStream):
             raise JobGraphError("interval_join takes a keyed stream; call key_by on it first")
@@ -181,7 +192,9 @@ class IntervalJoin:
         self._left = left
         self._right = right
 
-    def between(self, lower_bound: Duration, upper_bound: Duration) -> IntervalJoined:
+    def between(
+        self, lower_bound: DurationLike, upper_bound: DurationLike
+    ) -> IntervalJoined[IN1, IN2]:
         """Pair a left element with right ones from `lower_bound` to `upper_bound` after it.
 
         Bounds may be negative: a right element may lie before the left one. Both are included.
@@ -195,33 +208,35 @@ class IntervalJoin:
 
 
 @dataclass(frozen=True)
-class IntervalJoined:
+class IntervalJoined(Generic[IN1, IN2]):
     """Pairs of elements, before it is said what is made of them."""
 
-    left: KeyedStream
-    right: KeyedStream
+    left: KeyedStream[Any, IN1]
+    right: KeyedStream[Any, IN2]
     lower: int
     upper: int
     late_left: OutputTag | None = None
     late_right: OutputTag | None = None
 
-    def lower_bound_exclusive(self) -> IntervalJoined:
+    def lower_bound_exclusive(self) -> Self:
         """Leave out right elements that lie exactly at the lower bound."""
         return replace(self, lower=self.lower + 1)
 
-    def upper_bound_exclusive(self) -> IntervalJoined:
+    def upper_bound_exclusive(self) -> Self:
         """Leave out right elements that lie exactly at the upper bound."""
         return replace(self, upper=self.upper - 1)
 
-    def side_output_left_late_data(self, tag: OutputTag) -> IntervalJoined:
+    def side_output_left_late_data(self, tag: OutputTag) -> Self:
         """Send left elements that come too late to `tag`, instead of dropping them."""
         return replace(self, late_left=tag)
 
-    def side_output_right_late_data(self, tag: OutputTag) -> IntervalJoined:
+    def side_output_right_late_data(self, tag: OutputTag) -> Self:
         """Send right elements that come too late to `tag`, instead of dropping them."""
         return replace(self, late_right=tag)
 
-    def process(self, function: ProcessJoinFunction, output_type: Any = None) -> DataStream:
+    def process(
+        self, function: ProcessJoinFunction[IN1, IN2, OUT], output_type: Any = None
+    ) -> DataStream[OUT]:
         """Apply a function to every pair."""
         _check(function, ProcessJoinFunction, "process")
         if self.lower > self.upper:
@@ -239,17 +254,17 @@ class IntervalJoined:
 
 
 def joined(
-    first: DataStream,
-    second: DataStream,
+    first: Stream[Any],
+    second: Stream[Any],
     kind: OperatorKind,
     function: object,
     output: StreamType,
     details: object = None,
-) -> DataStream:
+) -> DataStream[Any]:
     """The output of an operator with two inputs, whose keys must be of one type."""
     _check_keys(first, second)
     edges = first._edges + tuple(replace(edge, side=1) for edge in second._edges)
-    node = first._env.graph.add(kind, edges, output, function=function, details=details)
+    node = first._env._graph.add(kind, edges, output, function=function, details=details)
     return DataStream(first._env, (Edge(node, None, output),))
 
 
@@ -269,7 +284,7 @@ def _common_output(
     )
 
 
-def _check_keys(first: DataStream, second: DataStream) -> None:
+def _check_keys(first: Stream[Any], second: Stream[Any]) -> None:
     """Refuse keys that can never be equal, as far as their types tell."""
     mine, theirs = _key_types(first), _key_types(second)
     if mine is not None and theirs is not None and mine != theirs:
@@ -279,7 +294,7 @@ def _check_keys(first: DataStream, second: DataStream) -> None:
         )
 
 
-def _key_types(stream: DataStream) -> list[str] | None:
+def _key_types(stream: Stream[Any]) -> list[str] | None:
     """Types of a key that is made of columns, as keys are compared; None of others."""
     edge = stream._edges[0]
     columns = edge.partitioning.columns
@@ -291,7 +306,7 @@ def _check(function: object, wanted: type, what: str) -> None:
         raise JobGraphError(wrong_function(what, function, wanted.__name__))
 
 
-def check_one_environment(first: DataStream, second: DataStream) -> None:
+def check_one_environment(first: Stream[Any], second: Stream[Any]) -> None:
     """Refuse streams of two programs."""
     if first._env is not second._env:
         raise JobGraphError("connect needs streams of one environment")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, overload
 
 import pyarrow as pa
 
@@ -20,159 +20,96 @@ from holdfast.api.functions import (
     SinkFunction,
 )
 from holdfast.api.sinks import ForeachBatchSink, PrintSink, Sink, SparkSink
-from holdfast.api.streams.graph import (
-    FORWARD,
-    Edge,
-    JobGraph,
-    Node,
-    OperatorKind,
-    Partitioner,
-    Partitioning,
+from holdfast.api.streams.graph import Edge, OperatorKind, Partitioner, Partitioning
+from holdfast.api.streams.operator import (
+    DataStreamSink,
+    StreamOperator,
+    checked_function,
+    wrong_function,
 )
-from holdfast.api.streams.output_type import declared_output
+from holdfast.api.streams.output_type import output_type_of
 from holdfast.api.time import check_strategy
 from holdfast.api.two_phase_commit import TwoPhaseCommitSink, TwoPhaseCommitSinkFunction
-from holdfast.config.parallelism import check_max_parallelism
+from holdfast.api.type_variables import OUT, K, T, V
 from holdfast.errors import JobGraphError, KeyTypeError, TypeDeclarationError
 from holdfast.types.stream_type import StreamType
 
 if TYPE_CHECKING:
+    import builtins
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from holdfast.api.descriptors import MapStateDescriptor
-    from holdfast.api.outputs import ErrorPolicy, OutputTag
+    from holdfast.api.outputs import OutputTag
     from holdfast.api.streams.connected import (
         BroadcastConnectedStream,
         BroadcastStream,
         ConnectedStreams,
     )
     from holdfast.api.streams.keyed_stream import KeyedStream
-    from holdfast.api.streams.lookup import LookupJoin
     from holdfast.api.streams.window_joins import CoGroupedStreams, JoinedStreams
     from holdfast.api.streams.windowed import WindowedStream
     from holdfast.api.time import WatermarkStrategy
     from holdfast.api.windows.assigners import WindowAssigner
-    from holdfast.config.options import Duration
+    from holdfast.config.options import DurationLike
 
 
-S = TypeVar("S", bound="StreamOperator")
-"""The kind of stream a setter returns."""
-
-
-class Environment(Protocol):
-    """What streams need of the environment they belong to."""
-
-    graph: JobGraph
-
-    def execute_and_collect(
-        self, stream: DataStream, job_name: str | None, limit: int | None
-    ) -> Any:
-        """Run the program and iterate over what `stream` carries."""
-
-    def lookup(
-        self, stream: StreamType, table: Any, on: Any, refresh_interval: Any, how: str
-    ) -> LookupJoin:
-        """The join of a stream's rows with a table."""
-
-
-class StreamOperator:
-    """What can be said of the operator behind a stream or a sink."""
-
-    def __init__(self, env: Environment, edges: tuple[Edge, ...]) -> None:
-        self._env = env
-        self._edges = edges
-
-    def uid(self: S, uid: str) -> S:
-        """Name the operator for good: its state is found under this name."""
-        if not isinstance(uid, str) or not uid:
-            raise JobGraphError(f"a uid is a non-empty string, not {uid!r}")
-        self._operator("uid").uid = uid
-        return self
-
-    def name(self: S, name: str) -> S:
-        """Name the operator for people: in plans, statistics and Spark's UI."""
-        self._operator("name").name = name
-        return self
-
-    def set_parallelism(self: S, parallelism: int) -> S:
-        """Set the number of subtasks of the operator."""
-        if parallelism < 1:
-            raise JobGraphError(f"parallelism must be at least 1, not {parallelism}")
-        node = self._operator("set_parallelism")
-        _check_not_single(node, parallelism, "set_parallelism")
-        node.parallelism = parallelism
-        return self
-
-    def set_max_parallelism(self: S, max_parallelism: int) -> S:
-        """Set the number of key groups of the operator."""
-        node = self._operator("set_max_parallelism")
-        check_max_parallelism(max_parallelism, node.name)
-        _check_not_single(node, max_parallelism, "set_max_parallelism")
-        node.max_parallelism = max_parallelism
-        return self
-
-    def on_error(self: S, policy: ErrorPolicy) -> S:
-        """Say what happens to a row on which the operator's function raises."""
-        node = self._operator("on_error")
-        if node.kind in (OperatorKind.SOURCE, OperatorKind.OUTPUT, OperatorKind.LOOKUP_JOIN) or (
-            isinstance(node.function, Sink) and node.function.takes_rows
-        ):
-            raise JobGraphError(
-                f"on_error() speaks of a function that runs on rows in tasks, and {node.name!r} "
-                "has none; call it on the result of map, process, add_sink and the like"
-            )
-        if policy.tag is not None and policy.tag.type is not None:
-            raise JobGraphError(
-                f"{policy.tag!r} takes failed rows, which have a type of their own; "
-                "make the tag without a type"
-            )
-        node.policy = policy
-        return self
-
-    def _operator(self, what: str) -> Node:
-        edge = self._edges[0]
-        if len(self._edges) > 1 or edge.tag is not None or edge.partitioning is not FORWARD:
-            raise JobGraphError(
-                f"{what}() speaks of an operator, and this stream is not the output of one; "
-                "call it on the result of map, process and the like"
-            )
-        return edge.node
-
-
-class DataStreamSink(StreamOperator):
-    """The end of a stream."""
-
-
-def _check_not_single(node: Node, count: int, what: str) -> None:
-    """Refuse to spread the windows of a stream that is not keyed: they hold all elements."""
-    if count > 1 and node.kind is OperatorKind.WINDOW and not node.keyed:
-        raise JobGraphError(
-            f"{what}({count}): {node.name!r} has windows of the whole stream, which one subtask "
-            "must hold; call key_by before window to spread them"
-        )
-
-
-class DataStream(StreamOperator):
-    """A stream of elements."""
+class Stream(StreamOperator, Generic[T]):
+    """A stream of elements, keyed or not."""
 
     @property
     def type(self) -> StreamType:
         """What the stream carries."""
         return self._edges[0].type
 
+    @overload
     def map(
-        self, function: MapFunction | Callable[[Any], Any], output_type: Any = None
-    ) -> DataStream:
+        self, function: MapFunction[T, OUT] | Callable[[T], OUT], output_type: None = None
+    ) -> DataStream[OUT]: ...
+
+    @overload
+    def map(
+        self, function: MapFunction[T, Any] | Callable[[T], Any], output_type: builtins.type[OUT]
+    ) -> DataStream[OUT]: ...
+
+    @overload
+    def map(
+        self, function: MapFunction[T, Any] | Callable[[T], Any], output_type: Any
+    ) -> DataStream[Any]: ...
+
+    def map(
+        self, function: MapFunction[T, Any] | Callable[[T], Any], output_type: Any = None
+    ) -> DataStream[Any]:
         """Turn every element into one other."""
         call = function.map if isinstance(function, MapFunction) else function
         output = output_type_of(call, output_type, per_element=True)
         return self._then(OperatorKind.MAP, output, checked_function(function, MapFunction, "map"))
 
+    @overload
     def flat_map(
         self,
-        function: FlatMapFunction | Callable[[Any], Iterable[Any] | None],
+        function: FlatMapFunction[T, OUT] | Callable[[T], Iterable[OUT] | None],
+        output_type: None = None,
+    ) -> DataStream[OUT]: ...
+
+    @overload
+    def flat_map(
+        self,
+        function: FlatMapFunction[T, Any] | Callable[[T], Iterable[Any] | None],
+        output_type: builtins.type[OUT],
+    ) -> DataStream[OUT]: ...
+
+    @overload
+    def flat_map(
+        self,
+        function: FlatMapFunction[T, Any] | Callable[[T], Iterable[Any] | None],
+        output_type: Any,
+    ) -> DataStream[Any]: ...
+
+    def flat_map(
+        self,
+        function: FlatMapFunction[T, Any] | Callable[[T], Iterable[Any] | None],
         output_type: Any = None,
-    ) -> DataStream:
+    ) -> DataStream[Any]:
         """Turn every element into any number of others."""
         call = function.flat_map if isinstance(function, FlatMapFunction) else function
         output = output_type_of(call, output_type, per_element=False)
@@ -180,20 +117,19 @@ class DataStream(StreamOperator):
             OperatorKind.FLAT_MAP, output, checked_function(function, FlatMapFunction, "flat_map")
         )
 
-    def filter(self, function: FilterFunction | Callable[[Any], bool]) -> DataStream:
+    def filter(self, function: FilterFunction[T] | Callable[[T], bool]) -> DataStream[T]:
         """Keep the elements for which `function` is true."""
         return self._then(
             OperatorKind.FILTER, self.type, checked_function(function, FilterFunction, "filter")
         )
 
-    def process(self, function: ProcessFunction, output_type: Any = None) -> DataStream:
-        """Apply the general operator: side outputs, metrics, life cycle."""
-        if not isinstance(function, ProcessFunction):
-            raise JobGraphError(wrong_function("process", function, "ProcessFunction"))
-        output = output_type_of(function.process_element, output_type, per_element=False)
-        return self._then(OperatorKind.PROCESS, output, function)
+    @overload
+    def key_by(self, key: KeySelector[T, K] | Callable[[T], K], /) -> KeyedStream[K, T]: ...
 
-    def key_by(self, *key: str | KeySelector | Callable[[Any], Any]) -> KeyedStream:
+    @overload
+    def key_by(self, *key: str) -> KeyedStream[Any, T]: ...
+
+    def key_by(self, *key: Any) -> KeyedStream[Any, T]:
         """Spread the stream by key: names of columns, or one function.
 
         Columns are hashed in the JVM. One column gives its value as the key, several
@@ -216,7 +152,7 @@ class DataStream(StreamOperator):
             )
         return KeyedStream(self._env, self._partitioned(partitioning))
 
-    def union(self, *others: DataStream) -> DataStream:
+    def union(self, *others: Stream[T]) -> DataStream[T]:
         """This stream and others of the same type as one, which is not keyed."""
         stream_type = self.type
         for other in others:
@@ -235,28 +171,28 @@ class DataStream(StreamOperator):
         )
 
     @overload
-    def connect(self, other: DataStream) -> ConnectedStreams: ...
+    def connect(self, other: Stream[V]) -> ConnectedStreams[T, V]: ...
 
     @overload
-    def connect(self, other: BroadcastStream) -> BroadcastConnectedStream: ...
+    def connect(self, other: BroadcastStream[V]) -> BroadcastConnectedStream[T, V]: ...
 
     def connect(
-        self, other: DataStream | BroadcastStream
-    ) -> ConnectedStreams | BroadcastConnectedStream:
+        self, other: Stream[V] | BroadcastStream[V]
+    ) -> ConnectedStreams[T, V] | BroadcastConnectedStream[T, V]:
         """Bring two streams together in one function, which shares its state between them."""
         from holdfast.api.streams.connected import connected
 
         return connected(self, other)
 
     @overload
-    def broadcast(self) -> DataStream: ...
+    def broadcast(self) -> DataStream[T]: ...
 
     @overload
     def broadcast(
         self, first: MapStateDescriptor, /, *others: MapStateDescriptor
-    ) -> BroadcastStream: ...
+    ) -> BroadcastStream[T]: ...
 
-    def broadcast(self, *descriptors: MapStateDescriptor) -> DataStream | BroadcastStream:
+    def broadcast(self, *descriptors: MapStateDescriptor) -> DataStream[T] | BroadcastStream[T]:
         """Send every element to all subtasks of the next operator.
 
         With descriptors, the result is connected with another stream, and each subtask keeps
@@ -268,7 +204,7 @@ class DataStream(StreamOperator):
         stream = DataStream(self._env, self._partitioned(Partitioning(Partitioner.BROADCAST)))
         return BroadcastStream(stream, descriptors) if descriptors else stream
 
-    def assign_timestamps_and_watermarks(self, strategy: WatermarkStrategy) -> DataStream:
+    def assign_timestamps_and_watermarks(self, strategy: WatermarkStrategy) -> DataStream[T]:
         """Give elements their event time, and say how late they may come."""
         check_strategy(strategy, self.type, timed=self.timed)
         return self._then(OperatorKind.TIMESTAMPS, self.type, None, strategy)
@@ -283,7 +219,7 @@ class DataStream(StreamOperator):
         table: Any,
         on: str | Sequence[str] | Mapping[str, str],
         *,
-        refresh_interval: Duration | None = None,
+        refresh_interval: DurationLike | None = None,
         how: str = "inner",
     ) -> DataStream:
         """Join every row with the rows of a static DataFrame that have the same values.
@@ -302,39 +238,39 @@ class DataStream(StreamOperator):
         lookup = self._env.lookup(self.type, table, on, refresh_interval, how)
         return self._then(OperatorKind.LOOKUP_JOIN, lookup.output, None, lookup)
 
-    def window_all(self, assigner: WindowAssigner) -> WindowedStream:
+    def window_all(self, assigner: WindowAssigner) -> WindowedStream[Any, T]:
         """Cut the whole stream into windows. One subtask does all the work."""
         from holdfast.api.streams.windowed import WindowedStream
 
         return WindowedStream(self, assigner)
 
-    def count_window_all(self, size: int, slide: int | None = None) -> WindowedStream:
+    def count_window_all(self, size: int, slide: int | None = None) -> WindowedStream[Any, T]:
         """Windows of so many elements of the whole stream; see `KeyedStream.count_window`."""
         from holdfast.api.streams.windowed import count_windows
 
         return count_windows(self, size, slide)
 
-    def join(self, other: DataStream) -> JoinedStreams:
+    def join(self, other: Stream[V]) -> JoinedStreams[T, V]:
         """Pair the elements of two streams that have one key and lie in one window."""
         from holdfast.api.streams.window_joins import JoinedStreams
 
         return JoinedStreams(self, other)
 
-    def co_group(self, other: DataStream) -> CoGroupedStreams:
+    def co_group(self, other: Stream[V]) -> CoGroupedStreams[T, V]:
         """Bring the elements of two streams together that have one key and one window."""
         from holdfast.api.streams.window_joins import CoGroupedStreams
 
         return CoGroupedStreams(self, other)
 
-    def rebalance(self) -> DataStream:
+    def rebalance(self) -> DataStream[T]:
         """Deal the elements out to the next operator's subtasks in turn."""
         return DataStream(self._env, self._partitioned(Partitioning(Partitioner.REBALANCE)))
 
-    def shuffle(self) -> DataStream:
+    def shuffle(self) -> DataStream[T]:
         """Deal the elements out to the next operator's subtasks at random."""
         return DataStream(self._env, self._partitioned(Partitioning(Partitioner.SHUFFLE)))
 
-    def get_side_output(self, tag: OutputTag) -> DataStream:
+    def get_side_output(self, tag: OutputTag[V]) -> DataStream[V]:
         """The stream of what the operator yields as `(tag, value)`."""
         node = self._operator("get_side_output")
         node.side_outputs.setdefault(tag.tag_id, tag)
@@ -342,7 +278,9 @@ class DataStream(StreamOperator):
             self._env, (Edge(node, tag, StreamType.of(Any if tag.type is None else tag.type)),)
         )
 
-    def add_sink(self, sink: SinkFunction | TwoPhaseCommitSinkFunction) -> DataStreamSink:
+    def add_sink(
+        self, sink: SinkFunction[T] | TwoPhaseCommitSinkFunction[T, Any]
+    ) -> DataStreamSink:
         """Hand every element to a function, in the tasks."""
         if isinstance(sink, TwoPhaseCommitSinkFunction):
             return self.sink_to(TwoPhaseCommitSink(sink))
@@ -397,12 +335,12 @@ class DataStream(StreamOperator):
 
     def _then(
         self, kind: OperatorKind, output: StreamType, function: object, details: object = None
-    ) -> DataStream:
-        node = self._env.graph.add(kind, self._edges, output, function=function, details=details)
+    ) -> DataStream[Any]:
+        node = self._env._graph.add(kind, self._edges, output, function=function, details=details)
         return DataStream(self._env, (Edge(node, None, output),))
 
     def _sink(self, kind: OperatorKind, function: object, name: str) -> DataStreamSink:
-        node = self._env.graph.add(kind, self._edges, self.type, function=function, name=name)
+        node = self._env._graph.add(kind, self._edges, self.type, function=function, name=name)
         return DataStreamSink(self._env, (Edge(node, None, self.type),))
 
     def _partitioned(self, partitioning: Partitioning) -> tuple[Edge, ...]:
@@ -440,26 +378,20 @@ class DataStream(StreamOperator):
             )
 
 
+class DataStream(Stream[T]):
+    """A stream of elements that is not keyed."""
+
+    def process(
+        self, function: ProcessFunction[T, OUT], output_type: Any = None
+    ) -> DataStream[OUT]:
+        """Apply the general operator: side outputs, metrics, life cycle."""
+        if not isinstance(function, ProcessFunction):
+            raise JobGraphError(wrong_function("process", function, "ProcessFunction"))
+        output = output_type_of(function.process_element, output_type, per_element=False)
+        return self._then(OperatorKind.PROCESS, output, function)
+
+
 def _unkeyed(edge: Edge) -> Edge:
     """The edge without its key: the parts of a union may be keyed differently, or not at all."""
     keyed = edge.partitioning.partitioner is Partitioner.KEY
     return Edge(edge.node, edge.tag, edge.type) if keyed else edge
-
-
-def output_type_of(call: Callable[..., Any], declared: object, *, per_element: bool) -> StreamType:
-    """The declared type, else what the annotation of `call` says, else pickled objects."""
-    if declared is not None:
-        return StreamType.of(declared)
-    return declared_output(call, per_element=per_element) or StreamType.of(Any)
-
-
-def checked_function(function: object, kind: type, what: str) -> object:
-    """`function`, if it is of the kind that a method takes, or any callable."""
-    if isinstance(function, kind) or callable(function):
-        return function
-    raise JobGraphError(wrong_function(what, function, f"{kind.__name__} or a callable"))
-
-
-def wrong_function(what: str, function: object, wanted: str) -> str:
-    """The message for a method that was given another function than it takes."""
-    return f"{what} takes a {wanted}, not {type(function).__name__}"

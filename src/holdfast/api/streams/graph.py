@@ -7,12 +7,12 @@ its rows are spread over the receiving subtasks. A graph knows nothing of Spark.
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.api.checkpointed import CheckpointedFunction, ListCheckpointed
 from holdfast.api.outputs import ErrorPolicy
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.types.stream_type import StreamType
 
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_PACKAGE: Final = str(Path(__file__).absolute().parents[2])
 
 
 class OperatorKind(Enum):

@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+def output_type_of(call: Callable[..., Any], declared: object, *, per_element: bool) -> StreamType:
+    """The declared type, else what the annotation of `call` says, else pickled objects."""
+    if declared is not None:
+        return StreamType.of(declared)
+    return declared_output(call, per_element=per_element) or StreamType.of(Any)
+
+
 def declared_output(fn: Callable[..., Any], *, per_element: bool) -> StreamType | None:
     """Stream type a function's return annotation declares, or None.
 
@@ -98,4 +105,5 @@ def _main_output(annotation: Annotation) -> Annotation:
 
 def _is_tagged(annotation: Annotation) -> bool:
     arguments = typing.get_args(annotation)
-    return origin_of(annotation) is tuple and arguments[:1] == (OutputTag,)
+    first = arguments[0] if arguments else None
+    return origin_of(annotation) is tuple and OutputTag in (first, origin_of(first))

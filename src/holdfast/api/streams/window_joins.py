@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from holdfast.api.streams.connected import check_one_environment, joined
-from holdfast.api.streams.data_stream import DataStream, output_type_of, wrong_function
+from holdfast.api.streams.data_stream import DataStream, Stream
 from holdfast.api.streams.graph import OperatorKind
+from holdfast.api.streams.operator import wrong_function
+from holdfast.api.streams.output_type import output_type_of
 from holdfast.api.streams.windowed import WindowSettings, windowing
+from holdfast.api.type_variables import IN1, IN2, OUT
 from holdfast.api.windows.functions import CoGroupFunction, FlatJoinFunction, JoinFunction
 from holdfast.api.windows.spec import Caller
 from holdfast.errors import JobGraphError
@@ -21,75 +24,78 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _Meeting:
+class _Meeting(Generic[IN1, IN2]):
     """Two streams, before their keys are named."""
 
-    first: DataStream
-    second: DataStream
+    first: Stream[IN1]
+    second: Stream[IN2]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.second, DataStream):
+        if not isinstance(self.second, Stream):
             raise JobGraphError(
                 f"join and co_group take a stream, not {type(self.second).__name__}"
             )
         check_one_environment(self.first, self.second)
 
 
-class JoinedStreams(_Meeting):
+class JoinedStreams(_Meeting[IN1, IN2]):
     """Two streams whose elements are to be paired."""
 
-    def where(self, *key: Any) -> Where:
+    def where(self, *key: Any) -> Where[IN1, IN2]:
         """The key of the first stream: names of columns, or a function."""
         return Where(self, self.first.key_by(*key), pairs=True)
 
 
-class CoGroupedStreams(_Meeting):
+class CoGroupedStreams(_Meeting[IN1, IN2]):
     """Two streams whose elements are to be brought together."""
 
-    def where(self, *key: Any) -> Where:
+    def where(self, *key: Any) -> Where[IN1, IN2]:
         """The key of the first stream: names of columns, or a function."""
         return Where(self, self.first.key_by(*key), pairs=False)
 
 
 @dataclass(frozen=True)
-class Where:
+class Where(Generic[IN1, IN2]):
     """Two streams, of which the first has a key."""
 
-    streams: _Meeting
-    first: KeyedStream
+    streams: _Meeting[IN1, IN2]
+    first: KeyedStream[Any, IN1]
     pairs: bool
 
-    def equal_to(self, *key: Any) -> EqualTo:
+    def equal_to(self, *key: Any) -> EqualTo[IN1, IN2]:
         """The key of the second stream, of the same type as the first one's."""
         return EqualTo(self.first, self.streams.second.key_by(*key), self.pairs)
 
 
 @dataclass(frozen=True)
-class EqualTo:
+class EqualTo(Generic[IN1, IN2]):
     """Two streams with their keys."""
 
-    first: KeyedStream
-    second: KeyedStream
+    first: KeyedStream[Any, IN1]
+    second: KeyedStream[Any, IN2]
     pairs: bool
 
-    def window(self, assigner: WindowAssigner) -> JoinWindows:
+    def window(self, assigner: WindowAssigner) -> JoinWindows[IN1, IN2]:
         """Cut both streams into the same windows."""
         return JoinWindows(self, assigner)
 
 
-class JoinWindows(WindowSettings):
+class JoinWindows(WindowSettings, Generic[IN1, IN2]):
     """Two streams cut into windows: those without a partner in theirs give nothing out."""
 
-    def __init__(self, streams: EqualTo, assigner: WindowAssigner) -> None:
+    def __init__(self, streams: EqualTo[IN1, IN2], assigner: WindowAssigner) -> None:
         """Windows that `assigner` makes, for both streams."""
         super().__init__(windowing(assigner, streams.first, streams.second))
         self._streams = streams
 
     def apply(
         self,
-        function: JoinFunction | FlatJoinFunction | CoGroupFunction | Callable[[Any, Any], Any],
+        function: JoinFunction[IN1, IN2, OUT]
+        | FlatJoinFunction[IN1, IN2, OUT]
+        | CoGroupFunction[IN1, IN2, OUT]
+        | Callable[[Any, Any], Any],
         output_type: Any = None,
-    ) -> DataStream:
+    ) -> DataStream[OUT]:
         """Call a function with what meets in a window.
 
         Of `join`: a `JoinFunction`, a `FlatJoinFunction`, or a function of two elements that

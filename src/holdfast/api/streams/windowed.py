@@ -5,18 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic
 
 import pyarrow as pa
 
-from holdfast.api.descriptors import is_rich
 from holdfast.api.functions import AggregateFunction, ReduceFunction
 from holdfast.api.outputs import OutputTag
 from holdfast.api.streams.aggregations import field_aggregate
-from holdfast.api.streams.data_stream import DataStream, output_type_of, wrong_function
+from holdfast.api.streams.data_stream import DataStream, Stream
 from holdfast.api.streams.graph import Edge, OperatorKind, Partitioner, Partitioning
 from holdfast.api.streams.keyed_stream import KeyedStream
-from holdfast.api.streams.output_type import return_annotation
+from holdfast.api.streams.operator import wrong_function
+from holdfast.api.streams.output_type import output_type_of, return_annotation
+from holdfast.api.type_variables import OUT, K, T
 from holdfast.api.windows.assigners import GlobalWindows, MergingWindowAssigner, WindowAssigner
 from holdfast.api.windows.evictors import CountEvictor, Evictor
 from holdfast.api.windows.functions import (
@@ -33,9 +34,10 @@ from holdfast.errors import ConfigurationError, JobGraphError
 from holdfast.types.stream_type import StreamType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Self
 
-    from holdfast.config.options import Duration
+    from holdfast.config.options import DurationLike
 
 
 class WindowSettings:
@@ -45,31 +47,31 @@ class WindowSettings:
         """Windows as they are by default."""
         self._windowing = windowing
 
-    def trigger(self, trigger: Trigger) -> Any:
+    def trigger(self, trigger: Trigger) -> Self:
         """Say when windows fire, in place of the assigner's own trigger."""
         if not isinstance(trigger, Trigger):
             raise JobGraphError(f"trigger takes a Trigger, not {type(trigger).__name__}")
         check_merging(self._windowing.assigner, trigger)
         return self._with(trigger=trigger)
 
-    def evictor(self, evictor: Evictor) -> Any:
+    def evictor(self, evictor: Evictor) -> Self:
         """Drop elements before or after the function is called. Keeps all elements till then."""
         if not isinstance(evictor, Evictor):
             raise JobGraphError(f"evictor takes an Evictor, not {type(evictor).__name__}")
         return self._with(evictor=evictor)
 
-    def allowed_lateness(self, time_ms: Duration) -> Any:
+    def allowed_lateness(self, lateness: DurationLike) -> Self:
         """Keep windows for so long after their end, for elements that come late.
 
         Each of them fires the window anew. In processing time nothing is late.
         """
         try:
-            lateness = duration_ms(time_ms)
+            milliseconds = duration_ms(lateness)
         except ValueError as error:
-            raise JobGraphError(f"allowed_lateness: {error}, not {time_ms!r}") from error
-        return self._with(allowed_lateness_ms=lateness)
+            raise JobGraphError(f"allowed_lateness: {error}, not {lateness!r}") from error
+        return self._with(allowed_lateness_ms=milliseconds)
 
-    def side_output_late_data(self, tag: OutputTag) -> Any:
+    def side_output_late_data(self, tag: OutputTag) -> Self:
         """Send elements that come too late for all of their windows to `tag`.
 
         Without this they are dropped, and counted as numLateRecordsDropped.
@@ -78,19 +80,19 @@ class WindowSettings:
             raise JobGraphError(f"side_output_late_data takes an OutputTag, not {tag!r}")
         return self._with(late=tag)
 
-    def _with(self, **changes: Any) -> Any:
+    def _with(self, **changes: Any) -> Self:
         changed = object.__new__(type(self))
         changed.__dict__.update(self.__dict__, _windowing=replace(self._windowing, **changes))
         return changed
 
 
-class WindowedStream(WindowSettings):
+class WindowedStream(WindowSettings, Generic[K, T]):
     """A stream cut into windows: of every key, or of all elements of one that is not keyed.
 
     Its functions take the key first if the stream is keyed, and no key otherwise.
     """
 
-    def __init__(self, stream: DataStream, assigner: WindowAssigner) -> None:
+    def __init__(self, stream: Stream[T], assigner: WindowAssigner) -> None:
         """Windows that `assigner` makes."""
         super().__init__(windowing(assigner, stream))
         self._stream = stream
@@ -98,10 +100,10 @@ class WindowedStream(WindowSettings):
 
     def reduce(
         self,
-        function: ReduceFunction | Callable[[Any, Any], Any],
+        function: ReduceFunction[T] | Callable[[T, T], T],
         window_function: Any = None,
         output_type: Any = None,
-    ) -> DataStream:
+    ) -> DataStream[Any]:
         """Fold the elements of a window into one, as they come; it is given out.
 
         Args:
@@ -117,11 +119,11 @@ class WindowedStream(WindowSettings):
 
     def aggregate(
         self,
-        function: AggregateFunction,
+        function: AggregateFunction[T, Any, Any],
         window_function: Any = None,
         accumulator_type: Any = None,
         output_type: Any = None,
-    ) -> DataStream:
+    ) -> DataStream[Any]:
         """Add the elements of a window to an accumulator, as they come; give its result out.
 
         Args:
@@ -142,7 +144,13 @@ class WindowedStream(WindowSettings):
         )
         return self._folded(fold, window_function, output_type, result)
 
-    def apply(self, function: Any, output_type: Any = None) -> DataStream:
+    def apply(
+        self,
+        function: WindowFunction[T, OUT, K, Any]
+        | AllWindowFunction[T, OUT, Any]
+        | Callable[..., Iterable[OUT] | None],
+        output_type: Any = None,
+    ) -> DataStream[OUT]:
         """Call a `WindowFunction` (an `AllWindowFunction`) with all elements of a window.
 
         A function of (key, window, elements), or of (window, elements), does as well.
@@ -158,7 +166,11 @@ class WindowedStream(WindowSettings):
         output = output_type_of(call, output_type, per_element=False)
         return self._then(function, output, caller=Caller.APPLY)
 
-    def process(self, function: Any, output_type: Any = None) -> DataStream:
+    def process(
+        self,
+        function: ProcessWindowFunction[T, OUT, K, Any] | ProcessAllWindowFunction[T, OUT, Any],
+        output_type: Any = None,
+    ) -> DataStream[OUT]:
         """Call a `ProcessWindowFunction` (a `ProcessAllWindowFunction`) with all elements."""
         wanted = ProcessWindowFunction if self._keyed else ProcessAllWindowFunction
         if not isinstance(function, wanted):
@@ -189,27 +201,27 @@ class WindowedStream(WindowSettings):
         stream = self.aggregate(_Count(), row, output_type=pa.schema(fields))
         return stream.name("count()")
 
-    def sum(self, field: int | str = 0) -> DataStream:
+    def sum(self, field: int | str = 0) -> DataStream[T]:
         """Sum of a field; other fields are those of the window's first element."""
         return self._field_aggregate("sum", field)
 
-    def min(self, field: int | str = 0) -> DataStream:
+    def min(self, field: int | str = 0) -> DataStream[T]:
         """Least value of a field, in the window's first element."""
         return self._field_aggregate("min", field)
 
-    def max(self, field: int | str = 0) -> DataStream:
+    def max(self, field: int | str = 0) -> DataStream[T]:
         """Greatest value of a field, in the window's first element."""
         return self._field_aggregate("max", field)
 
-    def min_by(self, field: int | str = 0) -> DataStream:
+    def min_by(self, field: int | str = 0) -> DataStream[T]:
         """The element with the least value of a field."""
         return self._field_aggregate("min_by", field)
 
-    def max_by(self, field: int | str = 0) -> DataStream:
+    def max_by(self, field: int | str = 0) -> DataStream[T]:
         """The element with the greatest value of a field."""
         return self._field_aggregate("max_by", field)
 
-    def _field_aggregate(self, how: str, field: int | str) -> DataStream:
+    def _field_aggregate(self, how: str, field: int | str) -> DataStream[T]:
         stream = self.reduce(field_aggregate(how, field, self._stream.type))
         return stream.name(f"{how}({field!r})")
 
@@ -231,7 +243,7 @@ class WindowedStream(WindowSettings):
             output = folded if output_type is None else StreamType.of(output_type)
             return self._then(None, output, fold=fold, caller=Caller.NOTHING)
         processes = isinstance(window_function, ProcessWindowFunction | ProcessAllWindowFunction)
-        changed: WindowedStream = self._with(fold=fold)
+        changed = self._with(fold=fold)
         way = changed.process if processes else changed.apply
         return way(window_function, output_type)
 
@@ -241,7 +253,7 @@ class WindowedStream(WindowSettings):
         edges = stream._edges
         if not self._keyed:
             edges = tuple(replace(edge, partitioning=_TO_ONE) for edge in edges)
-        node = stream._env.graph.add(
+        node = stream._env._graph.add(
             OperatorKind.WINDOW, edges, output, function=function, details=details
         )
         if not self._keyed:
@@ -249,14 +261,14 @@ class WindowedStream(WindowSettings):
         return DataStream(stream._env, (Edge(node, None, output),))
 
     def _check_plain(self, what: str, function: Any) -> None:
-        if is_rich(function):
+        if getattr(function, "_is_rich", False):
             raise JobGraphError(
                 f"{what} on windows takes a function without open() and close(); put what needs "
                 "them into a window function, the second argument"
             )
 
 
-def windowing(assigner: WindowAssigner, stream: DataStream, second: Any = None) -> Windowing:
+def windowing(assigner: WindowAssigner, stream: Stream[Any], second: Any = None) -> Windowing:
     """Windows with the defaults of an assigner."""
     if not isinstance(assigner, WindowAssigner):
         raise JobGraphError(
@@ -284,14 +296,14 @@ def check_merging(assigner: WindowAssigner, trigger: Trigger) -> None:
         )
 
 
-def count_windows(stream: DataStream, size: int, slide: int | None) -> WindowedStream:
+def count_windows(stream: Stream[T], size: int, slide: int | None) -> WindowedStream[Any, T]:
     """Windows of so many elements."""
     windowed = WindowedStream(stream, GlobalWindows.create())
     try:
         if slide is None:
-            return windowed.trigger(PurgingTrigger.of(CountTrigger.of(size)))  # type: ignore[no-any-return]
+            return windowed.trigger(PurgingTrigger.of(CountTrigger.of(size)))
         evicting = windowed.evictor(CountEvictor.of(size))
-        return evicting.trigger(CountTrigger.of(slide))  # type: ignore[no-any-return]
+        return evicting.trigger(CountTrigger.of(slide))
     except ConfigurationError as error:
         raise JobGraphError(f"count_window: {error}") from error
 

@@ -19,7 +19,7 @@ from holdfast.config.options import signed_duration_ms
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from holdfast.config.options import Duration
+    from holdfast.config.options import DurationLike
 
 
 class WindowAssignerContext(ABC):
@@ -124,7 +124,7 @@ class TumblingEventTimeWindows(_InEventTime, TumblingWindows):
     """Windows of one length, one after the other, in event time."""
 
     @staticmethod
-    def of(size: Duration, offset: Duration = 0) -> TumblingEventTimeWindows:
+    def of(size: DurationLike, offset: DurationLike = 0) -> TumblingEventTimeWindows:
         """Windows of `size`.
 
         Args:
@@ -139,7 +139,7 @@ class TumblingProcessingTimeWindows(_ByTheClock, TumblingWindows):
     """Windows of one length, one after the other, by the clock."""
 
     @staticmethod
-    def of(size: Duration, offset: Duration = 0) -> TumblingProcessingTimeWindows:
+    def of(size: DurationLike, offset: DurationLike = 0) -> TumblingProcessingTimeWindows:
         """Windows of `size`; see `TumblingEventTimeWindows.of`."""
         name = "TumblingProcessingTimeWindows"
         return TumblingProcessingTimeWindows(positive_ms(name, size), _offset_ms(name, offset))
@@ -179,7 +179,9 @@ class SlidingEventTimeWindows(_InEventTime, SlidingWindows):
     """Windows of one length, of which one begins every slide, in event time."""
 
     @staticmethod
-    def of(size: Duration, slide: Duration, offset: Duration = 0) -> SlidingEventTimeWindows:
+    def of(
+        size: DurationLike, slide: DurationLike, offset: DurationLike = 0
+    ) -> SlidingEventTimeWindows:
         """Windows of `size`, one every `slide`."""
         name = "SlidingEventTimeWindows"
         return SlidingEventTimeWindows(
@@ -191,7 +193,9 @@ class SlidingProcessingTimeWindows(_ByTheClock, SlidingWindows):
     """Windows of one length, of which one begins every slide, by the clock."""
 
     @staticmethod
-    def of(size: Duration, slide: Duration, offset: Duration = 0) -> SlidingProcessingTimeWindows:
+    def of(
+        size: DurationLike, slide: DurationLike, offset: DurationLike = 0
+    ) -> SlidingProcessingTimeWindows:
         """Windows of `size`, one every `slide`."""
         name = "SlidingProcessingTimeWindows"
         return SlidingProcessingTimeWindows(
@@ -255,7 +259,7 @@ class EventTimeSessionWindows(_InEventTime, SessionWindows):
     """Sessions in event time."""
 
     @staticmethod
-    def with_gap(size: Duration) -> EventTimeSessionWindows:
+    def with_gap(size: DurationLike) -> EventTimeSessionWindows:
         """Sessions that end when nothing has come for `size`."""
         return EventTimeSessionWindows(positive_ms("EventTimeSessionWindows", size))
 
@@ -271,7 +275,7 @@ class ProcessingTimeSessionWindows(_ByTheClock, SessionWindows):
     """Sessions by the clock."""
 
     @staticmethod
-    def with_gap(size: Duration) -> ProcessingTimeSessionWindows:
+    def with_gap(size: DurationLike) -> ProcessingTimeSessionWindows:
         """Sessions that end when nothing has come for `size`."""
         return ProcessingTimeSessionWindows(positive_ms("ProcessingTimeSessionWindows", size))
 
@@ -317,7 +321,7 @@ class GlobalWindows(WindowAssigner):
         return False
 
 
-def _offset_ms(what: str, offset: Duration) -> int:
+def _offset_ms(what: str, offset: DurationLike) -> int:
     try:
         return signed_duration_ms(offset)
     except ValueError as error:

@@ -11,7 +11,7 @@ from holdfast.api.windows.triggers import Trigger, TriggerResult, positive_ms
 if TYPE_CHECKING:
     from holdfast.api.windows.triggers import OnMergeContext, TriggerContext
     from holdfast.api.windows.windows import Window
-    from holdfast.config.options import Duration
+    from holdfast.config.options import DurationLike
 
 
 class _Continuous(Trigger):
@@ -42,7 +42,7 @@ class ContinuousEventTimeTrigger(_Continuous):
     """Fires whenever the watermark has come an interval further, and at the window's end."""
 
     @staticmethod
-    def of(interval: Duration) -> ContinuousEventTimeTrigger:
+    def of(interval: DurationLike) -> ContinuousEventTimeTrigger:
         """A trigger that fires every `interval` of event time."""
         return ContinuousEventTimeTrigger(positive_ms("ContinuousEventTimeTrigger", interval))
 
@@ -96,7 +96,7 @@ class ContinuousProcessingTimeTrigger(_Continuous):
     """Fires whenever the clock has come an interval further."""
 
     @staticmethod
-    def of(interval: Duration) -> ContinuousProcessingTimeTrigger:
+    def of(interval: DurationLike) -> ContinuousProcessingTimeTrigger:
         """A trigger that fires every `interval` by the clock."""
         return ContinuousProcessingTimeTrigger(
             positive_ms("ContinuousProcessingTimeTrigger", interval)

@@ -11,7 +11,7 @@ from holdfast.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.config.options import Duration
+    from holdfast.config.options import DurationLike
 
 
 class TimestampedValue(NamedTuple):
@@ -106,7 +106,7 @@ class TimeEvictor(_OneSided):
         self._size = window_size_ms
 
     @staticmethod
-    def of(window_size: Duration, do_evict_after: bool = False) -> TimeEvictor:
+    def of(window_size: DurationLike, do_evict_after: bool = False) -> TimeEvictor:
         """Keep elements less than `window_size` older than the newest one."""
         return TimeEvictor(positive_ms("TimeEvictor", window_size), do_evict_after)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from holdfast.api.descriptors import StateDescriptor
     from holdfast.api.metrics import MetricGroup
     from holdfast.api.windows.windows import Window
-    from holdfast.config.options import Duration
+    from holdfast.config.options import DurationLike
 
 
 class TriggerResult(Enum):
@@ -360,7 +360,7 @@ def at_least_one(what: str, value: object) -> int:
     return value
 
 
-def positive_ms(what: str, value: Duration) -> int:
+def positive_ms(what: str, value: DurationLike) -> int:
     """A length of time that is given to `what`, in milliseconds, if it is at least one."""
     try:
         return _at_least_one_ms(value)

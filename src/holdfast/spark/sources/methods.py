@@ -6,7 +6,7 @@ import dataclasses
 import uuid
 from abc import ABC, abstractmethod
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from holdfast.api.streams.data_stream import DataStream
 from holdfast.api.streams.graph import Edge, OperatorKind
@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from holdfast.api.sources import ReplayableSource
+    from holdfast.api.streams.data_stream import Stream
     from holdfast.api.streams.graph import JobGraph
     from holdfast.api.streams.lookup import LookupJoin
+    from holdfast.api.type_variables import T
     from holdfast.config.configuration import Configuration
     from holdfast.job.results import CollectedResults
 
@@ -40,7 +42,7 @@ class SourceMethods(ABC):
     """The methods of an environment that make streams from sources."""
 
     spark: SparkSession
-    graph: JobGraph
+    _graph: JobGraph
     _configuration: Configuration
 
     @abstractmethod
@@ -49,7 +51,7 @@ class SourceMethods(ABC):
 
     @abstractmethod
     def execute_and_collect(
-        self, stream: DataStream, job_name: str | None = None, limit: int | None = None
+        self, stream: Stream[Any], job_name: str | None = None, limit: int | None = None
     ) -> CollectedResults | list[Any]:
         """Run the program and iterate over `stream`."""
 
@@ -68,9 +70,24 @@ class SourceMethods(ABC):
         stream_type = stream_type_of(df.schema, zone=zone or "UTC")
         return self._add_source(source, stream_type, name or "Source: dataframe")
 
+    @overload
+    def from_collection(
+        self, collection: Iterable[T], type_info: None = None, name: str | None = None
+    ) -> DataStream[T]: ...
+
+    @overload
+    def from_collection(
+        self, collection: Iterable[Any], type_info: type[T], name: str | None = None
+    ) -> DataStream[T]: ...
+
+    @overload
+    def from_collection(
+        self, collection: Iterable[Any], type_info: Any, name: str | None = None
+    ) -> DataStream[Any]: ...
+
     def from_collection(
         self, collection: Iterable[Any], type_info: Any = None, name: str | None = None
-    ) -> DataStream:
+    ) -> DataStream[Any]:
         """A bounded stream of Python values, in their order."""
         elements = list(collection)
         stream_type = infer_type(elements) if type_info is None else StreamType.of(type_info)
@@ -139,12 +156,12 @@ class SourceMethods(ABC):
             endless=indexed.count is None,
         )
         stream = self._add_source(source, indexed.type, name)
-        [node] = self.graph.nodes[-1:]
+        [node] = self._graph.nodes[-1:]
         return stream
 
     def add_source(
-        self, source: ReplayableSource, type_info: Any = None, name: str | None = None
-    ) -> DataStream:
+        self, source: ReplayableSource[T], type_info: Any = None, name: str | None = None
+    ) -> DataStream[T]:
         """A stream of what a source of your own gives; see `ReplayableSource`.
 
         Args:
@@ -156,7 +173,7 @@ class SourceMethods(ABC):
         return self._add_source(*replayed(self.spark, source, type_info, name))
 
     def _add_source(self, source: Source, stream_type: StreamType, name: str) -> DataStream:
-        node = self.graph.add(OperatorKind.SOURCE, (), stream_type, function=source, name=name)
+        node = self._graph.add(OperatorKind.SOURCE, (), stream_type, function=source, name=name)
         return DataStream(self, (Edge(node, None, stream_type),))
 
     def lookup(
