@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.chaos.growth import Sample
     from tests.chaos.handover import Handovers
     from tests.chaos.stage import Stage
-    from tests.integration.postgres import PostgresServer
+    from tests.support.postgres import PostgresServer
 
 
 class Ending:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tests.chaos.plan import Outcome, Plan
     from tests.chaos.processes import Process
     from tests.chaos.strikes import Strike
-    from tests.integration.postgres import PostgresServer
+    from tests.support.postgres import PostgresServer
 
 SCHEMA = "disturbed"
 

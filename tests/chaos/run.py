@@ -17,13 +17,13 @@ from tests.chaos.monkey import Monkey
 from tests.chaos.plan import Outcome, Plan
 from tests.chaos.strikes import KINDS
 from tests.chaos.verdict import wrong_undisturbed
-from tests.integration.postgres import postgres_server
+from tests.support.postgres import postgres_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from tests.integration.postgres import PostgresServer
+    from tests.support.postgres import PostgresServer
 
 
 def database(plan: Plan) -> AbstractContextManager[PostgresServer | None]:

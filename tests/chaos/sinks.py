@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast import DataStream
-    from tests.integration.postgres import PostgresServer
+    from tests.support.postgres import PostgresServer
 
 RESULTS, FILES, LOG, NEWEST = "results", "files", "log", "newest"
 """The uids of the sinks: of the function on the driver, and of the others."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tests.chaos.job import JobOptions
     from tests.chaos.plan import Plan
-    from tests.integration.postgres import PostgresServer
+    from tests.support.postgres import PostgresServer
 
 CALM_SCHEMA = "undisturbed"
 EPOCHS_OF_CALM = 50

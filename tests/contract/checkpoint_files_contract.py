@@ -18,7 +18,7 @@ from holdfast.checkpoint.files.fence import take_fence
 from holdfast.checkpoint.transfer import download_snapshot, upload_snapshot
 from holdfast.errors import CheckpointError, CorruptCheckpointError
 from holdfast.storage.handles import FileHandle, inline
-from tests.unit.checkpoints import checkpoint
+from tests.support.checkpoints import checkpoint
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -34,7 +34,7 @@ from holdfast.state.store.opening import open_store
 from holdfast.state.table import CurrentKey
 from holdfast.state.ttl.states import ClockTime, TtlContext
 from holdfast.testing.clock import ManualClock
-from tests.unit.functions import Mean
+from tests.support.functions import Mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -30,7 +30,7 @@ from holdfast.state.timers.layout import FIRST_TIME
 from holdfast.state.ttl.states import ClockTime, TtlContext
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.harness import OperatorHarness
-from tests.unit.functions import Mean, plus
+from tests.support.functions import Mean, plus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -32,7 +32,7 @@ from holdfast.windows import (
     TumblingProcessingTimeWindows,
     WindowFunction,
 )
-from tests.unit.windows import (
+from tests.support.windows import (
     CONTENTS,
     EVENT_TIMERS,
     Event,

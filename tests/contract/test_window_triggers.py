@@ -37,7 +37,7 @@ from holdfast.windows import (
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
 )
-from tests.unit.windows import (
+from tests.support.windows import (
     CONTENTS,
     EVENT_TIMERS,
     OPEN_WINDOWS,

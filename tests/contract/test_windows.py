@@ -25,7 +25,7 @@ from holdfast.windows import (
     Window,
     WindowAssigner,
 )
-from tests.unit.windows import (
+from tests.support.windows import (
     CONTENTS,
     Event,
     Gathered,

@@ -35,8 +35,8 @@ from holdfast.state.tables.reader import TablesSnapshot
 from holdfast.state.timers.table import EVENT_TIMERS, PROCESSING_TIMERS
 from holdfast.windows import GlobalWindow, TimeWindow
 from tests.formats.test_operator_state_format import run_program as run_operator_program
-from tests.unit.functions import Mean, plus
-from tests.unit.state_tables import State, restored_entries
+from tests.support.functions import Mean, plus
+from tests.support.state_tables import State, restored_entries
 
 if TYPE_CHECKING:
     from holdfast.api.state import State as Handle

@@ -28,7 +28,7 @@ from holdfast.serde.keys import key_bytes, key_group_of
 from holdfast.state.backend import KeyedStateBackend
 from holdfast.state.store.opening import open_store
 from holdfast.state.table import CurrentKey
-from tests.unit.functions import Mean, plus
+from tests.support.functions import Mean, plus
 
 if TYPE_CHECKING:
     from holdfast.config.backends import StateBackend

@@ -26,7 +26,7 @@ from holdfast.state.timers.layout import FIRST_TIME
 from holdfast.state.ttl.states import ClockTime, TtlContext
 from holdfast.testing.clock import ManualClock
 from tests.formats.test_store_layout import BACKENDS, MAX_PARALLELISM
-from tests.unit.functions import Mean, plus
+from tests.support.functions import Mean, plus
 
 if TYPE_CHECKING:
     from holdfast.config.backends import StateBackend

@@ -31,7 +31,7 @@ from holdfast.windows import (
     TumblingProcessingTimeWindows,
 )
 from tests.formats.test_store_layout import BACKENDS, MAX_PARALLELISM
-from tests.unit.windows import Event, Gathered, Windows, added, shown, with_bounds
+from tests.support.windows import Event, Gathered, Windows, added, shown, with_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
-from tests.integration.recovery_tools import Faults
+from tests.support.recovery_tools import Faults
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -31,9 +31,9 @@ from holdfast import (
 )
 from holdfast.errors import JobExecutionError
 from holdfast.spark.session import QUERY_SETTINGS
-from tests.integration.recovery_jobs import HASHMAP, ROCKSDB, TIMEOUT, Ledger
-from tests.integration.recovery_tools import Faults, figures, wait_for
-from tests.integration.time_jobs import RETAIN, Drop, environment
+from tests.support.recovery_jobs import HASHMAP, ROCKSDB, TIMEOUT, Ledger
+from tests.support.recovery_tools import Faults, figures, wait_for
+from tests.support.time_jobs import RETAIN, Drop, environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

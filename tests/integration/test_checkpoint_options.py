@@ -12,7 +12,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from holdfast import JobStatus
 from holdfast.api.checkpointed import CheckpointListener
 from holdfast.errors import JobExecutionError
-from tests.integration.recovery_jobs import (
+from tests.support.recovery_jobs import (
     BACKENDS,
     BOOKED,
     HASHMAP,
@@ -23,7 +23,7 @@ from tests.integration.recovery_jobs import (
     RecoveryJob,
     expected,
 )
-from tests.integration.recovery_tools import Feed, figures, referenced, stored, wait_for
+from tests.support.recovery_tools import Feed, figures, referenced, stored, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -125,7 +125,7 @@ def test_storage_that_is_full_costs_checkpoints_but_no_state(
 # What is kept
 
 
-# The whole table is that of tests/unit/test_job_ending.py.
+# The whole table is that of tests/unit/checkpoint/test_job_ending.py.
 @pytest.mark.parametrize(
     ("end", "retention", "kept"),
     [

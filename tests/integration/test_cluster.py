@@ -12,7 +12,7 @@ from typing import Any
 import pyspark
 import pytest
 
-PROGRAM = Path(__file__).parent / "cluster_program.py"
+PROGRAM = Path(__file__).parents[1] / "support" / "cluster_program.py"
 
 
 def run_on_cluster(*args: str, timeout: int = 240) -> subprocess.CompletedProcess[str]:

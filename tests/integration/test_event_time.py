@@ -16,9 +16,9 @@ from holdfast import (
 )
 from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.errors import EventTimeError, JobExecutionError
-from tests.integration.recovery_jobs import Ledger
-from tests.integration.recovery_tools import wait_for
-from tests.integration.time_jobs import (
+from tests.support.recovery_jobs import Ledger
+from tests.support.recovery_tools import wait_for
+from tests.support.time_jobs import (
     ADDED,
     SEEN,
     WINDOW,

@@ -1,7 +1,7 @@
 """The examples run as users run them, and print what their texts promise.
 
 Starting Spark takes longer than most of them. So those that need no process of their own run one
-after the other in one, on one session; see `example_runner.py`.
+after the other in one, on one session; see `tests/support/example_runner.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-RUNNER = Path(__file__).with_name("example_runner.py")
+RUNNER = Path(__file__).parents[1] / "support" / "example_runner.py"
 TIMEOUT = 240
 """Seconds that an example may take."""
 

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.connectors.files.sink import FileSink
 from holdfast.types.ddl import parse_ddl
-from tests.unit.file_sinks import publish, stage
+from tests.support.file_sinks import publish, stage
 
 if TYPE_CHECKING:
     from pathlib import Path

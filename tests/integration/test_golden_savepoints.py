@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.golden_savepoints import GOLDEN, start
-from tests.integration.recovery_jobs import HASHMAP, ROCKSDB, RecoveryJob, expected
-from tests.integration.recovery_tools import wait_for
+from tests.support.golden_savepoints import GOLDEN, start
+from tests.support.recovery_jobs import HASHMAP, ROCKSDB, RecoveryJob, expected
+from tests.support.recovery_tools import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,9 +7,9 @@ import time
 from typing import TYPE_CHECKING
 
 from holdfast import Configuration, JobStatus, RestartStrategies
-from tests.integration.output_jobs import OutputJob, Transactions, expected
-from tests.integration.recovery_jobs import TIMEOUT
-from tests.integration.recovery_tools import wait_for
+from tests.support.output_jobs import OutputJob, Transactions, expected
+from tests.support.recovery_jobs import TIMEOUT
+from tests.support.recovery_tools import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path

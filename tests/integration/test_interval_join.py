@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import ProcessJoinFunction, WatermarkStrategy
-from tests.integration.recovery_jobs import HASHMAP, ROCKSDB, TIMEOUT, Ledger, RecoveryJob
+from tests.support.recovery_jobs import HASHMAP, ROCKSDB, TIMEOUT, Ledger, RecoveryJob
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.api.streams.data_stream import DataStream
     from holdfast.api.streams.keyed_stream import KeyedStream
     from holdfast.statistics import JobStatistics
-    from tests.integration.recovery_tools import Faults
+    from tests.support.recovery_tools import Faults
 
 ORDERS = "k string, t bigint, n bigint"
 PAYMENTS = "k string, t bigint, n bigint, amount double"

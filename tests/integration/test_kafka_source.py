@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.errors import JobExecutionError
-from tests.integration.kafka import kafka_broker
-from tests.integration.kafka_jobs import Driver, Job, Topics, booked, produce, run, stop
-from tests.integration.recovery_jobs import HASHMAP, ROCKSDB, expected
+from tests.support.kafka import kafka_broker
+from tests.support.kafka_jobs import Driver, Job, Topics, booked, produce, run, stop
+from tests.support.recovery_jobs import HASHMAP, ROCKSDB, expected
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

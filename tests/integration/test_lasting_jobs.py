@@ -11,18 +11,18 @@ import pytest
 
 from holdfast import JobStatus
 from holdfast.errors import JobExecutionError, RestoreError
-from tests.integration.interrupted_jobs import DEFAULTS, EVENTS, interrupted
-from tests.integration.output_jobs import OutputJob, expected
-from tests.integration.recovery_jobs import TIMEOUT
-from tests.integration.recovery_tools import wait_for
+from tests.support.interrupted_jobs import DEFAULTS, EVENTS, interrupted
+from tests.support.output_jobs import OutputJob, expected
+from tests.support.recovery_jobs import TIMEOUT
+from tests.support.recovery_tools import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-    from tests.integration.output_jobs import Row
-    from tests.integration.recovery_tools import Faults
+    from tests.support.output_jobs import Row
+    from tests.support.recovery_tools import Faults
 
 ACCEPT = {"execution.checkpointing.accept-duplicates-on-fallback": "true"}
 

@@ -21,7 +21,7 @@ from holdfast.errors import JobExecutionError, JobGraphError
 from holdfast.spark.lookup_tables import BroadcastTable, LookupTables, read_table
 from holdfast.spark.lookups import make_lookup
 from holdfast.types.stream_type import StreamType
-from tests.integration.recovery_tools import Feed, wait_for
+from tests.support.recovery_tools import Feed, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

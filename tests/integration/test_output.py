@@ -15,7 +15,7 @@ from holdfast import (
     SinkFunction,
 )
 from holdfast.errors import JobExecutionError, RestoreError
-from tests.integration.output_jobs import (
+from tests.support.output_jobs import (
     TABLES,
     AllSinks,
     OutputJob,
@@ -24,9 +24,9 @@ from tests.integration.output_jobs import (
     Transactions,
     expected,
 )
-from tests.integration.postgres import PostgresServer, postgres_server
-from tests.integration.recovery_jobs import TIMEOUT
-from tests.integration.recovery_tools import Faults, figures, wait_for
+from tests.support.postgres import PostgresServer, postgres_server
+from tests.support.recovery_jobs import TIMEOUT
+from tests.support.recovery_tools import Faults, figures, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

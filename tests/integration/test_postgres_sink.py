@@ -24,7 +24,7 @@ from holdfast.api.sinks import CommitRequest
 from holdfast.connectors.postgres.commit_table import Fence
 from holdfast.connectors.postgres.sink import PostgresSink
 from holdfast.errors import SinkError
-from tests.integration.postgres_tools import (
+from tests.support.postgres_tools import (
     NO_RUNTIME,
     SCHEMA,
     MemoryStaging,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.api.sinks import StagedRows
-    from tests.integration.postgres import PostgresServer
+    from tests.support.postgres import PostgresServer
 
 __all__ = ["counts", "db", "log", "server"]
 

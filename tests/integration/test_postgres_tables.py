@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.connectors.postgres.sink import PostgresSink
 from holdfast.errors import SinkError
-from tests.integration.postgres_tools import (
+from tests.support.postgres_tools import (
     SCHEMA,
     MemoryStaging,
     batch,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import _faults as faults
-from tests.integration.recovery_jobs import HASHMAP, ROCKSDB, RecoveryJob, event, expected
-from tests.integration.recovery_tools import Faults, figures, wait_for
+from tests.support.recovery_jobs import HASHMAP, ROCKSDB, RecoveryJob, event, expected
+from tests.support.recovery_tools import Faults, figures, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from tests.integration.recovery_jobs import Mishap, RecoveryJob, event, expected
-from tests.integration.recovery_tools import Feed, wait_for
+from tests.support.recovery_jobs import Mishap, RecoveryJob, event, expected
+from tests.support.recovery_tools import Feed, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

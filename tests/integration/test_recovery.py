@@ -15,8 +15,8 @@ from holdfast.checkpoint.files.metadata import paths_of
 from holdfast.errors import FencedError, JobExecutionError, RestoreError, UserFunctionError
 from holdfast.spark import job_attempt as job_attempt
 from holdfast.storage.object_store import FileSystemFiles
-from tests.integration.recovery_jobs import TIMEOUT, Mishap, RecoveryJob, expected
-from tests.integration.recovery_tools import Feed, figures, referenced, stored, wait_for
+from tests.support.recovery_jobs import TIMEOUT, Mishap, RecoveryJob, expected
+from tests.support.recovery_tools import Feed, figures, referenced, stored, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.errors import RestoreError
-from tests.integration.recovery_jobs import HASHMAP, ROCKSDB, RecoveryJob, expected
-from tests.integration.recovery_tools import Feed
+from tests.support.recovery_jobs import HASHMAP, ROCKSDB, RecoveryJob, expected
+from tests.support.recovery_tools import Feed
 
 if TYPE_CHECKING:
     from pathlib import Path

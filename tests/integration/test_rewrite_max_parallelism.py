@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.errors import RestoreError
 from holdfast.savepoints import rewrite_max_parallelism
-from tests.integration.recovery_jobs import HASHMAP, ROCKSDB, RecoveryJob, expected
-from tests.integration.recovery_tools import Feed, wait_for
+from tests.support.recovery_jobs import HASHMAP, ROCKSDB, RecoveryJob, expected
+from tests.support.recovery_tools import Feed, wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -27,7 +27,7 @@ from holdfast.windows import (
     ProcessWindowFunction,
     TumblingEventTimeWindows,
 )
-from tests.integration.recovery_tools import Feed, wait_for
+from tests.support.recovery_tools import Feed, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -30,8 +30,8 @@ from holdfast import (
 )
 from holdfast.errors import CheckpointError
 from holdfast.windows import EventTimeSessionWindows, TumblingEventTimeWindows
-from tests.integration.recovery_jobs import BACKENDS, HASHMAP, ROCKSDB, Ledger
-from tests.integration.recovery_tools import Faults, Feed, wait_for
+from tests.support.recovery_jobs import BACKENDS, HASHMAP, ROCKSDB, Ledger
+from tests.support.recovery_tools import Faults, Feed, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

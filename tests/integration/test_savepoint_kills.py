@@ -15,19 +15,6 @@ from holdfast.checkpoint.savepoint.storage import load_savepoint
 from holdfast.errors import RestoreError
 from holdfast.savepoints import dispose_savepoint, rewrite_max_parallelism
 from holdfast.storage.object_store import FileSystemFiles
-from tests.integration.golden_savepoints import GOLDEN
-from tests.integration.kill_jobs import RETAIN, claiming, run
-from tests.integration.recovery_jobs import (
-    BACKENDS,
-    HASHMAP,
-    ROCKSDB,
-    Event,
-    RecoveryJob,
-    event,
-    expected,
-    option,
-)
-from tests.integration.recovery_tools import Faults, Feed, wait_for
 from tests.integration.test_savepoint_schemas import (
     Account,
     Keep,
@@ -39,6 +26,19 @@ from tests.integration.test_savepoint_schemas import (
     digest,
     new_held,
 )
+from tests.support.golden_savepoints import GOLDEN
+from tests.support.kill_jobs import RETAIN, claiming, run
+from tests.support.recovery_jobs import (
+    BACKENDS,
+    HASHMAP,
+    ROCKSDB,
+    Event,
+    RecoveryJob,
+    event,
+    expected,
+    option,
+)
+from tests.support.recovery_tools import Faults, Feed, wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.checkpoint.restore.pointer import find_snapshot
 from holdfast.errors import RestoreError
-from tests.integration.output_jobs import OutputJob, Process
-from tests.integration.recovery_jobs import HASHMAP, ROCKSDB
+from tests.support.output_jobs import OutputJob, Process
+from tests.support.recovery_jobs import HASHMAP, ROCKSDB
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,8 +19,8 @@ from holdfast import (
     ValueStateDescriptor,
 )
 from holdfast.errors import StateMigrationError
-from tests.integration.recovery_jobs import BACKENDS, HASHMAP, ROCKSDB, TIMEOUT
-from tests.integration.recovery_tools import Feed, wait_for
+from tests.support.recovery_jobs import BACKENDS, HASHMAP, ROCKSDB, TIMEOUT
+from tests.support.recovery_tools import Feed, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

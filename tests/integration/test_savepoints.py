@@ -31,7 +31,7 @@ from holdfast.errors import (
     RestoreError,
 )
 from holdfast.savepoints import dispose_savepoint
-from tests.integration.recovery_jobs import (
+from tests.support.recovery_jobs import (
     BOOKED,
     HASHMAP,
     ROCKSDB,
@@ -43,7 +43,7 @@ from tests.integration.recovery_jobs import (
     Sums,
     expected,
 )
-from tests.integration.recovery_tools import Faults, Feed, stored, wait_for
+from tests.support.recovery_tools import Faults, Feed, stored, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,7 +23,7 @@ from holdfast import (
     KeyedProcessFunction, MapStateDescriptor, StreamExecutionEnvironment, ValueStateDescriptor,
 )
 from holdfast.testing import OperatorHarness
-from tests.integration.recovery_tools import wait_for
+from tests.support.recovery_tools import wait_for
 
 
 class Color(enum.Enum):

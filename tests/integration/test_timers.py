@@ -12,9 +12,9 @@ import pytest
 from holdfast import FileSink, KeyedProcessFunction, ValueStateDescriptor, WatermarkStrategy
 from holdfast.errors import JobExecutionError, UserFunctionError
 from holdfast.spark import job_attempt as job_attempt
-from tests.integration.recovery_jobs import HASHMAP, ROCKSDB, TIMEOUT, Ledger
-from tests.integration.recovery_tools import Faults, figures, wait_for
-from tests.integration.time_jobs import (
+from tests.support.recovery_jobs import HASHMAP, ROCKSDB, TIMEOUT, Ledger
+from tests.support.recovery_tools import Faults, figures, wait_for
+from tests.support.time_jobs import (
     ADDED,
     RETAIN,
     WINDOW,

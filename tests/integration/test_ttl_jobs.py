@@ -15,8 +15,8 @@ from holdfast import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from tests.integration.recovery_jobs import HASHMAP, ROCKSDB, TIMEOUT, Ledger
-from tests.integration.time_jobs import RETAIN, Drop, environment
+from tests.support.recovery_jobs import HASHMAP, ROCKSDB, TIMEOUT, Ledger
+from tests.support.time_jobs import RETAIN, Drop, environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

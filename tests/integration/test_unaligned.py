@@ -12,9 +12,9 @@ from holdfast import CheckpointListener
 from holdfast.checkpoint.files.completed import completed_checkpoints, load
 from holdfast.errors import JobExecutionError
 from holdfast.storage.object_store import FileSystemFiles
-from tests.integration.output_jobs import Element, OutputJob, Process
-from tests.integration.recovery_jobs import HASHMAP, ROCKSDB, TIMEOUT
-from tests.integration.recovery_tools import Faults, Feed, figures, referenced, stored, wait_for
+from tests.support.output_jobs import Element, OutputJob, Process
+from tests.support.recovery_jobs import HASHMAP, ROCKSDB, TIMEOUT
+from tests.support.recovery_tools import Faults, Feed, figures, referenced, stored, wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path

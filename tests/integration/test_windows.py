@@ -27,9 +27,9 @@ from holdfast.windows import (
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
 )
-from tests.integration.recovery_jobs import HASHMAP, ROCKSDB, TIMEOUT, Ledger
-from tests.integration.recovery_tools import Faults, wait_for
-from tests.integration.time_jobs import RETAIN, Drop, environment
+from tests.support.recovery_jobs import HASHMAP, ROCKSDB, TIMEOUT, Ledger
+from tests.support.recovery_tools import Faults, wait_for
+from tests.support.time_jobs import RETAIN, Drop, environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

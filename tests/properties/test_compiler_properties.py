@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast import OutputTag, ProcessFunction
 from holdfast.api.streams.graph import OperatorKind, Partitioner
-from tests.unit.programs import Program
+from tests.support.programs import Program
 
 if TYPE_CHECKING:
     from holdfast.api.streams.data_stream import DataStream

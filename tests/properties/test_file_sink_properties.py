@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from holdfast import _faults as faults
 from holdfast.connectors.files.sink import FileSink
-from tests.unit.file_sinks import all_files, clean_up, commit, context, visible_files
+from tests.support.file_sinks import all_files, clean_up, commit, context, visible_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

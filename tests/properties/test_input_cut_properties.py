@@ -19,10 +19,10 @@ from holdfast.serde.keys import key_group_of
 from holdfast.state.key_groups import subtask_of
 from holdfast.storage.object_store import FileSystemFiles
 from holdfast.testing.clock import ManualClock
-from tests.unit import staged
-from tests.unit.barriers import ROWS
-from tests.unit.programs import Program
-from tests.unit.staged import StagedRun
+from tests.support import staged
+from tests.support.barriers import ROWS
+from tests.support.programs import Program
+from tests.support.staged import StagedRun
 
 MAX_PARALLELISM = 8
 CLOCK = ManualClock()

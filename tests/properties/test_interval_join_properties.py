@@ -10,7 +10,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from holdfast import EmbeddedRocksDBStateBackend, HashMapStateBackend
-from tests.unit.interval_joins import Element, Epoch, Join, brute_force
+from tests.support.interval_joins import Element, Epoch, Join, brute_force
 
 TIMES = st.integers(-25, 25)
 SIDE = st.lists(st.tuples(st.sampled_from("ab"), TIMES), max_size=12)

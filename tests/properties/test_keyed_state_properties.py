@@ -27,7 +27,7 @@ from holdfast.state import list as list_table
 from holdfast.state.backend import KeyedStateBackend
 from holdfast.state.store.opening import open_store
 from holdfast.state.table import CurrentKey
-from tests.unit.functions import Mean, plus
+from tests.support.functions import Mean, plus
 
 if TYPE_CHECKING:
     from holdfast.api.descriptors import StateDescriptor

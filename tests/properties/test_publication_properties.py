@@ -35,8 +35,8 @@ from holdfast.job.statistics import EpochStatistics
 from holdfast.job.threads import CallEndedError, Patience
 from holdfast.spark.sources.query_log import capture
 from holdfast.storage.object_store import FileSystemFiles
-from tests.unit.programs import Program
-from tests.unit.staged import LocalCalls, StagedRun, no_frames
+from tests.support.programs import Program
+from tests.support.staged import LocalCalls, StagedRun, no_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -26,9 +26,9 @@ from holdfast.state.store.opening import open_store
 from holdfast.state.store.process import ProcessIdentity
 from holdfast.state.timers.table import EVENT_TIMERS, PROCESSING_TIMERS
 from holdfast.storage.object_store import FileSystemFiles
-from tests.unit.barriers import ROWS
-from tests.unit.functions import Count
-from tests.unit.offline_savepoints import (
+from tests.support.barriers import ROWS
+from tests.support.functions import Count
+from tests.support.offline_savepoints import (
     IN_MEMORY,
     UID,
     Operator,
@@ -36,7 +36,7 @@ from tests.unit.offline_savepoints import (
     expected,
     expected_timers,
 )
-from tests.unit.programs import Program
+from tests.support.programs import Program
 
 PARALLELISM = st.sampled_from([1, 2, 3, 4, 7, 15, 77, 128])
 BACKENDS = st.sampled_from(["hashmap", "rocksdb"])

@@ -29,7 +29,7 @@ from holdfast.state.restore import restore_store
 from holdfast.state.snapshots import open_snapshot
 from holdfast.state.store.opening import open_store
 from holdfast.state.table import CurrentKey
-from tests.unit.functions import Mean, plus
+from tests.support.functions import Mean, plus
 
 DESCRIPTORS = [
     ValueStateDescriptor("value", str),

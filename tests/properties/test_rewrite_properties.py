@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from holdfast.savepoints import rewrite_max_parallelism
 from holdfast.serde.keys import canonical_key
 from holdfast.state.timers.table import EVENT_TIMERS
-from tests.unit.offline_savepoints import (
+from tests.support.offline_savepoints import (
     IN_MEMORY,
     Operator,
     Restored,

@@ -27,7 +27,7 @@ from holdfast.state.timers.table import EVENT_TIMERS, PROCESSING_TIMERS
 from holdfast.windows import GlobalWindow, TimeWindow
 from tests.properties.test_codec_properties import hashable, types
 from tests.properties.test_columns_properties import columns
-from tests.unit.state_tables import State, by_name, kept_entries, restored_entries
+from tests.support.state_tables import State, by_name, kept_entries, restored_entries
 
 if TYPE_CHECKING:
     from holdfast.serde.codec import Codec

@@ -30,8 +30,8 @@ from holdfast.serde.keys import key_group_of
 from holdfast.state import backend as keyed_backend
 from holdfast.state.timers import due as timers
 from holdfast.testing.harness import OperatorHarness
-from tests.unit.programs import Program
-from tests.unit.timed_programs import FIRED, ROWS, Alarm, TimedRun, timed
+from tests.support.programs import Program
+from tests.support.timed_programs import FIRED, ROWS, Alarm, TimedRun, timed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

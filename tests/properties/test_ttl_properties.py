@@ -31,7 +31,7 @@ from holdfast.state.store.opening import open_store
 from holdfast.state.table import CurrentKey
 from holdfast.state.ttl.states import ClockTime, TtlContext
 from holdfast.testing.clock import ManualClock
-from tests.unit.functions import Mean, plus
+from tests.support.functions import Mean, plus
 
 if TYPE_CHECKING:
     from holdfast.api.descriptors import StateDescriptor

@@ -28,7 +28,7 @@ from holdfast.windows import (
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
 )
-from tests.unit.windows import Event, Gathered, GeneralEventTime, Windows
+from tests.support.windows import Event, Gathered, GeneralEventTime, Windows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

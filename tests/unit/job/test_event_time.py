@@ -1,0 +1,415 @@
+"""Watermarks, what they depend on, and which timers are due: pure state machines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast import (
+    BroadcastProcessFunction,
+    KeyedBroadcastProcessFunction,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    MapStateDescriptor,
+    WatermarkStrategy,
+)
+from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK
+from holdfast.clock import Moment
+from holdfast.job.model import EpochOrder
+from holdfast.job.timer_schedule import TimerSchedule
+from holdfast.job.watermarks import UNTIMED, TimeLine, TimeSource, Watermarks, time_line
+from holdfast.runtime.report import StoreReport, TaskReport
+from tests.support.programs import Program
+
+if TYPE_CHECKING:
+    from holdfast.api.streams.data_stream import DataStream
+    from holdfast.runtime.plan import EpochTime
+
+ROWS = "k string, t bigint"
+RULES = MapStateDescriptor("rules", str, int)
+
+
+class Keep(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        return [value]
+
+
+class KeepBoth(KeyedCoProcessFunction):
+    def process_element1(self, value: Any, ctx: Any) -> Any:
+        return [value]
+
+    def process_element2(self, value: Any, ctx: Any) -> Any:
+        return [value]
+
+
+class Ruled(KeyedBroadcastProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        return [value]
+
+    def process_broadcast_element(self, value: Any, ctx: Any) -> Any:
+        return None
+
+
+class RuledAll(BroadcastProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        return [value]
+
+    def process_broadcast_element(self, value: Any, ctx: Any) -> Any:
+        return None
+
+
+def timed(stream: DataStream, uid: str, bound: int | None = 0) -> DataStream:
+    strategy = WatermarkStrategy(bound).with_timestamp_assigner("t")
+    return stream.assign_timestamps_and_watermarks(strategy).uid(uid).name(f"times {uid}")
+
+
+# What operators depend on
+
+
+@pytest.fixture
+def program() -> Program:
+    return Program()
+
+
+def line_of(program: Program) -> TimeLine:
+    return time_line(program.graph.nodes, program.graph.uids())
+
+
+def feeds(program: Program, uid: str) -> set[str]:
+    return set(line_of(program).feeds[uid])
+
+
+def test_a_time_source_is_what_its_strategy_says(program: Program) -> None:
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness("1 s").with_idleness("2 s")
+    stream = program.source(ROWS).assign_timestamps_and_watermarks(
+        strategy.with_timestamp_assigner("t")
+    )
+    stream.uid("a").name("times")
+    assert line_of(program).sources == (TimeSource("a", "times", 1000, 2000),)
+
+
+def test_operators_depend_on_the_time_sources_above_them(program: Program) -> None:
+    a, b = timed(program.source(ROWS), "a"), timed(program.source(ROWS), "b")
+    a.map(str, ROWS).uid("behind a").union(b).key_by("k").process(Keep(), ROWS).uid("both").print()
+    found = line_of(program).feeds
+    assert {uid: set(found[uid]) for uid in ("a", "b", "behind a", "both")} == {
+        "a": {"a"},
+        "b": {"b"},
+        "behind a": {"a"},
+        "both": {"a", "b"},
+    }
+    assert set(found) == {"a", "b", "behind a", "both"}, "neither sources nor outputs have one"
+
+
+def test_an_input_without_event_time_counts_as_such(program: Program) -> None:
+    a, plain = timed(program.source(ROWS), "a"), program.source(ROWS)
+    plain.key_by("k").process(Keep(), ROWS).uid("alone")
+    a.union(plain).map(str).uid("union")
+    a.key_by("k").connect(plain.key_by("k")).process(KeepBoth()).uid("connected")
+    assert feeds(program, "alone") == {UNTIMED}
+    assert feeds(program, "union") == feeds(program, "connected") == {"a", UNTIMED}
+
+
+def test_event_time_that_is_given_anew_depends_on_nothing_above(program: Program) -> None:
+    both = timed(program.source(ROWS), "a").union(program.source(ROWS)).map(str, ROWS)
+    timed(both, "b").map(str).uid("last")
+    assert feeds(program, "b") == feeds(program, "last") == {"b"}
+
+
+def test_a_broadcast_side_without_event_time_is_left_out_and_one_with_it_counts(
+    program: Program,
+) -> None:
+    data = timed(program.source(ROWS), "data").key_by("k")
+    plain, control = program.source(ROWS), timed(program.source(ROWS), "control")
+    data.connect(plain.broadcast(RULES)).process(Ruled()).uid("plain")
+    data.connect(control.broadcast(RULES)).process(Ruled()).uid("timed")
+    plain.connect(control.broadcast(RULES)).process(RuledAll()).uid("data without")
+    assert feeds(program, "plain") == {"data"}
+    assert feeds(program, "timed") == {"data", "control"}
+    assert feeds(program, "data without") == {UNTIMED, "control"}
+
+
+def test_a_stream_that_is_broadcast_to_an_ordinary_operator_is_an_input_like_others(
+    program: Program,
+) -> None:
+    a = timed(program.source(ROWS), "a")
+    copied = program.source(ROWS).broadcast().map(str, ROWS).uid("copied")
+    copied.union(a).map(str).uid("union")
+    assert feeds(program, "copied") == {UNTIMED}
+    assert feeds(program, "union") == {"a", UNTIMED}
+
+
+# Watermarks
+
+
+def line(*sources: TimeSource, **operators: set[str]) -> TimeLine:
+    return TimeLine(sources, {uid: frozenset(found) for uid, found in operators.items()})
+
+
+def source(uid: str, bound: int | None = 0, idle: int | None = None) -> TimeSource:
+    return TimeSource(uid, uid, bound, idle)
+
+
+def test_a_watermark_lies_the_bound_and_one_more_behind_the_latest_time() -> None:
+    marks = Watermarks(line(source("a", 0), source("b", 10), x={"a"}, y={"b"}), 0)
+    marks.saw({"a": 100, "b": 100}, 0)
+    assert marks.sources() == {"a": 99, "b": 89}
+    assert marks.possible(0) == {"x": 99, "y": 89}
+
+
+def test_what_was_seen_moves_a_watermark_only_when_an_epoch_has_moved_it() -> None:
+    marks = Watermarks(line(source("a"), x={"a"}), 0)
+    marks.saw({"a": 100}, 0)
+    assert marks.current("x") == MIN_WATERMARK
+    marks.advanced(marks.possible(0))
+    assert marks.current("x") == 99
+
+
+def test_the_least_of_several_sources_counts_and_none_goes_back() -> None:
+    marks = Watermarks(line(source("a"), source("b"), x={"a", "b"}), 0)
+    marks.saw({"a": 100}, 0)
+    assert marks.possible(0) == {"x": MIN_WATERMARK}
+    marks.saw({"b": 51}, 0)
+    marks.advanced(marks.possible(0))
+    assert marks.current("x") == 50
+    marks.saw({"a": 3, "b": 3}, 0)
+    assert marks.sources() == {"a": 99, "b": 50}
+    assert marks.possible(0) == {"x": 50}
+
+
+def test_sources_without_watermarks_and_inputs_without_event_time_hold_everything_back() -> None:
+    marks = Watermarks(
+        line(source("a"), source("b", None), x={"a", UNTIMED}, y={"a", "b"}, z={UNTIMED}), 0
+    )
+    marks.saw({"a": 100, "b": 100}, 0)
+    assert marks.possible(0) == {"x": MIN_WATERMARK, "y": MIN_WATERMARK}
+    assert marks.current("z") == marks.current("unknown") == MIN_WATERMARK
+    assert marks.at_the_end() == dict.fromkeys("xyz", MAX_WATERMARK)
+
+
+def test_an_idle_source_holds_nothing_back_until_it_is_heard_of_again() -> None:
+    marks = Watermarks(line(source("a"), source("b", idle=10), x={"a", "b"}), 1000)
+    marks.saw({"a": 100}, 1012, read_at=1009)
+    assert marks.possible(1012) == {"x": MIN_WATERMARK}
+    marks.saw({"a": 101}, 1012, read_at=1010)
+    assert marks.possible(1012) == {"x": 100}
+    marks.advanced(marks.possible(1012))
+    marks.saw({"b": 31}, 1020, read_at=1020)
+    assert marks.sources()["b"] == 30
+    assert marks.possible(1021) == {"x": 100}, "it does not go back for those that come late"
+    marks.saw({"a": 200}, 1029, read_at=1029)
+    assert marks.possible(1029) == {"x": 100}
+    marks.saw({"a": 201}, 1030, read_at=1030)
+    assert marks.possible(1030) == {"x": 200}
+
+
+def test_a_long_epoch_makes_no_source_idle_whose_rows_may_wait_behind_it() -> None:
+    marks = Watermarks(line(source("a"), source("b", idle=10), x={"a", "b"}), 1000)
+    marks.saw({"a": 100, "b": 50}, 1001, read_at=1000)
+    marks.saw({"a": 200}, 9000, read_at=1002)
+    assert marks.possible(9000) == {"x": 49}
+
+
+def test_waiting_for_the_next_epoch_makes_no_source_idle() -> None:
+    lines = line(source("a", idle=10), source("b", idle=10), x={"a", "b"})
+    marks = Watermarks(lines, 1000, interval_ms=500)
+    marks.saw({"a": 100, "b": 50}, 1000, read_at=1000)
+    assert marks.possible(1500) == {"x": 49}
+    assert marks.possible(1509) == {"x": 49}
+    assert marks.possible(1510) == {"x": 99}, "an epoch would have begun: nothing has come"
+
+
+def test_where_all_are_idle_the_furthest_counts() -> None:
+    marks = Watermarks(line(source("a", idle=10), source("b", idle=10), x={"a", "b"}), 0)
+    marks.saw({"a": 100, "b": 50}, 0)
+    assert marks.possible(9) == {"x": 49}
+    assert marks.possible(10) == {"x": 99}
+
+
+def test_idleness_does_not_help_against_an_input_without_event_time() -> None:
+    marks = Watermarks(line(source("a", idle=1), x={"a", UNTIMED}), 0)
+    marks.saw({"a": 100}, 0)
+    assert marks.possible(50) == {"x": MIN_WATERMARK}
+
+
+@pytest.mark.parametrize("latest", [MIN_WATERMARK, MIN_WATERMARK + 5])
+def test_no_watermark_lies_before_the_first(latest: int) -> None:
+    marks = Watermarks(line(source("a", 1000), x={"a"}), 0)
+    marks.saw({"a": latest}, 0)
+    assert marks.possible(0) == {"x": MIN_WATERMARK}
+
+
+# Which timers are due
+
+
+def keeper(
+    *restored: tuple[str, int], now: int = 0, idle: int | None = None
+) -> tuple[TimerSchedule, Program]:
+    """Time in a job of an operator "op" with timers, behind the time source "time"."""
+    program = Program()
+    strategy = WatermarkStrategy(0, "t", idle)
+    stream = program.source(ROWS).assign_timestamps_and_watermarks(strategy).uid("time")
+    stream = stream.key_by("k").process(Keep(), ROWS).uid("op")
+    stream.map(str).uid("map").print()
+    return TimerSchedule(program.compile(), restored, now), program
+
+
+def report(
+    subtask: int = 0,
+    latest: int | None = None,
+    event: int | None = None,
+    processing: int | None = None,
+) -> TaskReport:
+    """A task that has met an event time, and left timers behind."""
+    store = StoreReport("1-1", 0, 0, None, event, processing)
+    times = {} if latest is None else {"time": latest}
+    return TaskReport(1, 1, subtask, 0, "", "", {}, {"op": store}, latest=times)
+
+
+def at(milliseconds: int) -> Moment:
+    """A moment at which both clocks show the same."""
+    return Moment(milliseconds, milliseconds)
+
+
+ORDER = EpochOrder()
+HELD = EpochOrder(cut_at=1000)
+LAST = EpochOrder(last=True)
+
+
+def run(
+    time: TimerSchedule,
+    *reports: TaskReport,
+    order: EpochOrder = ORDER,
+    now: int = 0,
+    channel_state: bool = False,
+) -> EpochTime:
+    """An epoch from its beginning to its end; how time passed in it."""
+    found = time.of_epoch(order, at(now))
+    time.ended(reports, now, channel_state=channel_state)
+    return found
+
+
+def test_what_an_epoch_saw_takes_effect_at_the_end_of_the_next() -> None:
+    time, _ = keeper()
+    assert run(time, report(latest=100)).watermarks["op"] == (MIN_WATERMARK, MIN_WATERMARK)
+    assert run(time, report(latest=200)).watermarks["op"] == (MIN_WATERMARK, 99)
+    assert time.watermarks()["op"] == 99
+    assert run(time).watermarks == dict.fromkeys(("time", "op", "map"), (99, 199))
+
+
+def test_an_epoch_that_has_not_ended_well_moves_nothing() -> None:
+    time, _ = keeper()
+    run(time, report(latest=100))
+    time.of_epoch(ORDER, at(0))
+    assert time.of_epoch(ORDER, at(0)).watermarks["op"] == (MIN_WATERMARK, 99)
+
+
+def test_the_statistics_know_operators_and_time_sources() -> None:
+    time, _ = keeper()
+    run(time, report(latest=100))
+    assert time.watermarks() == {"time": 99, "op": MIN_WATERMARK, "map": MIN_WATERMARK}
+
+
+def test_subtasks_are_due_whose_timers_the_watermark_will_reach() -> None:
+    time, _ = keeper()
+    run(time, report(0, latest=100, event=50), report(1, event=99), report(2, event=100))
+    assert time.is_due(at(0))
+    assert run(time, report(0), report(1), report(2, event=100)).due == {("op", 0), ("op", 1)}
+    assert not time.is_due(at(0))
+    assert time.has_pending_timers
+
+
+def test_subtasks_are_due_whose_timers_the_clock_has_reached() -> None:
+    time, _ = keeper()
+    run(time, report(0, processing=50), report(1, processing=51))
+    assert not time.is_due(at(49))
+    assert time.is_due(at(50))
+    assert run(time, report(0), report(1, processing=51), now=50).due == {("op", 0)}
+    assert run(time, report(1), now=60).due == {("op", 1)}
+    assert not time.has_pending_timers
+
+
+def test_what_a_store_reported_last_counts() -> None:
+    time, _ = keeper()
+    run(time, report(event=5, processing=5))
+    run(time, TaskReport(2, 1, 0, 0, "", "", {}, {}))
+    assert time.has_pending_timers, "a task that did not open the store says nothing of it"
+    run(time, report())
+    assert not time.has_pending_timers
+
+
+def test_restored_stores_of_operators_with_timers_are_looked_into_at_once() -> None:
+    time, _ = keeper(("op", 0), ("op", 1), ("map", 0), ("gone", 0))
+    assert time.has_pending_timers
+    assert time.is_due(at(0))
+    assert run(time, report(0)).due == {("op", 0), ("op", 1)}
+    assert run(time, report(1)).due == {("op", 1)}
+    assert not time.is_due(at(0))
+    assert not time.has_pending_timers
+
+
+def test_no_source_is_idle_because_somebody_sets_the_clock() -> None:
+    program = Program()
+    busy, quiet = (
+        program.source(ROWS)
+        .assign_timestamps_and_watermarks(WatermarkStrategy(0, "t", idle))
+        .uid(uid)
+        for uid, idle in (("busy", None), ("quiet", 50))
+    )
+    busy.union(quiet).key_by("k").process(Keep(), ROWS).uid("op").print()
+    time = TimerSchedule(program.compile(), (), 0)
+    store = StoreReport("1-1", 0, 0, None, 80, None)
+    met = {"busy": 100, "quiet": 50}
+    time.of_epoch(ORDER, at(0))
+    time.ended([TaskReport(1, 1, 0, 0, "", "", {}, {"op": store}, latest=met)], 0, read_at=0)
+    assert not time.is_due(Moment(3_600_000, 49)), "the clock was set forward"
+    assert time.is_due(Moment(-3_600_000, 50)), "the clock was set back"
+
+
+def test_watermarks_start_anew_and_so_do_idle_sources() -> None:
+    time, _ = keeper(("op", 0), now=1000, idle=50)
+    run(time, report(event=5), now=1001)
+    assert not time.is_due(at(1_000_000)), "nothing was seen yet that idleness could let pass"
+    assert time.watermarks() == dict.fromkeys(("time", "op", "map"), MIN_WATERMARK)
+
+
+def test_the_last_epoch_brings_time_to_its_end_and_everything_is_due() -> None:
+    time, _ = keeper()
+    run(time, report(0, event=10**15), report(1, processing=10**15), report(2))
+    last = run(time, order=LAST)
+    assert last.last
+    assert last.watermarks == dict.fromkeys(("time", "op", "map"), (MIN_WATERMARK, MAX_WATERMARK))
+    assert last.due == {("op", 0), ("op", 1)}
+
+
+def test_an_epoch_that_may_be_cut_moves_no_watermark() -> None:
+    time, _ = keeper()
+    run(time, report(latest=100, event=50))
+    held = run(time, report(latest=200, event=50), order=HELD, channel_state=True)
+    assert held.watermarks["op"] == (MIN_WATERMARK, MIN_WATERMARK)
+    assert held.due == frozenset()
+    assert time.watermarks()["op"] == MIN_WATERMARK
+
+
+def test_timers_of_the_clock_are_due_in_an_epoch_that_may_be_cut() -> None:
+    time, _ = keeper()
+    run(time, report(processing=50))
+    assert run(time, report(processing=50), order=HELD, now=50).due == {("op", 0)}
+
+
+def test_once_nothing_is_left_over_a_tick_fires_what_waited() -> None:
+    time, _ = keeper()
+    run(time, report(latest=100, event=50), order=HELD)
+    assert time.watermarks()["op"] == MIN_WATERMARK, "a timer waits, so a tick has to move it"
+    assert time.is_due(at(0))
+    tick = run(time, report())
+    assert tick.watermarks["op"] == (MIN_WATERMARK, 99)
+    assert tick.due == {("op", 0)}
+
+
+def test_where_no_timer_waits_no_tick_is_needed_after_an_epoch_that_may_be_cut() -> None:
+    time, _ = keeper()
+    run(time, report(latest=100, event=100), order=HELD)
+    assert time.watermarks()["op"] == 99
+    assert not time.is_due(at(0))

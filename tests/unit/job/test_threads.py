@@ -1,0 +1,109 @@
+"""Threads of the driver: heard when they fail, and no hindrance when the program ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.job.threads import in_threads, start_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+WAIT = 30
+
+
+def test_a_thread_that_fails_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> None:
+        raise LookupError("nobody there")
+
+    start_thread("a look", fail).join(WAIT)
+    [record] = caplog.records
+    assert "a look has ended with an error" in record.getMessage()
+    assert record.exc_info is not None
+    assert "nobody there" in str(record.exc_info[1])
+
+
+def test_all_calls_are_made_and_their_results_come_in_any_order() -> None:
+    assert sorted(in_threads(str, range(20), 3, "some")) == sorted(map(str, range(20)))
+    assert list(in_threads(str, [], 3, "none")) == []
+
+
+def test_calls_run_at_the_same_time() -> None:
+    both = threading.Barrier(2)
+
+    def meet(_: int) -> bool:
+        both.wait(WAIT)
+        return True
+
+    assert list(in_threads(meet, range(2), 2, "two")) == [True, True]
+
+
+def test_after_an_error_no_other_call_begins() -> None:
+    begun = []
+
+    def fail(number: int) -> None:
+        begun.append(number)
+        raise ValueError(f"number {number}")
+
+    with pytest.raises(ValueError, match="number 0"):
+        list(in_threads(fail, range(50), 1, "many"))
+    assert begun == [0]
+
+
+def test_after_an_error_the_calls_under_way_are_waited_for() -> None:
+    begun, failed = threading.Event(), threading.Event()
+    ended = []
+
+    def work(number: int) -> None:
+        if number == 0:
+            assert begun.wait(WAIT)
+            failed.set()
+            raise ValueError("number 0")
+        begun.set()
+        assert failed.wait(WAIT)
+        ended.append(number)
+
+    with pytest.raises(ValueError, match="number 0"):
+        list(in_threads(work, range(2), 2, "two"))
+    assert ended == [1]
+
+
+def hangs_in_a_call() -> None:
+    from holdfast.job.threads import NoAnswerError, Patience
+
+    try:
+        Patience(answer=0.1).call("it", lambda _: threading.Event().wait())
+    except NoAnswerError:
+        print("given up", flush=True)
+
+
+def hangs_in_threads() -> None:
+    def hang(number: int) -> None:
+        if number == 0:
+            threading.Event().wait()
+
+    calls = in_threads(hang, range(4), 2, "some")
+    next(calls)
+    print("given up", flush=True)
+    sys.stdout.flush()
+    threading.Thread(target=list, args=(calls,), daemon=True).start()
+
+
+@pytest.mark.parametrize("hanging", [hangs_in_a_call, hangs_in_threads])
+def test_a_program_ends_though_something_hangs(hanging: Callable[[], None]) -> None:
+    name = f"tests.unit.job.test_threads:{hanging.__name__}"
+    script = (
+        "import importlib.util, sys; sys.path.insert(0, '.');"
+        f"spec = importlib.util.spec_from_file_location('t', {__file__!r});"
+        "module = importlib.util.module_from_spec(spec); spec.loader.exec_module(module);"
+        f"module.{name.rpartition(':')[2]}()"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ended.stdout == "given up\n"
