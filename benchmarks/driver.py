@@ -105,7 +105,7 @@ def job(subtasks: int) -> JobPlan:
     graph = JobGraph()
     kind = StreamType.of(ROWS)
     node = graph.add(OperatorKind.SOURCE, (), kind, name="Source")
-    program: Any = SimpleNamespace(graph=graph)
+    program: Any = SimpleNamespace(_graph=graph)
     stream = DataStream(program, (Edge(node, None, kind),))
     stream = stream.uid("source")
     for number in range(OPERATORS):
