@@ -68,7 +68,7 @@ def test_a_savepoint_that_takes_too_long_fails_with_its_checkpoint(
     request = asked(bench, tmp_path / "savepoints")
     bench.clock.advance(TIMEOUT)
     bench.checkpointer.expire()
-    with pytest.raises(CheckpointError, match=r"was not taken: .*time-out is 5000 ms"):
+    with pytest.raises(CheckpointError, match=r"was not taken: .*timeout is 5000 ms"):
         request.result(0)
     gate.set()
     bench.settle()
