@@ -1,4 +1,4 @@
-"""Why checkpoints fail, and how many failures in a row a job bears."""
+"""Why checkpoints fail, and how many consecutive failures a job tolerates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class FailureReason(Enum):
 
     IO_EXCEPTION = "its data could not be read or written"
     CHECKPOINT_ASYNC_EXCEPTION = "a snapshot could not be uploaded"
-    CHECKPOINT_EXPIRED = "it was not complete within its time-out"
+    CHECKPOINT_EXPIRED = "it was not complete within its timeout"
     FINALIZE_CHECKPOINT_FAILURE = "its metadata could not be written"
     SYNCHRONOUS_FAILURE = "a subtask could not take its local snapshot"
     EPOCH_FAILED = "the epoch that carried it failed"
@@ -20,7 +20,7 @@ class FailureReason(Enum):
 
     @property
     def counted(self) -> bool:
-        """Whether it counts towards the failures that a job tolerates."""
+        """Whether it counts as a tolerated failure."""
         return self in _COUNTED
 
 
@@ -35,11 +35,11 @@ _COUNTED = frozenset(
 
 
 class FailureCounter:
-    """Counts failures in a row; the caller reports each checkpoint at most once.
+    """Counts consecutive failures; the caller reports each checkpoint at most once.
 
     Attributes:
-        consecutive: Counted failures since the last success, or since the last
-            time that they were too many.
+        consecutive: Failures since the last success, or since the job last failed because of
+            them.
     """
 
     def __init__(self, tolerable: int, *, last_success: int = 0) -> None:
@@ -48,7 +48,7 @@ class FailureCounter:
         self._last_success = last_success
 
     def succeeded(self, checkpoint_id: int) -> None:
-        """Start over, unless a newer checkpoint has succeeded already."""
+        """Reset the count, unless a newer checkpoint has succeeded already."""
         if checkpoint_id > self._last_success:
             self._last_success = checkpoint_id
             self.consecutive = 0
@@ -56,24 +56,23 @@ class FailureCounter:
     def failed(
         self, checkpoint_id: int, reason: FailureReason, detail: str, *, savepoint: bool
     ) -> str | None:
-        """Why the job has to fail now, or None if it goes on.
+        """Why the job has to fail now, or None if it continues.
 
-        It fails when a local snapshot could not be taken, and when more failures in
-        a row were counted than are tolerated. Not counted are savepoints, and
-        checkpoints older than the last success, whose failure says nothing new.
+        It fails if a local snapshot could not be taken, or after more consecutive failures than
+        tolerated. Savepoints and checkpoints older than the last success are not counted.
         """
         what = f"checkpoint {checkpoint_id} failed: {reason.value}"
         what += f" ({detail})" if detail else ""
         if reason is FailureReason.SYNCHRONOUS_FAILURE:
-            return f"{what}; the job has to go back to its last complete checkpoint"
+            return f"{what}; the job has to restart from its last complete checkpoint"
         if savepoint or not reason.counted or checkpoint_id <= self._last_success:
             return None
         self.consecutive += 1
         if self.consecutive <= self._tolerable:
             return None
-        # The job restarts now, and shall have its full tolerance again.
+        # The job restarts now, with its full tolerance.
         self.consecutive = 0
         return (
-            f"{what}; failures in a row are now more than the {self._tolerable} tolerated. Remove "
-            "the cause, or raise execution.checkpointing.tolerable-failed-checkpoints"
+            f"{what}; that is one consecutive failure more than the {self._tolerable} tolerated. "
+            "Remove the cause, or raise execution.checkpointing.tolerable-failed-checkpoints"
         )

@@ -15,39 +15,39 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.failures import FailureReason
 
 Participant: TypeAlias = tuple[str | int, int]
-"""Who acknowledges: the uid of an operator or the number of a stage, and the subtask."""
+"""Who acknowledges: uid of an operator or number of a stage, and the subtask."""
 
 
 class CheckpointKind(Enum):
-    """What a checkpoint is taken for, hence which rules bind it."""
+    """Why a checkpoint is taken, which decides the rules it follows."""
 
     PERIODIC = "periodic"
-    """Taken by the clock: bound by interval, minimum pause and number in flight."""
+    """Taken by the clock: follows the interval, the minimum pause and the maximum number."""
     FORCED = "forced"
-    """Asked for: bound by none of them, otherwise like a periodic one."""
+    """Requested: follows none of these rules, otherwise like a periodic one."""
     WITH_SAVEPOINT = "with savepoint"
-    """Taken for a savepoint beside it: like a forced one, but none is begun until it has ended,
-    and its failure counts for nothing."""
+    """Taken together with a savepoint: like a forced one, but no periodic one begins until it has
+    ended, and its failure is not counted."""
     SAVEPOINT = "savepoint"
-    """Asked for and owned by the user: neither retired nor subsumed, nor does it subsume."""
+    """Requested and owned by the user: never retired, never subsumed, subsumes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finalize:
-    """All have acknowledged: write the metadata.
+    """Write the metadata: all participants have acknowledged.
 
-    The answer is `stored` or `store_failed`, always, even if the checkpoint is
-    aborted meanwhile: only then is it known that its files may be deleted.
+    The answer is always `stored` or `store_failed`, even if the checkpoint is aborted meanwhile:
+    its files may be deleted only after that.
     """
 
     id: int
     timestamp: int
-    """When the last acknowledgement came in."""
+    """Time of the last acknowledgement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """The checkpoint can be restored from; publish what waited for it."""
+    """Publish the output of the checkpoint, which is complete."""
 
     id: int
     timestamp: int
@@ -55,32 +55,32 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """The checkpoint will never complete."""
+    """Record that the checkpoint will never complete."""
 
     id: int
     reason: FailureReason
     timestamp: int
     detail: str = ""
-    """What went wrong, in the words of whoever reported it."""
+    """The error message."""
 
 
 @dataclass(frozen=True, slots=True)
 class CancelUpload:
-    """Stop whatever is still at work for an aborted checkpoint."""
+    """Cancel the uploads of an aborted checkpoint."""
 
     id: int
 
 
 @dataclass(frozen=True, slots=True)
 class DiscardCheckpoint:
-    """Delete the files of a checkpoint that was aborted."""
+    """Delete the files of an aborted checkpoint."""
 
     id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """Delete a complete checkpoint that newer ones have pushed out."""
+    """Delete a completed checkpoint that newer ones replace."""
 
     id: int
 
@@ -95,4 +95,4 @@ class FailJob:
 Instruction: TypeAlias = (
     Finalize | Completed | Aborted | CancelUpload | DiscardCheckpoint | Retire | FailJob
 )
-"""Anything that the coordinator may ask for."""
+"""Any instruction of the coordinator."""

@@ -217,7 +217,7 @@ def test_a_checkpoint_expires_when_it_is_as_old_as_the_timeout():
     begun(job, 50)
     assert job.expire(1_049) == []
     assert job.expire(1_050) == [
-        Aborted(1, FailureReason.CHECKPOINT_EXPIRED, 1_050, "the time-out is 1000 ms"),
+        Aborted(1, FailureReason.CHECKPOINT_EXPIRED, 1_050, "the timeout is 1000 ms"),
         CancelUpload(1),
         DiscardCheckpoint(1),
     ]
