@@ -389,7 +389,7 @@ def test_what_a_serializer_says_is_checked():
         reading_of(codec_for(Version1()).schema, codec_for(Vague()))
     with pytest.raises(StateDescriptorError, match="snapshot must return a dict"):
         codec_for(Listed())
-    with pytest.raises(StateDescriptorError, match="what JSON can hold"):
+    with pytest.raises(StateDescriptorError, match="must return a JSON value"):
         codec_for(Opaque())
 
 

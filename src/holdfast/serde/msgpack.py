@@ -1,4 +1,4 @@
-"""Codecs of Python types, on msgspec's MessagePack."""
+"""Codecs of Python types, using msgspec's MessagePack."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from holdfast.serde.exact import Check
 
-
-if TYPE_CHECKING:
     Order = Literal["deterministic"] | None
 
 
@@ -42,7 +40,7 @@ def python_codec(spec: Any) -> Codec:
     """
     root = tree(spec)
     immutable = is_immutable(root)
-    # Sets have no order of their own, and equal keys must have equal bytes.
+    # Sets are unordered, and equal keys must have equal bytes.
     order: Order = "deterministic" if immutable else None
     schema = schema_of(root)
     encode = _encoder(
@@ -63,7 +61,7 @@ def python_codec(spec: Any) -> Codec:
 
 
 def class_check(classes: frozenset[type], declared: str) -> Callable[[Any], None]:
-    """Function that refuses a value of another class than these."""
+    """Function that refuses values of other classes."""
     if len(classes) == 1:
         (cls,) = classes
 
@@ -81,7 +79,7 @@ def class_check(classes: frozenset[type], declared: str) -> Callable[[Any], None
 
 
 def refuse(declared: str, value: Any, advice: str = "") -> NoReturn:
-    """Report a value that its declared type does not hold.
+    """Refuse a value that is not of the declared type.
 
     Raises:
         StateValueError: Always.

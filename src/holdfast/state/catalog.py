@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 
 ENTRIES_AT_ONCE: Final = 50_000
-
-
 """Most entries that are read before they are written again."""
 
 
@@ -76,8 +74,6 @@ def migrate(
 
 
 STATE_PREFIX: Final = b"\x00\x00state"
-
-
 """What the keys of the entries about states begin with; their names follow."""
 
 

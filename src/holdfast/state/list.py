@@ -20,19 +20,13 @@ if TYPE_CHECKING:
 
 
 MAX_CHUNKS = 8
-
-
 """Chunks a list may have before reading it makes it one."""
 
 
 pack_chunk = msgspec.msgpack.Encoder().encode
-
-
 """Bytes of a chunk, of the bytes of its elements."""
 
 unpack_chunk = msgspec.msgpack.Decoder(list[bytes]).decode
-
-
 """The inverse of `pack_chunk`."""
 
 

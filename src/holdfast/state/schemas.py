@@ -179,26 +179,18 @@ if TYPE_CHECKING:
 
 
 MARK: Final = b"\xc1\xc1"
-
-
 """What a value begins with that is not stored bare; the id of its schema follows."""
 
 HEAD: Final = 6
-
-
 """Bytes before such a value."""
 
 
 _FREE: Final = ("avro", "serializer")
-
-
 """Kinds of schemas whose values may begin with any bytes."""
 
 _NONE: Final = b"\x00"
 
 _TIMED_HEAD: Final = 9
-
-
 """Bytes before a value that has a time: that, and a mark for None."""
 
 

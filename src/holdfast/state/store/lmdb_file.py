@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 
 
 LONGEST_KEY: Final = 511
-
-
 """Longest key that LMDB takes as it is, in bytes."""
 
 
@@ -142,14 +140,10 @@ def _decode(bucket: bytes) -> dict[bytes, bytes]:
 
 
 PAGE: Final = 4096
-
-
 """Granularity of files and maps."""
 
 
 SMALLEST: Final = 256 * 1024
-
-
 """Size that a new file is given at its first commit."""
 
 

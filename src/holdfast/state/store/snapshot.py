@@ -34,14 +34,10 @@ if TYPE_CHECKING:
 
 
 CANONICAL: Final = "canonical"
-
-
 """Kind of a snapshot that is made of tables, whatever the backend."""
 
 
 SNAPSHOT_FILE: Final = r"state-\d+\.mdb|\d+\.sst|(MANIFEST|OPTIONS)-\d+|CURRENT"
-
-
 """Names of the files of a snapshot, as a regular expression."""
 
 
