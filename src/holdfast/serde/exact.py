@@ -83,7 +83,7 @@ def compiled(root: mi.Type) -> Check:
     return _Compiler(_is_native_datetime, _is_native_time).check(root)
 
 
-def compiled_wide(root: mi.Type) -> Check:
+def compiled_extended(root: mi.Type) -> Check:
     """Check whether the extended form preserves a value of the type."""
     return _Compiler(_is_datetime, _is_time).check(root)
 
@@ -91,7 +91,7 @@ def compiled_wide(root: mi.Type) -> Check:
 def mismatch_in(node: mi.Type, value: Any, path: str = "") -> ValueMismatch:
     """The innermost mismatch in a value that does not fit."""
     for step, child, inner in _parts(node, value):
-        if not compiled_wide(child).fits(inner):
+        if not compiled_extended(child).fits(inner):
             return mismatch_in(child, inner, path + step)
     declared = name_of(node)
     return ValueMismatch(0, value, advice_for(declared, value), declared, path)

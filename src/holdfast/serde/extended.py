@@ -30,13 +30,13 @@ _KEPT = (datetime, time, bytes, bytearray)
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def wide_encoded(value: Any, order: Literal["deterministic"] | None = None) -> bytes:
+def extended_encoded(value: Any, order: Literal["deterministic"] | None = None) -> bytes:
     """Extended form of a value; `order` is that of `msgspec.msgpack.Encoder`."""
     plain = msgspec.to_builtins(value, builtin_types=_KEPT, order=order)
     return MARK + _encode(_spread(plain))
 
 
-def wide_decoded(data: bytes, spec: Any) -> Any:
+def extended_decoded(data: bytes, spec: Any) -> Any:
     """Value of the declared type from its extended form.
 
     Raises:

@@ -8,8 +8,15 @@ import msgspec
 
 from holdfast.errors import StateValueError
 from holdfast.serde.codec import Codec, Decode, Encode
-from holdfast.serde.exact import advice_for, compiled, compiled_wide, is_limited, mismatch_in, tree
-from holdfast.serde.extended import MARK, wide_decoded, wide_encoded
+from holdfast.serde.exact import (
+    advice_for,
+    compiled,
+    compiled_extended,
+    is_limited,
+    mismatch_in,
+    tree,
+)
+from holdfast.serde.extended import MARK, extended_decoded, extended_encoded
 from holdfast.serde.reading import typed_reading
 from holdfast.types.mismatch import ValueMismatch, shortened, shown
 from holdfast.types.schema import (
@@ -122,14 +129,14 @@ def _encoder(check: Check, raw: Encode, rescue: Encode) -> Encode:
 
 
 def _rescuer(root: mi.Type, order: Order) -> Encode:
-    fits = compiled_wide(root).fits
+    fits = compiled_extended(root).fits
     declared = name_of(root)
 
     def rescue(value: Any) -> bytes:
         if not fits(value):
             raise refusal(declared, mismatch_in(root, value))
         try:
-            return wide_encoded(value, order)
+            return extended_encoded(value, order)
         except UnicodeEncodeError as error:
             advice = f"it is not valid Unicode text ({error.reason}); declare bytes and encode it"
             refuse(declared, value, advice)
@@ -145,7 +152,7 @@ def _decoder(native: Decode, spec: Any, declared: str) -> Decode:
             problem: Exception = error
         try:
             if data[:1] == MARK:
-                return wide_decoded(data, spec)
+                return extended_decoded(data, spec)
         except (msgspec.DecodeError, ValueError, TypeError, KeyError) as error:
             problem = error
         raise StateValueError(
