@@ -67,11 +67,11 @@ class TableFile:
         return found
 
     def close(self) -> None:
-        """Let go of the file. Idempotent."""
+        """Close the file. Idempotent."""
         self._file.close()
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the object itself."""
         return self
 
     def __exit__(

@@ -19,13 +19,9 @@ if TYPE_CHECKING:
 
 
 WINDOWS: Final = ("window_start", "window_end")
-
-
 """Columns of time windows."""
 
 NAMESPACE: Final = "namespace"
-
-
 """Column of other namespaces."""
 
 

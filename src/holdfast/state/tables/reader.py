@@ -226,12 +226,12 @@ class TablesSnapshot:
                 yield entry
 
     def close(self) -> None:
-        """Let go of the files. Idempotent."""
+        """Close the files. Idempotent."""
         for file in self._files:
             file.close()
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the object itself."""
         return self
 
     def __exit__(
