@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -171,6 +171,9 @@ class StreamType:
 
 OBJECTS = StreamType("object", pa.schema([pa.field(VALUE_COLUMN, pa.binary(), nullable=False)]))
 """A stream of any Python objects, pickled."""
+
+UNDECLARED = replace(OBJECTS)
+"""The same where nobody has asked for it: equal to `OBJECTS`, but another object."""
 
 
 def _of_columns(columns: pa.Schema | pa.DataType) -> StreamType:

@@ -36,7 +36,7 @@ from holdfast.spark.sources.indexed_source import ROWS_PER_BATCH
 from holdfast.spark.sources.source import Source
 from holdfast.spark.types import spark_schema
 from holdfast.types.columns.batches import BatchWriter
-from holdfast.types.stream_type import OBJECTS, StreamType
+from holdfast.types.stream_type import UNDECLARED, StreamType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -223,7 +223,7 @@ def replayed(
 def _type_of(source: ReplayableSource, type_info: Any) -> StreamType:
     if type_info is not None:
         return StreamType.of(type_info)
-    return declared_output(source.read, per_element=False) or OBJECTS
+    return declared_output(source.read, per_element=False) or UNDECLARED
 
 
 def _check(source: object) -> None:
