@@ -1,13 +1,15 @@
-"""What all tests share: one Spark session, and how Hypothesis searches."""
+"""What all tests share: one Spark session, the backends, and how Hypothesis searches."""
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
+
+from holdfast import EmbeddedRocksDBStateBackend, HashMapStateBackend
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,6 +38,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture(
+    params=[HashMapStateBackend(), EmbeddedRocksDBStateBackend()], ids=["hashmap", "rocksdb"]
+)
+def backend(request: pytest.FixtureRequest) -> Any:
+    """Each of the state backends, in turn."""
+    return request.param
 
 
 @pytest.fixture(scope="session")

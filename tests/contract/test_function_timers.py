@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import (
-    EmbeddedRocksDBStateBackend,
-    HashMapStateBackend,
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
@@ -28,11 +26,6 @@ KEYS = [f"key-{i}" for i in range(12)]
 LAST = ValueStateDescriptor("last", int)
 RULES = MapStateDescriptor("rules", str, int)
 FIRST_TIME, LAST_TIME = -(2**63), 2**63 - 1
-
-
-@pytest.fixture(params=[HashMapStateBackend(), EmbeddedRocksDBStateBackend()])
-def backend(request: pytest.FixtureRequest) -> Any:
-    return request.param
 
 
 def first(value: Any) -> Any:

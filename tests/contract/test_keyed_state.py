@@ -12,8 +12,6 @@ import pytest
 from holdfast import (
     AggregateFunction,
     AggregatingStateDescriptor,
-    EmbeddedRocksDBStateBackend,
-    HashMapStateBackend,
     ListStateDescriptor,
     MapStateDescriptor,
     ReduceFunction,
@@ -76,11 +74,9 @@ class Subtask:
         self.open()
 
 
-@pytest.fixture(
-    params=[HashMapStateBackend(), EmbeddedRocksDBStateBackend()], ids=["hashmap", "rocksdb"]
-)
-def subtask(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    subtask = Subtask(request.param, tmp_path / "store")
+@pytest.fixture
+def subtask(backend: Any, tmp_path: Path) -> Any:
+    subtask = Subtask(backend, tmp_path / "store")
     yield subtask
     subtask.state.abort()
 

@@ -174,11 +174,9 @@ class Subtask:
         return [value for key, value in self.store.scan(b"") if key[:2] != b"\x00\x00"]
 
 
-@pytest.fixture(
-    params=[HashMapStateBackend(), EmbeddedRocksDBStateBackend()], ids=["hashmap", "rocksdb"]
-)
-def subtask(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subtask]:
-    subtask = Subtask(request.param, tmp_path / "store")
+@pytest.fixture
+def subtask(backend: Any, tmp_path: Path) -> Iterator[Subtask]:
+    subtask = Subtask(backend, tmp_path / "store")
     yield subtask
     subtask.state.abort()
 

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import (
-    EmbeddedRocksDBStateBackend,
-    HashMapStateBackend,
     ListStateDescriptor,
     MapStateDescriptor,
     ValueStateDescriptor,
@@ -115,11 +113,6 @@ class Subtask:
     def fail(self) -> None:
         self.state.abort()
         self.open()
-
-
-@pytest.fixture(params=[HashMapStateBackend(), EmbeddedRocksDBStateBackend()])
-def backend(request: pytest.FixtureRequest) -> Any:
-    return request.param
 
 
 @pytest.fixture

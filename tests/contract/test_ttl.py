@@ -162,11 +162,9 @@ class EventClock:
         return max(self.watermark, self.element)
 
 
-@pytest.fixture(
-    params=[HashMapStateBackend(), EmbeddedRocksDBStateBackend()], ids=["hashmap", "rocksdb"]
-)
-def subtask(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subtask]:
-    subtask = Subtask(request.param, tmp_path / "store")
+@pytest.fixture
+def subtask(backend: Any, tmp_path: Path) -> Iterator[Subtask]:
+    subtask = Subtask(backend, tmp_path / "store")
     yield subtask
     subtask.state.abort()
 

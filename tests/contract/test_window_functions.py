@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import (
-    EmbeddedRocksDBStateBackend,
-    HashMapStateBackend,
     ListStateDescriptor,
     MapStateDescriptor,
     OutputTag,
@@ -50,13 +48,6 @@ if TYPE_CHECKING:
 
 TEN = TumblingEventTimeWindows.of(10)
 LATE = OutputTag("late")
-
-
-@pytest.fixture(
-    params=[HashMapStateBackend(), EmbeddedRocksDBStateBackend()], ids=["hashmap", "rocksdb"]
-)
-def backend(request: pytest.FixtureRequest) -> Any:
-    return request.param
 
 
 def a(*times: int) -> list[Event]:

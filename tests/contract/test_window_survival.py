@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import (
-    EmbeddedRocksDBStateBackend,
     ErrorPolicy,
-    HashMapStateBackend,
     OutputTag,
     ValueStateDescriptor,
 )
@@ -51,13 +49,6 @@ if TYPE_CHECKING:
 TEN = TumblingEventTimeWindows.of(10)
 GAP = EventTimeSessionWindows.with_gap(10)
 LATE, FAILED = OutputTag("late"), OutputTag("failed")
-
-
-@pytest.fixture(
-    params=[HashMapStateBackend(), EmbeddedRocksDBStateBackend()], ids=["hashmap", "rocksdb"]
-)
-def backend(request: pytest.FixtureRequest) -> Any:
-    return request.param
 
 
 def a(*times: int) -> list[Event]:

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import (
-    EmbeddedRocksDBStateBackend,
-    HashMapStateBackend,
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
@@ -56,13 +54,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.windows import TimestampedValue
-
-
-@pytest.fixture(
-    params=[HashMapStateBackend(), EmbeddedRocksDBStateBackend()], ids=["hashmap", "rocksdb"]
-)
-def backend(request: pytest.FixtureRequest) -> Any:
-    return request.param
 
 
 def a(*times: int) -> list[Event]:

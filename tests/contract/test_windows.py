@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import EmbeddedRocksDBStateBackend, HashMapStateBackend
+from holdfast import HashMapStateBackend
 from holdfast.api.time import MAX_WATERMARK
 from holdfast.errors import ConfigurationError, EventTimeError
 from holdfast.testing.windows import windowed
@@ -43,13 +43,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from holdfast.api.windows.triggers import Trigger
-
-
-@pytest.fixture(
-    params=[HashMapStateBackend(), EmbeddedRocksDBStateBackend()], ids=["hashmap", "rocksdb"]
-)
-def backend(request: pytest.FixtureRequest) -> Any:
-    return request.param
 
 
 def a(*times: int) -> list[Event]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
+from holdfast.connectors.postgres.sink import PostgresSink
+from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.recovery_tools import Faults
 
 if TYPE_CHECKING:
@@ -22,6 +24,40 @@ def injected(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> I
     """Faults that a test may plan; they strike in the driver and in Python workers."""
     with Faults(spark, tmp_path_factory.mktemp("faults")) as prepared:
         yield prepared
+
+
+@pytest.fixture
+def no_faults(injected: Faults, tmp_path: Path) -> None:
+    """None strikes, whatever the test before has planned."""
+    injected.plan(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    """A PostgreSQL server."""
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture
+def db(server: PostgresServer) -> PostgresServer:
+    """The server with nothing in it but the tables `counts` and `log`."""
+    server.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    server.execute('CREATE TABLE counts ("user" text PRIMARY KEY, n bigint)')
+    server.execute('CREATE TABLE log ("user" text, n bigint)')
+    return server
+
+
+@pytest.fixture
+def counts(db: PostgresServer) -> PostgresSink:
+    """A sink that updates the table `counts`."""
+    return PostgresSink(db.url, "counts", mode="upsert", key="user")
+
+
+@pytest.fixture
+def log(db: PostgresServer) -> PostgresSink:
+    """A sink that appends to the table `log`."""
+    return PostgresSink(db.url, "log")
 
 
 @pytest.fixture

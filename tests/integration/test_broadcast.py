@@ -52,6 +52,7 @@ JOURNAL = "subtask bigint, n bigint, what string, value bigint"
 EPOCH = 12
 """Elements of each source in an epoch."""
 slow = pytest.mark.slow
+pytestmark = pytest.mark.usefixtures("no_faults")
 
 
 class Rule(NamedTuple):
@@ -78,11 +79,6 @@ def other_rule(i: int) -> Rule:
 
 def datum(i: int) -> Datum:
     return Datum(f"k{i % 10}", i)
-
-
-@pytest.fixture(autouse=True)
-def no_faults(injected: Faults, tmp_path: Path) -> None:
-    injected.plan(tmp_path)
 
 
 @pytest.fixture

@@ -24,32 +24,21 @@ from tests.support.output_jobs import (
     Transactions,
     expected,
 )
-from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.recovery_jobs import TIMEOUT
 from tests.support.recovery_tools import Faults, figures, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
     from holdfast import JobClient
     from holdfast.statistics import EpochStatistics
+    from tests.support.postgres import PostgresServer
 
 TOLERANT = {"tolerable-failed-checkpoints": 1000}
 AT_LEAST_ONCE = {"mode": "AT_LEAST_ONCE"}
-
-
-@pytest.fixture
-def no_faults(injected: Faults, tmp_path: Path) -> None:
-    injected.plan(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with postgres_server() as server:
-        yield server
 
 
 @pytest.fixture

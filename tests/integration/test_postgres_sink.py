@@ -30,12 +30,8 @@ from tests.support.postgres_tools import (
     MemoryStaging,
     batch,
     commit,
-    counts,
-    db,
     in_log,
-    log,
     numbers,
-    server,
     staged,
     writer_context,
 )
@@ -45,8 +41,6 @@ if TYPE_CHECKING:
 
     from holdfast.api.sinks import StagedRows
     from tests.support.postgres import PostgresServer
-
-__all__ = ["counts", "db", "log", "server"]
 
 
 def test_staged_rows_appear_when_they_are_committed_and_not_before(db, log):
@@ -178,7 +172,7 @@ def test_a_publisher_that_is_killed_is_made_good_by_the_next(
 ):
     fault = {"point": point, "action": "kill", "once": str(tmp_path / "once"), "checkpoint": 5}
     root = Path(__file__).parents[2]
-    call = "import sys; from tests.integration import postgres_tools as t; t.publish(*sys.argv[1:])"
+    call = "import sys; from tests.support import postgres_tools as t; t.publish(*sys.argv[1:])"
     child = subprocess.run(
         [sys.executable, "-c", call, db.url, "log", '{"checkpoint": 5}'],
         env={

@@ -17,16 +17,11 @@ from tests.support.postgres_tools import (
     MemoryStaging,
     batch,
     commit,
-    db,
     in_log,
-    log,
     numbers,
-    server,
     staged,
     writer_context,
 )
-
-__all__ = ["db", "log", "server"]
 
 
 def test_odd_names_of_schemas_tables_and_columns_are_taken_literally(db):

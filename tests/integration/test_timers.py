@@ -41,12 +41,8 @@ RELEASED = {"mode": "AT_LEAST_ONCE"}
 """`Ledger` is to see epochs as they end, and takes them back itself."""
 
 
-@pytest.fixture(autouse=True)
-def no_faults(injected: Faults, tmp_path: Path) -> None:
-    injected.plan(tmp_path)
-
-
 slow = pytest.mark.slow
+pytestmark = pytest.mark.usefixtures("no_faults")
 
 
 class Reminders(KeyedProcessFunction):

@@ -29,11 +29,6 @@ BACKLOG: dict[str, Any] = {"count": 600, "per_epoch": None, "seconds": 0.001}
 """One epoch, if nothing cuts it, of 0.3 s and more for each of two operators on two subtasks."""
 
 
-@pytest.fixture
-def no_faults(injected: Faults, tmp_path: Path) -> None:
-    injected.plan(tmp_path)
-
-
 def persisted(statistics: JobStatistics) -> list[int]:
     """Bytes of input that the newest checkpoints hold."""
     assert statistics.checkpoints

@@ -47,11 +47,7 @@ SUMS = "k string, first bigint, last bigint, total bigint"
 ELEMENTS = "k string, at bigint, i bigint"
 LENGTH = 100
 slow = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def no_faults(injected: Faults, tmp_path: Path) -> None:
-    injected.plan(tmp_path)
+pytestmark = pytest.mark.usefixtures("no_faults")
 
 
 class Element(NamedTuple):

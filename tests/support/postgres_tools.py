@@ -8,16 +8,15 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pytest
 
 from holdfast.api.sinks import CommitRequest, StagedRows, WriterContext
 from holdfast.connectors.postgres.sink import PostgresSink
-from tests.support.postgres import PostgresServer, postgres_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from holdfast.api.functions import RuntimeContext
+    from tests.support.postgres import PostgresServer
 
 SCHEMA = pa.schema([("user", pa.string()), ("n", pa.int64())])
 NO_RUNTIME: RuntimeContext = None  # type: ignore[assignment]  # PostgresSink asks it nothing
@@ -136,33 +135,6 @@ def publish(url: str, table: str, arguments: str) -> None:
     """Stage and commit a row; called in a process that is killed meanwhile."""
     sink = PostgresSink(url, table)
     commit(sink, staged(sink, batch([("a", 1)]), **json.loads(arguments)))
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with postgres_server() as server:
-        yield server
-
-
-@pytest.fixture
-def db(server: PostgresServer) -> PostgresServer:
-    """The server with nothing in it but a table of counts."""
-    server.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
-    server.execute('CREATE TABLE counts ("user" text PRIMARY KEY, n bigint)')
-    server.execute('CREATE TABLE log ("user" text, n bigint)')
-    return server
-
-
-@pytest.fixture
-def log(db: PostgresServer) -> PostgresSink:
-    """A sink that appends to the table `log`."""
-    return PostgresSink(db.url, "log")
-
-
-@pytest.fixture
-def counts(db: PostgresServer) -> PostgresSink:
-    """A sink that updates the table `counts`."""
-    return PostgresSink(db.url, "counts", mode="upsert", key="user")
 
 
 def in_log(db: PostgresServer) -> list[tuple[Any, ...]]:

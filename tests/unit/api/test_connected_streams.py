@@ -105,16 +105,6 @@ class FirstLetter(KeySelector):
 
 
 @pytest.fixture
-def program() -> Program:
-    return Program()
-
-
-@pytest.fixture
-def rows(program: Program) -> DataStream:
-    return program.source(ROWS)
-
-
-@pytest.fixture
 def others(program: Program) -> DataStream:
     return program.source(OTHER)
 

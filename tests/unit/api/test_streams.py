@@ -83,16 +83,6 @@ class ByLength(KeySelector):
         return len(value)
 
 
-@pytest.fixture
-def program() -> Program:
-    return Program()
-
-
-@pytest.fixture
-def rows(program: Program) -> DataStream:
-    return program.source("k string, n bigint")
-
-
 def last(program: Program) -> Node:
     return program.graph.nodes[-1]
 

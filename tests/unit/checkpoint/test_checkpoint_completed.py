@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
@@ -22,13 +23,10 @@ from holdfast.errors import (
     FencedError,
     RestoreError,
 )
-from holdfast.storage.object_store import FileSystemFiles
 from tests.support.checkpoints import checkpoint
 
-
-@pytest.fixture
-def files(tmp_path):
-    return FileSystemFiles(str(tmp_path / "job"))
+if TYPE_CHECKING:
+    from holdfast.storage.object_store import FileSystemFiles
 
 
 def complete(files: FileSystemFiles, checkpoint_id: int, fence: Fence) -> None:

@@ -24,11 +24,6 @@ print(*(take_fence(files).number for _ in range(20)))
 """
 
 
-@pytest.fixture
-def files(tmp_path):
-    return FileSystemFiles(str(tmp_path / "job"))
-
-
 def test_fences_are_numbered_from_one(files):
     assert [take_fence(files).number for _ in range(12)] == list(range(1, 13))
 

@@ -71,11 +71,6 @@ class Mortal(FileSystemFiles):
             raise Died
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> FileSystemFiles:
-    return FileSystemFiles(str(tmp_path / "job"))
-
-
 def lost(files: FileSystemFiles, unwanted: Collection[int] = ()) -> int | None:
     written = [one for one in checkpoint_ids(files) if files.exists(metadata_name(one))]
     records = recorded_checkpoints(files)

@@ -34,11 +34,6 @@ SNAPSHOT = {
 
 
 @pytest.fixture
-def files(tmp_path):
-    return FileSystemFiles(str(tmp_path / "job"))
-
-
-@pytest.fixture
 def snapshot(tmp_path):
     directory = tmp_path / "snapshot"
     directory.mkdir()

@@ -29,10 +29,9 @@ from tests.support.staged import (
     NotebookCommitter,
     StagedRun,
     calls,
-    forget,
     no_frames,
 )
-from tests.support.staged_drivers import driver_maker, published
+from tests.support.staged_drivers import published
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from tests.support.staged_drivers import Driver
 
 WAIT = 30
+pytestmark = pytest.mark.usefixtures("no_calls")
 SOON = 0.1
 """Seconds after which a call that hangs is given up here."""
 
@@ -84,19 +84,9 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     made.open()
 
 
-@pytest.fixture(autouse=True)
-def _forget() -> None:
-    forget()
-
-
 @pytest.fixture
-def drive(tmp_path: Path) -> Callable[..., Driver]:
-    make = driver_maker(tmp_path)
-
-    def made(**options: Any) -> Driver:
-        return make(patience=Patience(answer=SOON), **options)
-
-    return made
+def drive(drive: Callable[..., Driver]) -> Callable[..., Driver]:
+    return partial(drive, patience=Patience(answer=SOON))
 
 
 # A sink that does not answer

@@ -23,22 +23,14 @@ from holdfast.spark.sources.query_log import capture
 from holdfast.storage.object_store import FileSystemFiles
 from tests.support.barriers import ROWS
 from tests.support.programs import Program
-from tests.support.staged import CALLS, LocalCalls, Notebook, calls, forget, no_frames
-from tests.support.staged_drivers import Driver, driver_maker, published
+from tests.support.staged import CALLS, LocalCalls, Notebook, calls, no_frames
+from tests.support.staged_drivers import published
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
-
-@pytest.fixture(autouse=True)
-def _forget() -> None:
-    forget()
-
-
-@pytest.fixture
-def drive(tmp_path: Path) -> Callable[..., Driver]:
-    return driver_maker(tmp_path)
+pytestmark = pytest.mark.usefixtures("no_calls")
 
 
 # With its checkpoint

@@ -17,23 +17,14 @@ from holdfast.errors import CheckpointStorageError
 from holdfast.storage.object_store import FileSystemFiles
 from tests.support.checkpoints import checkpoint
 from tests.support.staged import Notebook, calls, forget
-from tests.support.staged_drivers import Driver, driver_maker, published
+from tests.support.staged_drivers import Driver, published
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from holdfast.checkpoint.files.metadata import CheckpointMetadata
 
-
-@pytest.fixture(autouse=True)
-def _forget() -> None:
-    forget()
-
-
-@pytest.fixture
-def drive(tmp_path: Path) -> Callable[..., Driver]:
-    return driver_maker(tmp_path)
+pytestmark = pytest.mark.usefixtures("no_calls")
 
 
 def test_what_is_given_up_goes_with_the_first_checkpoint_of_a_job_attempt(drive: Any) -> None:

@@ -23,18 +23,13 @@ from holdfast.checkpoint.savepoint.storage import (
 )
 from holdfast.errors import CheckpointStorageError, CorruptCheckpointError, RestoreError
 from holdfast.savepoints import dispose_savepoint
-from holdfast.storage.object_store import FileSystemFiles
 from tests.support.checkpoints import checkpoint
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.files.fence import Fence
     from holdfast.checkpoint.files.metadata import CheckpointMetadata
     from holdfast.storage.handles import Handle
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> FileSystemFiles:
-    return FileSystemFiles(str(tmp_path / "job"))
+    from holdfast.storage.object_store import FileSystemFiles
 
 
 def complete(files: FileSystemFiles, number: int, fence: Fence, *shared: str) -> None:

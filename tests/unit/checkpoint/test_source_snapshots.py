@@ -23,24 +23,17 @@ from holdfast.errors import CheckpointError
 from holdfast.job.model import FileLog, QueryPosition, SourcePosition
 from holdfast.spark.sources.source import Source
 from holdfast.storage.handles import FileHandle
-from holdfast.storage.object_store import FileSystemFiles
 from tests.support.checkpoints import checkpoint
 from tests.support.programs import Program
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from holdfast.checkpoint.files.metadata import CheckpointMetadata
     from holdfast.job.model import JobPlan
     from holdfast.storage.handles import Handle
+    from holdfast.storage.object_store import FileSystemFiles
 
 BIG = 100_000
 SETTINGS = '{"batchWatermarkMs":0}'
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> FileSystemFiles:
-    return FileSystemFiles(str(tmp_path))
 
 
 def entry(batch: int) -> str:

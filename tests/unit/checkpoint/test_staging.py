@@ -36,11 +36,6 @@ def numbers(staging: FileStaging, staged: StagedRows) -> list[int]:
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> FileSystemFiles:
-    return FileSystemFiles(str(tmp_path / "job"))
-
-
-@pytest.fixture
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty directory for local files, which a test finds empty again."""
     directory = tmp_path / "scratch"

@@ -55,11 +55,6 @@ def same(value: Any) -> Any:
     return value
 
 
-@pytest.fixture
-def program() -> Program:
-    return Program()
-
-
 def names(operators: Iterable[OperatorPlan]) -> list[str]:
     return [operator.name for operator in operators]
 

@@ -67,11 +67,6 @@ def timed(stream: DataStream, uid: str, bound: int | None = 0) -> DataStream:
 # What operators depend on
 
 
-@pytest.fixture
-def program() -> Program:
-    return Program()
-
-
 def line_of(program: Program) -> TimeLine:
     return time_line(program.graph.nodes, program.graph.uids())
 

@@ -17,7 +17,6 @@ from holdfast.errors import RestoreError, UserFunctionError
 from holdfast.runtime import channel_cut as module
 from holdfast.serde.keys import key_group_of
 from holdfast.state.key_groups import subtask_of
-from holdfast.storage.object_store import FileSystemFiles
 from holdfast.testing.clock import ManualClock
 from tests.support import staged
 from tests.support.barriers import ROWS
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
     from holdfast.api.streams.keyed_stream import KeyedStream
     from holdfast.runtime.plan import ChannelRows
+    from holdfast.storage.object_store import FileSystemFiles
 
 CLOCK = ManualClock()
 SEEN: list[tuple[int, str, int]] = []
@@ -73,11 +73,6 @@ def _start(monkeypatch: pytest.MonkeyPatch) -> None:
     # A slice at a time as small as possible: the cut may come behind every row.
     monkeypatch.setattr(module, "FIRST_SLICE", 1)
     monkeypatch.setattr(module, "LARGEST_SLICE", 1)
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> FileSystemFiles:
-    return FileSystemFiles(str(tmp_path / "checkpoints"))
 
 
 def keyed(program: Program, by: str = "columns") -> KeyedStream:

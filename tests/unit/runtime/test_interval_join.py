@@ -9,9 +9,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast import (
-    EmbeddedRocksDBStateBackend,
     ErrorPolicy,
-    HashMapStateBackend,
     OutputTag,
     ProcessJoinFunction,
     ValueStateDescriptor,
@@ -39,14 +37,6 @@ if TYPE_CHECKING:
     from holdfast.config.backends import StateBackend
 
 FAILED = OutputTag("failed")
-
-
-@pytest.fixture(
-    params=[HashMapStateBackend(), EmbeddedRocksDBStateBackend()], ids=["hashmap", "rocksdb"]
-)
-def backend(request: pytest.FixtureRequest) -> StateBackend:
-    found: StateBackend = request.param
-    return found
 
 
 def a(t: int, n: int) -> Element:

@@ -9,8 +9,6 @@ import pytest
 
 from holdfast import (
     CheckpointedFunction,
-    EmbeddedRocksDBStateBackend,
-    HashMapStateBackend,
     KeyedProcessFunction,
     ListStateDescriptor,
     ProcessFunction,
@@ -58,13 +56,6 @@ class Lazy(KeyedProcessFunction):
         if value.n:
             self.ctx.get_state(ValueStateDescriptor("n", int)).update(value.n)
         yield value.k, value.n
-
-
-@pytest.fixture(
-    params=[HashMapStateBackend(), EmbeddedRocksDBStateBackend()], ids=["hashmap", "rocksdb"]
-)
-def backend(request: pytest.FixtureRequest) -> Any:
-    return request.param
 
 
 def counting(directory: Path, backend: Any = None, function: Any = None) -> Tasks:

@@ -19,7 +19,6 @@ from holdfast.state.operator.redistribution import OperatorStateSnapshot, redist
 from holdfast.state.restore import restore_store
 from holdfast.state.store.directories import claim_job, make_private, store_directory
 from holdfast.state.store.process import ProcessIdentity
-from holdfast.storage.object_store import FileSystemFiles
 from tests.support.barriers import ROWS
 from tests.support.functions import Count
 from tests.support.programs import Program
@@ -29,18 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from holdfast.runtime.report import TaskReport
+    from holdfast.storage.object_store import FileSystemFiles
 
 BIG = OutputTag("big", ROWS)
-
-
-@pytest.fixture(autouse=True)
-def _forget() -> None:
-    forget()
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> FileSystemFiles:
-    return FileSystemFiles(str(tmp_path / "checkpoints"))
+pytestmark = pytest.mark.usefixtures("no_calls")
 
 
 @pytest.fixture

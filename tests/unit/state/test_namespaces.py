@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from holdfast import (
     AggregatingStateDescriptor,
-    EmbeddedRocksDBStateBackend,
     HashMapStateBackend,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -49,13 +48,6 @@ LIST = ListStateDescriptor("list", int)
 SUM = ReducingStateDescriptor("sum", plus, int)
 MEAN = AggregatingStateDescriptor("mean", Mean(), list[int])
 MAP = MapStateDescriptor("map", int, int)
-
-
-@pytest.fixture(
-    params=[HashMapStateBackend(), EmbeddedRocksDBStateBackend()], ids=["hashmap", "rocksdb"]
-)
-def backend(request: pytest.FixtureRequest) -> Any:
-    return request.param
 
 
 # Keys

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import (
-    EmbeddedRocksDBStateBackend,
     HashMapStateBackend,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -69,11 +68,9 @@ class Subtask:
         return dict(self.store.scan(SUBTASK_PREFIX))
 
 
-@pytest.fixture(
-    params=[HashMapStateBackend(), EmbeddedRocksDBStateBackend()], ids=["hashmap", "rocksdb"]
-)
-def subtask(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subtask]:
-    made = Subtask(request.param, tmp_path / "store")
+@pytest.fixture
+def subtask(backend: Any, tmp_path: Path) -> Iterator[Subtask]:
+    made = Subtask(backend, tmp_path / "store")
     yield made
     made.store.abort()
 

@@ -22,11 +22,6 @@ from holdfast.storage.object_store import FileSystemFiles
 from tests.support.checkpoints import checkpoint
 
 
-@pytest.fixture
-def files(tmp_path):
-    return FileSystemFiles(str(tmp_path / "job"))
-
-
 def test_a_job_has_a_directory_of_its_own_unless_told_otherwise(tmp_path):
     storage = FileSystemCheckpointStorage(f"{tmp_path}/")
     assert open_files(storage, "job").root == str(tmp_path / "job")

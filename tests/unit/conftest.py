@@ -1,0 +1,32 @@
+"""What tests of several packages share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.storage.object_store import FileSystemFiles
+from tests.support.programs import Program
+from tests.support.staged import forget
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> FileSystemFiles:
+    """The empty directory of a job."""
+    return FileSystemFiles(str(tmp_path / "job"))
+
+
+@pytest.fixture
+def program() -> Program:
+    """A program without any streams."""
+    return Program()
+
+
+@pytest.fixture
+def no_calls() -> None:
+    """No sink of `tests.support.staged` remembers a call."""
+    forget()
