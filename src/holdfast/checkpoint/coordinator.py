@@ -16,7 +16,6 @@ from bisect import insort
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from holdfast.checkpoint.failures import FailureCounter, FailureReason
 from holdfast.checkpoint.instructions import (
     Aborted,
     CancelUpload,
@@ -24,6 +23,7 @@ from holdfast.checkpoint.instructions import (
     Completed,
     DiscardCheckpoint,
     FailJob,
+    FailureReason,
     Finalize,
     Instruction,
     Participant,
@@ -90,7 +90,7 @@ class Coordinator:
                 f"next_id is {next_id}; it must be at least {newest + 1}, since no id is used twice"
             )
         self._next_id = next_id
-        self._failures = FailureCounter(settings.tolerable_failures, last_success=newest)
+        self._failures = _FailureCounter(settings.tolerable_failures, last_success=newest)
         self._last_trigger = now
         self._last_completion: int | None = None
         self._pending: dict[int, Acknowledgements] = {}
@@ -307,3 +307,47 @@ class Coordinator:
         surplus = self._retained[: -self._settings.num_retained]
         del self._retained[: len(surplus)]
         return [Retire(one) for one in surplus]
+
+
+class _FailureCounter:
+    """Counts consecutive failures; the caller reports each checkpoint at most once.
+
+    Attributes:
+        consecutive: Failures since the last success, or since the job last failed because of
+            them.
+    """
+
+    def __init__(self, tolerable: int, *, last_success: int = 0) -> None:
+        self.consecutive = 0
+        self._tolerable = tolerable
+        self._last_success = last_success
+
+    def succeeded(self, checkpoint_id: int) -> None:
+        """Reset the count, unless a newer checkpoint has succeeded already."""
+        if checkpoint_id > self._last_success:
+            self._last_success = checkpoint_id
+            self.consecutive = 0
+
+    def failed(
+        self, checkpoint_id: int, reason: FailureReason, detail: str, *, savepoint: bool
+    ) -> str | None:
+        """Why the job has to fail now, or None if it continues.
+
+        It fails if a local snapshot could not be taken, or after more consecutive failures than
+        tolerated. Savepoints and checkpoints older than the last success are not counted.
+        """
+        what = f"checkpoint {checkpoint_id} failed: {reason.value}"
+        what += f" ({detail})" if detail else ""
+        if reason is FailureReason.SYNCHRONOUS_FAILURE:
+            return f"{what}; the job has to restart from its last complete checkpoint"
+        if savepoint or not reason.counted or checkpoint_id <= self._last_success:
+            return None
+        self.consecutive += 1
+        if self.consecutive <= self._tolerable:
+            return None
+        # The job restarts now, with its full tolerance.
+        self.consecutive = 0
+        return (
+            f"{what}; that is one consecutive failure more than the {self._tolerable} tolerated. "
+            "Remove the cause, or raise execution.checkpointing.tolerable-failed-checkpoints"
+        )

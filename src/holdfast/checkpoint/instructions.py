@@ -9,13 +9,39 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, TypeAlias
-
-if TYPE_CHECKING:
-    from holdfast.checkpoint.failures import FailureReason
+from typing import TypeAlias
 
 Participant: TypeAlias = tuple[str | int, int]
 """Who acknowledges: uid of an operator or number of a stage, and the subtask."""
+
+
+class FailureReason(Enum):
+    """Why a checkpoint was aborted; the value completes "checkpoint 7 failed: ..."."""
+
+    IO_EXCEPTION = "its data could not be read or written"
+    CHECKPOINT_ASYNC_EXCEPTION = "a snapshot could not be uploaded"
+    CHECKPOINT_EXPIRED = "it was not complete within its timeout"
+    FINALIZE_CHECKPOINT_FAILURE = "its metadata could not be written"
+    SYNCHRONOUS_FAILURE = "a subtask could not take its local snapshot"
+    EPOCH_FAILED = "the epoch that carried it failed"
+    SUBSUMED = "a newer checkpoint was complete before it"
+    JOB_RESTARTING = "the job is restarting"
+    JOB_STOPPED = "the job has been stopped"
+
+    @property
+    def counted(self) -> bool:
+        """Whether it counts as a tolerated failure."""
+        return self in _COUNTED
+
+
+_COUNTED = frozenset(
+    {
+        FailureReason.IO_EXCEPTION,
+        FailureReason.CHECKPOINT_ASYNC_EXCEPTION,
+        FailureReason.CHECKPOINT_EXPIRED,
+        FailureReason.FINALIZE_CHECKPOINT_FAILURE,
+    }
+)
 
 
 class CheckpointKind(Enum):

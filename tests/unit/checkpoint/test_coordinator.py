@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from holdfast.checkpoint.coordinator import Coordinator
-from holdfast.checkpoint.failures import FailureReason
 from holdfast.checkpoint.instructions import (
     Aborted,
     CancelUpload,
@@ -16,6 +15,7 @@ from holdfast.checkpoint.instructions import (
     Completed,
     DiscardCheckpoint,
     FailJob,
+    FailureReason,
     Finalize,
     Instruction,
     Participant,
