@@ -79,8 +79,8 @@ class RocksDBStore:
         self._commit_file.unlink(missing_ok=True)
         self._options = database_options(backend)
         with self._translated_errors():
-            # The options are named for the column family too: RocksDict would otherwise open
-            # an existing one as it was last, without filters and with a cache of its own.
+            # Set the options for the column family too: otherwise RocksDict opens an existing one
+            # with its last options, without filters and with a separate cache.
             self._database = rocksdict.Rdict(
                 str(directory / _DATABASE), self._options, {"default": self._options}
             )

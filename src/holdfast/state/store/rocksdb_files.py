@@ -70,8 +70,8 @@ def _needed(files: Iterable[dict[str, Any]], key_groups: range) -> Iterator[dict
     for level, some in groupby(ordered, key=lambda file: file["level"]):
         end = b""
         for file in some:
-            # Files of level 0 overlap, and all are opened for any scan. In the others a search
-            # for a key that no file holds opens the file behind the gap.
+            # Files of level 0 overlap, and every scan opens all of them. On other levels, a
+            # search for a key in a gap opens the file after the gap.
             if level == 0 or _touches(end, file["end_key"], key_groups):
                 yield file
             end = file["end_key"]
