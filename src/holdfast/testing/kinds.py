@@ -1,4 +1,4 @@
-"""Which operator runs a function in the harness, and which functions it refuses."""
+"""Chooses the operator for a function in the harness, or refuses the function."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def kind_of(function: Any, *, keyed: bool) -> OperatorKind:
     """The kind of operator that runs `function` on a stream, keyed or not.
 
     Raises:
-        JobGraphError: No such stream takes the function.
+        JobGraphError: The stream does not take the function.
     """
     if isinstance(function, type) and issubclass(function, Function):
         raise JobGraphError(f"the harness takes a function, not its class: {function.__name__}()")

@@ -95,7 +95,7 @@ class IndexedSource(ReplayableSource):
         return 0
 
     def drain(self) -> None:
-        """Wait for elements that the rate holds back: the query ends where nothing is new."""
+        """Wait for elements from now on: the query ends when there is nothing new."""
         self._draining = True
 
     def latest_offset(self, start: int) -> int:
@@ -139,7 +139,7 @@ class IndexedSource(ReplayableSource):
 
 @dataclass(frozen=True)
 class ReplayedElements(ShippedByValue):
-    """A source, the type of its elements, and the name by which messages call it."""
+    """A source, the type of its elements, and its name for messages."""
 
     source: ReplayableSource
     type: StreamType
@@ -148,12 +148,12 @@ class ReplayedElements(ShippedByValue):
     """Key under which the source's offset lies in the one that Spark keeps."""
 
     def first(self) -> Any:
-        """Where reading begins."""
+        """The initial offset."""
         with self._located("initial_offset()"):
             return plain_offset(self.source.initial_offset())
 
     def latest(self, start: Any) -> Any:
-        """Where an epoch from `start` ends."""
+        """End offset of an epoch from `start`."""
         with self._located("latest_offset()"):
             return plain_offset(self.source.latest_offset(start))
 
@@ -227,7 +227,7 @@ def _check_keys(offset: Any) -> None:
 
 
 class _Range(InputPartition):
-    """What one task reads."""
+    """The range that one task reads."""
 
     def __init__(self, start: Any, end: Any) -> None:
         self.start = start
@@ -247,7 +247,7 @@ class _Reader(DataSourceReader):
         while (end := self._elements.latest(start)) != start:
             found += self._elements.ranges(start, end)
             start = end
-        # Without any, Spark would make a range of its own.
+        # Without any, Spark would make up one.
         return found or [_Range(start, start)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -257,22 +257,22 @@ class _Reader(DataSourceReader):
 
 
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a source epoch by epoch. Spark's own `commit` comes too early to be told."""
+    """Reads a source epoch by epoch. Spark's `commit` comes too early for the source's."""
 
     def __init__(self, elements: ReplayedElements) -> None:
         self._elements = elements
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where reading begins."""
+        """The initial offset."""
         return {self._elements.key: self._elements.first()}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """The query ends at the first look that finds nothing new."""
+        """The query ends as soon as there is nothing new."""
         if isinstance(self._elements.source, IndexedSource):
             self._elements.source.drain()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next epoch ends; the source itself says how much that is."""
+        """End offset of the next epoch; the source decides."""
         return {self._elements.key: self._elements.latest(start[self._elements.key])}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -288,7 +288,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def replayed(
     spark: SparkSession, source: ReplayableSource, type_info: Any, name: str | None
 ) -> tuple[Source, StreamType, str]:
-    """A user's source as a job's: the source, the type of its elements, and its name.
+    """Makes a job's source of a user's: the source, the type of its elements, and its name.
 
     Raises:
         JobGraphError: It is not a `ReplayableSource`.
@@ -316,7 +316,7 @@ def indexed(
     description: str,
     settings: Callable[[], Mapping[str, Any]],
 ) -> Source:
-    """A collection or a generator as a job's source.
+    """Makes a job's source of a collection or a generator.
 
     Args:
         spark: The session.
@@ -335,14 +335,14 @@ def indexed(
         description,
         source.bounded,
         lambda _: data_source.stream(set_for()),
-        # One pass takes all there is, at once.
+        # One pass takes everything at once.
         (lambda: data_source.table(set_for(rate=None, max_rows=None))) if source.bounded else None,
         endless=not source.bounded,
     )
 
 
 def generated_type(function: Callable[[int], Any], type_info: object) -> StreamType:
-    """Type of what a generator makes: as declared, or that of its first element."""
+    """Type of a generator's elements: as declared, or that of the first element."""
     if type_info is not None:
         return StreamType.of(type_info)
     return declared_output(function, per_element=True) or infer_type([function(0)])
@@ -372,7 +372,7 @@ def _check(source: object) -> None:
 
 
 class _RegisteredSource:
-    """A source under a name of its own among Spark's data sources."""
+    """A source, registered under its name as a Spark data source."""
 
     def __init__(self, spark: SparkSession, stream_type: StreamType) -> None:
         self._spark = spark

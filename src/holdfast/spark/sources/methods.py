@@ -1,4 +1,4 @@
-"""How streams are made: the sources of an environment."""
+"""The methods of an environment that make streams from sources."""
 
 from __future__ import annotations
 
@@ -100,14 +100,14 @@ class SourceMethods(ABC):
         type_info: Any = None,
         name: str | None = None,
     ) -> DataStream:
-        """A stream of what `function` makes of the numbers 0, 1, 2, ...
+        """A stream of the results of `function` for the numbers 0, 1, 2, ...
 
-        The function must make the same element of a number every time: after a failure
-        elements are made again.
+        The function must return the same element for the same number: after a failure
+        elements are generated again.
 
         Args:
             function: Makes an element from its number.
-            count: Elements there are; the stream is bounded if given.
+            count: Number of elements; the stream is bounded if given.
             rate: Elements a second; as fast as they are processed if not given.
             type_info: Type of the elements; taken from the function's annotation if not given.
             name: Name of the source.
@@ -138,7 +138,7 @@ class SourceMethods(ABC):
     def add_source(
         self, source: ReplayableSource[T], type_info: Any = None, name: str | None = None
     ) -> DataStream[T]:
-        """A stream of what a source of your own gives; see `ReplayableSource`.
+        """A stream of the elements of a `ReplayableSource`.
 
         Args:
             source: The source; it must be picklable.
