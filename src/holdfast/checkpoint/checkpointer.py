@@ -278,8 +278,8 @@ class Checkpointer:
         self._start_upload(pending)
         if not self._settings.asynchronous:
             self._wait_for(pending)
-            if pending.broken is not None:
-                raise pending.broken
+            if pending.error is not None:
+                raise pending.error
             self._tracker.raise_failure()
 
     def await_final_checkpoint(self) -> bool:
@@ -340,14 +340,14 @@ class Checkpointer:
         return self._tracker.local_snapshots
 
     def _wait_for(self, pending: PendingCheckpoint) -> None:
-        """Wait until a checkpoint has ended, unless the job is told to end and waits no longer.
+        """Wait until a checkpoint has ended, or the job has lost its patience.
 
         Raises:
             CheckpointError: It has not ended long after its timeout.
         """
         limit = self._settings.timeout_ms / 1000 + self._commits.longest
         until = monotonic() + limit
-        while not self._patience.wait(pending.over, LOOK) and not self._patience.is_lost:
+        while not self._patience.wait(pending.ended, LOOK) and not self._patience.is_lost:
             self.expire()
             if monotonic() >= until:
                 raise CheckpointError(

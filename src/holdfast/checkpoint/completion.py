@@ -100,7 +100,7 @@ class Completion:
         finally:
             # Last of all: whoever waits for these then looks whether the job has failed.
             for pending in aborted:
-                pending.over.set()
+                pending.ended.set()
 
     def _execute(self, instruction: Instruction) -> None:
         match instruction:
@@ -165,14 +165,14 @@ class Completion:
             if not completed and self._storage.is_gone(checkpoint_id):
                 pending.pending_committables.unlist(checkpoint_id)
         except BaseException as error:
-            pending.broken = error
+            pending.error = error
             why = f"completing checkpoint {checkpoint_id} failed: {type(error).__name__}: {error}"
             self._fail_job(error if isinstance(error, HoldfastError) else CheckpointError(why))
         finally:
             try:
                 self._savepoints.tidy(checkpoint_id)
             finally:
-                pending.over.set()
+                pending.ended.set()
 
     def _store(self, pending: PendingCheckpoint) -> list[Instruction]:
         """Write the metadata, and return the coordinator's answer to the outcome."""

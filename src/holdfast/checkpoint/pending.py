@@ -126,9 +126,9 @@ class PendingCheckpoint:
         self.position = position
         self.stored: CheckpointMetadata | None = None
         """The metadata, once it is written."""
-        self.over = threading.Event()
+        self.ended = threading.Event()
         """Set when it is aborted; or when it is complete, published, and all listeners know."""
-        self.broken: BaseException | None = None
+        self.error: BaseException | None = None
         """An unexpected error while it was completed."""
         self._reports: dict[Store, StoreReport] = {}
         self.versions: dict[Store, str] = {}

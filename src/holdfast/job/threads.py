@@ -116,7 +116,7 @@ class CallEndedError(Exception):
 class Patience:
     """Time limits of one job for sinks, listeners and its end; thread-safe.
 
-    When a job that was told to end does not, it loses its patience: then no wait goes on.
+    A job that should have ended, and has not, loses its patience: then it waits for nothing more.
     """
 
     def __init__(self, answer: float = 600.0, end: float = 180.0) -> None:
@@ -124,7 +124,7 @@ class Patience:
 
         Args:
             answer: Seconds that one call of a sink or listener may take.
-            end: Seconds that the job may take to end after it was told to.
+            end: Seconds that the job may take to end after it was cancelled.
         """
         self.answer = answer
         self.end = end
@@ -145,7 +145,7 @@ class Patience:
         return self._lost.is_set()
 
     def lose(self) -> None:
-        """Stop waiting for all calls: the job was told to end, and has not."""
+        """Stop waiting for all calls: the job was cancelled, and has not ended."""
         self._lost.set()
 
     def is_calling(self) -> bool:
@@ -166,8 +166,8 @@ class Patience:
             event.wait(min(left, LOOK))
         return event.is_set()
 
-    def see_to_the_end(self, ended: threading.Event) -> None:
-        """Lose patience if a job that was told to end has not ended in time."""
+    def limit_end(self, ended: threading.Event) -> None:
+        """Lose patience if a job that was cancelled has not ended in time."""
         if not ended.wait(self.end):
             self.lose()
 

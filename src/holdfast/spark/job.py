@@ -47,7 +47,7 @@ class JobClient:
     @property
     def cancelled(self) -> bool:
         """Whether the job was cancelled or suspended."""
-        return self._supervisor.told_to_end.is_set()
+        return self._supervisor.cancelled.is_set()
 
     @property
     def query(self) -> StreamingQuery:
@@ -95,10 +95,10 @@ class JobClient:
             JobExecutionError: The job has not ended long after that.
         """
         supervisor = self._supervisor
-        supervisor.told_to_end.set()
+        supervisor.cancelled.set()
         patience = supervisor.checkpointing.patience
         start_thread(f"stopping {self._name}", supervisor.stop)
-        start_thread(f"end of {self._name}", partial(patience.see_to_the_end, supervisor.ended))
+        start_thread(f"end of {self._name}", partial(patience.limit_end, supervisor.ended))
         if not self._is_own_thread():
             patience.wait_for_end(self._name, supervisor.ended)
 
@@ -169,7 +169,7 @@ class JobClient:
         def complete() -> None:
             self._supervisor.savepoint = request.files.root
             if cancel:
-                self._supervisor.told_to_end.set()
+                self._supervisor.cancelled.set()
 
         self._in_background(
             request,

@@ -121,7 +121,7 @@ class Supervisor:
         self.status = JobStatus.RUNNING
         self.failure: BaseException | None = None
         """The error that the job has failed with."""
-        self.told_to_end = threading.Event()
+        self.cancelled = threading.Event()
         """Set when the job must end early."""
         self.suspends = False
         """Whether the job ends early so that another start continues it."""
@@ -286,7 +286,7 @@ class Supervisor:
             self._end()
 
     def _final_status(self) -> JobStatus:
-        if self.told_to_end.is_set():
+        if self.cancelled.is_set():
             self.failure = None
             return JobStatus.SUSPENDED if self.suspends else JobStatus.CANCELED
         if self.failure is None:
@@ -303,7 +303,7 @@ class Supervisor:
         while is_alive(self._spark):
             if monotonic() >= until:
                 return False
-            self.told_to_end.wait(LOOK_AGAIN)
+            self.cancelled.wait(LOOK_AGAIN)
         return True
 
     def _run_to_the_end(self, failure: BaseException | None) -> BaseException | None:
@@ -315,7 +315,7 @@ class Supervisor:
         if failure is None:
             assert self.job_attempt is not None
             failure = self.job_attempt.wait()
-        while failure is not None and not self.told_to_end.is_set():
+        while failure is not None and not self.cancelled.is_set():
             decision = None
             if not isinstance(failure, (*HOPELESS, QueryStoppedError)) and is_alive(self._spark):
                 decision = self._restarts.failed(SystemClock().monotonic_ms())
@@ -329,19 +329,19 @@ class Supervisor:
             )
             self.status = JobStatus.RESTARTING
             self._statistics.restarted()
-            self.told_to_end.wait(decision.delay_ms / 1000)
+            self.cancelled.wait(decision.delay_ms / 1000)
             failure = self._begin_and_wait()
         return failure
 
     def _begin_and_wait(self) -> BaseException | None:
-        if self.told_to_end.is_set():
+        if self.cancelled.is_set():
             return None
         try:
             self._begin()
         except BaseException as failure:
             return original_error(failure)
         self.status = JobStatus.RUNNING
-        if self.told_to_end.is_set():
+        if self.cancelled.is_set():
             # Cancelled in between: the previous job attempt was stopped instead.
             self.stop()
         assert self.job_attempt is not None

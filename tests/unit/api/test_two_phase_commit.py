@@ -328,7 +328,7 @@ def test_what_cannot_be_aborted_stays_noted_and_is_tried_again(
     Desk(tmp_path, Recovering()).epoch(1)
     failing = Desk(tmp_path, Recovering("recover_and_abort"), "1-2")
     failing.abort("1-2", 0)
-    assert "could not abort what is open: no recover_and_abort t0" in caplog.text
+    assert "could not abort transactions: no recover_and_abort t0" in caplog.text
     assert len(failing.notes()) == 1
     again = Desk(tmp_path, Recovering(), "1-2")
     again.abort("1-2", 0)

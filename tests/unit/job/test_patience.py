@@ -119,7 +119,7 @@ def test_a_thread_that_makes_a_call_is_known() -> None:
 def test_a_job_that_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LONGEST_END", 0.0)
     patience, ended = Patience(end=0.05), threading.Event()
-    patience.see_to_the_end(ended)
+    patience.limit_end(ended)
     assert patience.is_lost
     with pytest.raises(JobExecutionError, match=r"job 'Count' was told to end, and has not"):
         patience.wait_for_end("Count", ended)

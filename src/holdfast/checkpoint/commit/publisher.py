@@ -265,7 +265,7 @@ class Publisher:
             try:
                 committer.abort_opened([codec.decode(one) for one in data if one is not None])
             except Exception as error:
-                logger.warning("sink %r could not abort what is open: %s", operator.name, error)
+                logger.warning("sink %r could not abort transactions: %s", operator.name, error)
                 continue
             notes.drop(found)
         # The program has lost these sinks: their transactions can never be aborted.

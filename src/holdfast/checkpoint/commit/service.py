@@ -333,7 +333,7 @@ class CommitService:
             # Only now: another driver writes its notes after it has taken its fence.
             check_fence()
             self._patience.call(
-                "sinks, to abort what is open",
+                "sinks, to abort open transactions",
                 lambda _: self._publisher.abort_opened(self._notes, orphans),
             )
 

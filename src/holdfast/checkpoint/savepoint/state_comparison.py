@@ -220,7 +220,7 @@ class _Part(NamedTuple):
 
 _UNKNOWN: Final = _Part(("?",), sure=False)
 
-_SAID: Final[dict[type, _Part]] = {
+_DECLARED: Final[dict[type, _Part]] = {
     # An annotation allows subclasses, and float allows integers.
     bool: _Part(("bool",)),
     int: _Part(("int", "bool")),
@@ -235,7 +235,7 @@ _SAID: Final[dict[type, _Part]] = {
 _MOST_SHAPES: Final = 1000
 """Keys with more possible shapes are not compared."""
 
-_NAMES: Final = frozenset(name for part in _SAID.values() for name in part.names)
+_NAMES: Final = frozenset(name for part in _DECLARED.values() for name in part.names)
 """Names of all key shapes except tuples."""
 
 
@@ -267,7 +267,7 @@ def compare_keys(stored: str, operator: OperatorPlan, *, has_state: bool) -> Key
     """
     if not has_state:
         return KeyComparison("not compared", "it does not declare keyed state")
-    found = [_compared(KeyShape(stored), told) for told in _inputs(operator)]
+    found = [_compared(KeyShape(stored), declared) for declared in _inputs(operator)]
     for verdict in ("incompatible", "not compared"):
         for one in found:
             if one.verdict == verdict:
@@ -282,16 +282,16 @@ def _inputs(operator: OperatorPlan) -> Iterator[ProgramKey | None]:
         one_key = operator.kind in (OperatorKind.WINDOW, OperatorKind.WINDOW_JOIN)
         yield ProgramKey((KeyShape.of(THE_KEY),), sure=True) if one_key else None
         return
-    yield _told(operator.key, operator.input)
+    yield _declared_key(operator.key, operator.input)
     if operator.second is not None and operator.second.key is not None:
-        yield _told(operator.second.key, operator.second.type)
+        yield _declared_key(operator.second.key, operator.second.type)
 
 
-def _compared(stored: KeyShape, told: ProgramKey | None) -> KeyComparison:
-    if told is None:
+def _compared(stored: KeyShape, declared: ProgramKey | None) -> KeyComparison:
+    if declared is None:
         return KeyComparison("not compared", "its type is known only when rows come")
-    now = told.shapes[0]
-    fitting = [shape for shape in told.shapes if stored.joined(shape) is not None]
+    now = declared.shapes[0]
+    fitting = [shape for shape in declared.shapes if stored.joined(shape) is not None]
     if not fitting:
         problem = (
             f"the key is a {now.name}, but the keys of this operator are {stored.name}, and keys "
@@ -301,12 +301,12 @@ def _compared(stored: KeyShape, told: ProgramKey | None) -> KeyComparison:
         return KeyComparison("incompatible", f"is {now.name}", problem)
     if "?" in stored.name:
         return KeyComparison("not compared", "a part of it was null in all rows")
-    if not told.sure or fitting[0] != now:
+    if not declared.sure or fitting[0] != now:
         return KeyComparison("not compared", "its key function does not declare it exactly")
     return KeyComparison("as is")
 
 
-def _told(key: KeyPlan, stream: StreamType) -> ProgramKey | None:
+def _declared_key(key: KeyPlan, stream: StreamType) -> ProgramKey | None:
     """The declared keys of an input; None if nothing is known."""
     if key.selector is not None:
         return _of_annotation(return_annotation(key.selector))
@@ -357,4 +357,4 @@ def _of_component(annotation: Annotation) -> _Part:
 
 
 def _of_class(core: type) -> _Part:
-    return next((_SAID[cls] for cls in core.__mro__ if cls in _SAID), _UNKNOWN)
+    return next((_DECLARED[cls] for cls in core.__mro__ if cls in _DECLARED), _UNKNOWN)
