@@ -373,7 +373,7 @@ def test_the_broadcast_side_writes_and_data_and_timers_read(backend: Any) -> Non
     ("element", "error", "said"),
     [
         ("keyed", StateAccessError, "state 'last' was used with no key set"),
-        ("timer", StateAccessError, "timers can only be set while a key is set"),
+        ("timer", StateAccessError, "timers can only be set and deleted while a key is set"),
         ("unknown", StateDescriptorError, "The requested state does not exist"),
     ],
 )

@@ -258,7 +258,7 @@ def test_a_time_beyond_64_bits_is_refused(subtask: Subtask) -> None:
 
 def test_timers_need_a_key(subtask: Subtask) -> None:
     for use in (subtask.timers.register, subtask.timers.delete):
-        with pytest.raises(StateAccessError, match="timers can only be set while a key is set, "):
+        with pytest.raises(StateAccessError, match="set and deleted while a key is set: "):
             use(5)
 
 

@@ -275,7 +275,7 @@ def test_the_broadcast_side_has_no_timers(domain: str, use: str) -> None:
 
     with harness(Keyed(rules_now, arm)) as job:
         job.push("x")
-        with pytest.raises(StateAccessError, match="timers can only be set while a key is set"):
+        with pytest.raises(StateAccessError, match="set and deleted while a key is set"):
             job.push_second("x")
 
 

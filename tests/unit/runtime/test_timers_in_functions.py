@@ -351,7 +351,7 @@ def test_there_are_no_timers_before_the_first_element_and_after_the_last(method:
 
     with OperatorHarness(Scripted(keep, keep), key=whole) as harness:
         harness.push("a")
-        with pytest.raises(StateAccessError, match="timers can only be set while a key is set"):
+        with pytest.raises(StateAccessError, match="set and deleted while a key is set"):
             harness.function.timers.register_event_time_timer(5)
 
 
