@@ -377,7 +377,7 @@ def test_a_type_that_is_declared_comes_before_an_annotation() -> None:
 
 def test_transactions_without_a_type_are_refused_when_the_program_is_built() -> None:
     stream = Program(parallelism=1).source(ROWS)
-    with pytest.raises(TypeDeclarationError, match="Unnamed does not say of what type") as caught:
+    with pytest.raises(TypeDeclarationError, match="Unnamed does not declare the type") as caught:
         stream.add_sink(Unnamed())
     assert "annotate what Unnamed.begin_transaction returns" in str(caught.value)
     assert "set it to typing.Any" in str(caught.value)
@@ -390,7 +390,7 @@ def test_an_annotation_that_says_nothing_is_none(annotation: Any) -> None:
             return "t"
 
     Vague.begin_transaction.__annotations__["return"] = annotation
-    with pytest.raises(TypeDeclarationError, match="Vague does not say of what type"):
+    with pytest.raises(TypeDeclarationError, match="Vague does not declare the type"):
         type_of(Vague())
 
 
