@@ -459,7 +459,7 @@ def test_what_was_put_into_a_checkpoint_runs_no_code(tmp_path: Path) -> None:
 def test_what_a_sink_of_ones_own_opens_needs_a_type_too() -> None:
     sink = Notebook(opens=True)
     sink.committable_type = None  # type: ignore[assignment]
-    with pytest.raises(TypeDeclarationError, match="Notebook notes what its writers open"):
+    with pytest.raises(TypeDeclarationError, match="Notebook sets notes_opened, and has no type"):
         Program().source(ROWS).sink_to(sink)
 
 
