@@ -1,8 +1,8 @@
-"""Time as an argument: the only module that reads the system's clocks.
+"""The only module that reads the system's clocks.
 
-There are two, for two purposes. The wall clock says when something was; people read it, and
-timers in processing time and time to live go by it. It can be set, and then it jumps. The
-other one never goes back and never jumps: intervals, timeouts and pauses are measured on it.
+The wall clock gives timestamps for people, processing-time timers and time to live. It jumps when
+it is set. The monotonic clock never goes back and never jumps; it measures intervals, timeouts and
+pauses.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where the time comes from."""
+    """A source of time."""
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970, by the wall clock."""
+        """Milliseconds since 1970 of the wall clock."""
 
     def monotonic_ms(self) -> int:
-        """Milliseconds since some moment, on a clock that never goes back."""
+        """Milliseconds of the monotonic clock."""
 
 
 class SystemClock:
-    """The machine's own clocks."""
+    """The clocks of the machine."""
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970, by the wall clock."""
+        """Milliseconds since 1970 of the wall clock."""
         return time.time_ns() // 1_000_000
 
     def monotonic_ms(self) -> int:
-        """Milliseconds since some moment, on a clock that never goes back."""
+        """Milliseconds of the monotonic clock."""
         return time.monotonic_ns() // 1_000_000
 
 
@@ -43,12 +43,12 @@ class Moment:
 
     @staticmethod
     def of(clock: Clock) -> Moment:
-        """The moment that a clock shows."""
+        """The current moment of a clock."""
         return Moment(clock.now_ms(), clock.monotonic_ms())
 
 
 def monotonic() -> float:
-    """Seconds on a clock that never goes back; for measuring durations."""
+    """Seconds of the monotonic clock, for measuring durations."""
     return time.monotonic()
 
 

@@ -1,8 +1,7 @@
-"""Every error Holdfast raises, as one tree.
+"""All errors of Holdfast, as one tree.
 
-Each message says what happened, where, and what to do about it. Errors cross
-process boundaries (Python worker to driver), so every one of them pickles: the
-constructor's arguments are exactly ``args``.
+Messages say what happened, where, and what to do. Errors cross process boundaries (Python worker to
+driver), so all of them can be pickled: the constructor's arguments are exactly ``args``.
 
     HoldfastError
     ├── ConfigurationError          a setting, an option or an argument is wrong
@@ -12,23 +11,23 @@ constructor's arguments are exactly ``args``.
     │   ├── DuplicateUidError       one uid given to two operators
     │   ├── TypeDeclarationError    a type that has no columnar form, or is not declared
     │   └── NotSerializableError    a function that cannot be shipped to a worker
-    ├── StateError                  state was used wrongly, or its store is not what it should be
+    ├── StateError                  state was used wrongly, or its store is invalid
     │   ├── StateAccessError        no key set, or keyed state on a stream that is not keyed
     │   ├── StateDescriptorError    a descriptor clashes with another, or is malformed
-    │   │   └── StateMigrationError  state was written with a type that is not read as today's
+    │   │   └── StateMigrationError  stored state cannot be read as the declared type
     │   ├── StateValueError         a value that state cannot hold
     │   ├── NullKeyError            a key is null
     │   ├── KeyTypeError            a key whose type cannot be a key, or differs from the others
-    │   ├── StoreVersionError       a local store stands at another version than expected
+    │   ├── StoreVersionError       a local store has another version than expected
     │   └── StoreFullError          the disk, or the store's address space, is exhausted
-    ├── CheckpointError             a checkpoint could not be taken, kept or used
+    ├── CheckpointError             a checkpoint could not be taken, stored or used
     │   ├── CheckpointStorageError  checkpoint storage refused, failed or is full
-    │   ├── CorruptCheckpointError  a checkpoint is damaged, cut off, foreign or too new
+    │   ├── CorruptCheckpointError  a checkpoint is damaged, truncated, foreign or too new
     │   ├── FencedError             another driver has taken over the job
-    │   └── RestoreError            there is nothing to restore from, or it does not fit
+    │   └── RestoreError            there is no checkpoint to restore, or it does not fit
     ├── SinkError                   a sink could not write or publish
     ├── UserFunctionError           user code raised; carries operator, subtask, key and row
-    ├── EventTimeError              a row has no event time, or one that is none
+    ├── EventTimeError              a row's event time is missing or invalid
     ├── OutputTypeError             an output does not fit the declared type
     └── JobExecutionError           the job failed; the cause is attached
 """
@@ -37,7 +36,7 @@ from __future__ import annotations
 
 
 class HoldfastError(Exception):
-    """Root of every error raised by Holdfast."""
+    """Base class of all errors of Holdfast."""
 
 
 class ConfigurationError(HoldfastError, ValueError):
@@ -61,7 +60,7 @@ class DuplicateUidError(JobGraphError):
 
 
 class TypeDeclarationError(JobGraphError, TypeError):
-    """A type that has no columnar form, or that was needed and not declared."""
+    """A type has no columnar form, or a required type is not declared."""
 
 
 class NotSerializableError(JobGraphError):
@@ -69,11 +68,11 @@ class NotSerializableError(JobGraphError):
 
 
 class StateError(HoldfastError):
-    """State was used wrongly, or its store is not what it should be."""
+    """State was used wrongly, or its store is invalid."""
 
 
 class StateAccessError(StateError):
-    """No key is set, or keyed state was asked for outside a keyed stream."""
+    """No key is set, or keyed state was used outside a keyed stream."""
 
 
 class StateDescriptorError(StateError):
@@ -81,7 +80,7 @@ class StateDescriptorError(StateError):
 
 
 class StateMigrationError(StateDescriptorError):
-    """State was written with a type that cannot be read as the one declared now."""
+    """Stored state cannot be read as the declared type."""
 
 
 class StateValueError(StateError, ValueError):
@@ -97,7 +96,7 @@ class KeyTypeError(StateError, TypeError):
 
 
 class StoreVersionError(StateError):
-    """A local store stands at another version than the epoch expects."""
+    """A local store has another version than the epoch expects."""
 
 
 class StoreFullError(StateError):
@@ -105,7 +104,7 @@ class StoreFullError(StateError):
 
 
 class CheckpointError(HoldfastError):
-    """A checkpoint could not be taken, kept or used."""
+    """A checkpoint could not be taken, stored or used."""
 
 
 class CheckpointStorageError(CheckpointError):
@@ -113,15 +112,15 @@ class CheckpointStorageError(CheckpointError):
 
 
 class CorruptCheckpointError(CheckpointError):
-    """A checkpoint is damaged, cut off, foreign, or of a later format."""
+    """A checkpoint is damaged, truncated, foreign, or of a later format."""
 
 
 class FencedError(CheckpointError):
-    """Another driver has taken over the job; this one may write no more."""
+    """Another driver has taken over the job; this one must not write any more."""
 
 
 class RestoreError(CheckpointError):
-    """There is nothing to restore from, or it does not fit the job."""
+    """There is no checkpoint to restore, or it does not fit the job."""
 
 
 class SinkError(HoldfastError):
@@ -133,7 +132,7 @@ class UserFunctionError(HoldfastError):
 
 
 class EventTimeError(HoldfastError):
-    """A row has no event time, or one that is none."""
+    """A row's event time is missing or is not a valid timestamp."""
 
 
 class OutputTypeError(HoldfastError, TypeError):
@@ -147,7 +146,7 @@ class OutputTypeError(HoldfastError, TypeError):
 
     @property
     def row_index(self) -> int | None:
-        """Place of the output among those written together, if known."""
+        """Index of the output in its batch, if known."""
         index: int | None = self.args[1]
         return index
 

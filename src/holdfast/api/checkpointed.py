@@ -1,9 +1,9 @@
-"""Functions with operator state, and those that hear of checkpoints.
+"""Functions with operator state, and functions that are notified of checkpoints.
 
-A function lives for one epoch. So `initialize_state` runs at the start of every epoch
-on every subtask, before `open`, and `snapshot_state` at the end of every epoch, before
-`close`: what it puts into its state there is what `initialize_state` finds in the next
-epoch, after a recovery, or on another number of subtasks.
+A function lives for one epoch. On every subtask, `initialize_state` runs at the start of every
+epoch, before `open`, and `snapshot_state` at the end of every epoch, before `close`.
+`initialize_state` finds the state that `snapshot_state` has written: in the next epoch, after a
+recovery, or after rescaling.
 
     class Buffering(SinkFunction, CheckpointedFunction):
         def initialize_state(self, ctx):
@@ -33,55 +33,55 @@ if TYPE_CHECKING:
 
 
 class OperatorStateStore(ABC):
-    """State that belongs to a subtask, not to a key; it lives in memory during a task."""
+    """State of a subtask rather than of a key; a task holds it in memory."""
 
     @abstractmethod
     def get_list_state(self, descriptor: ListStateDescriptor[T]) -> ListState[T]:
-        """A list whose elements are dealt out evenly when the parallelism changes."""
+        """A list whose elements are split evenly when the parallelism changes."""
 
     @abstractmethod
     def get_union_list_state(self, descriptor: ListStateDescriptor[T]) -> ListState[T]:
-        """A list of which, after a restore, every subtask gets all elements of all."""
+        """A list; after a restore every subtask gets the elements of all subtasks."""
 
     @abstractmethod
     def get_broadcast_state(self, descriptor: MapStateDescriptor[K, V]) -> MapState[K, V]:
-        """A map that is to be the same on every subtask."""
+        """A map that must be the same on every subtask."""
 
 
 class FunctionInitializationContext(ABC):
-    """What `initialize_state` learns and gets."""
+    """The context of `initialize_state`."""
 
     @abstractmethod
     def is_restored(self) -> bool:
-        """Whether state of an earlier epoch, or of a checkpoint, may be there."""
+        """Whether there may be state of an earlier epoch or of a checkpoint."""
 
     @abstractmethod
     def get_restored_checkpoint_id(self) -> int | None:
-        """Checkpoint that the job was last restored from, or None."""
+        """The checkpoint that the job was last restored from, or None."""
 
     @abstractmethod
     def get_operator_state_store(self) -> OperatorStateStore:
-        """Where operator state is registered."""
+        """Registers operator state."""
 
     @abstractmethod
     def get_keyed_state_store(self) -> RuntimeContext:
-        """Where keyed state is registered; only on a keyed stream."""
+        """Registers keyed state; only on a keyed stream."""
 
     @abstractmethod
     def get_raw_operator_state_inputs(self) -> list[bytes]:
-        """Partitions of raw operator state that are this subtask's now."""
+        """The partitions of raw operator state that this subtask owns."""
 
     @abstractmethod
     def get_raw_keyed_state_inputs(self) -> list[tuple[int, bytes]]:
-        """Key groups of this subtask that have raw state, and its bytes."""
+        """The key groups of this subtask that have raw state, with its bytes."""
 
 
 class RawOperatorStateOutput(ABC):
-    """Takes a subtask's raw operator state; partitions are dealt out on rescaling."""
+    """Writes raw operator state; rescaling redistributes its partitions."""
 
     @abstractmethod
     def start_new_partition(self) -> None:
-        """Let what is written from here on be a partition of its own."""
+        """Start a new partition."""
 
     @abstractmethod
     def write(self, data: bytes) -> None:
@@ -89,11 +89,11 @@ class RawOperatorStateOutput(ABC):
 
 
 class RawKeyedStateOutput(ABC):
-    """Takes raw state by key group."""
+    """Writes raw state per key group."""
 
     @abstractmethod
     def start_new_key_group(self, key_group: int) -> None:
-        """Let what is written from here on belong to `key_group`, one of this subtask's."""
+        """Start writing the state of `key_group`, which must be one of this subtask's."""
 
     @abstractmethod
     def write(self, data: bytes) -> None:
@@ -101,11 +101,11 @@ class RawKeyedStateOutput(ABC):
 
 
 class FunctionSnapshotContext(ABC):
-    """What `snapshot_state` learns and gets."""
+    """The context of `snapshot_state`."""
 
     @abstractmethod
     def get_checkpoint_id(self) -> int:
-        """Checkpoint that will be the first to contain this epoch."""
+        """The first checkpoint that will contain this epoch."""
 
     @abstractmethod
     def get_checkpoint_timestamp(self) -> int:
@@ -113,46 +113,46 @@ class FunctionSnapshotContext(ABC):
 
     @abstractmethod
     def get_raw_operator_state_output(self) -> RawOperatorStateOutput:
-        """Takes raw operator state; replaces what was there before."""
+        """Writes raw operator state; replaces the previous one."""
 
     @abstractmethod
     def get_raw_keyed_state_output(self) -> RawKeyedStateOutput:
-        """Takes raw keyed state; replaces what was there before. Keyed streams only."""
+        """Writes raw keyed state; replaces the previous one. Keyed streams only."""
 
 
 class CheckpointedFunction(ABC):
-    """A function with operator state; goes with any other function class."""
+    """Adds operator state to any other function class."""
 
     @abstractmethod
     def initialize_state(self, ctx: FunctionInitializationContext) -> None:
-        """Register state and read what it holds; before `open`, in every epoch."""
+        """Register state and read it; called before `open` in every epoch."""
 
     @abstractmethod
     def snapshot_state(self, ctx: FunctionSnapshotContext) -> None:
-        """Bring the state up to date; after the last element of every epoch."""
+        """Update the state; called after the last element of every epoch."""
 
 
 class ListCheckpointed(ABC):
-    """A function whose state is one list; the older form of `CheckpointedFunction`."""
+    """Adds one list of operator state; the older form of `CheckpointedFunction`."""
 
     @abstractmethod
     def snapshot_state(self, checkpoint_id: int, timestamp: int) -> Sequence[Any]:
-        """Elements that make up the state; an empty list for none."""
+        """The elements of the state; an empty list for none."""
 
     @abstractmethod
     def restore_state(self, state: list[Any]) -> None:
-        """Take over elements that `snapshot_state` gave; before `open`."""
+        """Restore the elements of `snapshot_state`; called before `open`."""
 
 
 class CheckpointListener:
-    """A function that hears how checkpoints end.
+    """Is notified when checkpoints complete or fail.
 
-    Told at the start of the next epoch, on every subtask. Notifications are a best
-    effort: one may never come, and completion of a checkpoint implies all before it.
+    Every subtask is notified at the start of the next epoch. Notifications are a best effort: one
+    may be missing, and the completion of a checkpoint implies all checkpoints before it.
     """
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """The checkpoint is complete, and so is everything it contains."""
+        """The checkpoint is complete."""
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """The checkpoint failed; a later one contains what it would have."""
+        """The checkpoint failed; a later one will contain its epochs."""

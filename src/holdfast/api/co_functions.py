@@ -1,7 +1,7 @@
-"""Functions over two streams: connected, with a broadcast stream, and joined.
+"""Functions of two streams: connected streams, broadcast streams and joins.
 
-The two sides of a function share its state. Which side's elements come first within an
-epoch is open, except that the elements of a broadcast stream come before all others.
+The two sides of a function share its state. Within an epoch, the elements of a broadcast stream
+come first; otherwise the order of the two sides is undefined.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class CoMapFunction(Function, ABC, Generic[IN1, IN2, OUT]):
-    """One element of either stream in, one out."""
+    """Maps one element of either stream to one."""
 
     @abstractmethod
     def map1(self, value: IN1) -> OUT:
@@ -38,7 +38,7 @@ class CoMapFunction(Function, ABC, Generic[IN1, IN2, OUT]):
 
 
 class CoFlatMapFunction(Function, ABC, Generic[IN1, IN2, OUT]):
-    """One element of either stream in, any number out."""
+    """Maps one element of either stream to any number of elements."""
 
     @abstractmethod
     def flat_map1(self, value: IN1) -> Outputs[OUT]:
@@ -50,7 +50,7 @@ class CoFlatMapFunction(Function, ABC, Generic[IN1, IN2, OUT]):
 
 
 class CoProcessFunction(Function, ABC, Generic[IN1, IN2, OUT]):
-    """The general operator on two streams that are not keyed."""
+    """The general function on two streams that are not keyed."""
 
     Context: TypeAlias = ProcessContext
 
@@ -64,7 +64,7 @@ class CoProcessFunction(Function, ABC, Generic[IN1, IN2, OUT]):
 
 
 class KeyedCoProcessFunction(Function, ABC, Generic[K, IN1, IN2, OUT]):
-    """The general operator on two keyed streams, which share keyed state and timers."""
+    """The general function on two keyed streams, which share keyed state and timers."""
 
     Context: TypeAlias = KeyedProcessContext
     OnTimerContext: TypeAlias = KeyedTimerContext
@@ -78,11 +78,11 @@ class KeyedCoProcessFunction(Function, ABC, Generic[K, IN1, IN2, OUT]):
         """Yield the elements to emit for an element of the second stream."""
 
     def on_timer(self, timestamp: int, ctx: KeyedTimerContext[K]) -> Outputs[OUT]:
-        """Yield the elements to emit when a timer fires; its key is set."""
+        """Yield the elements to emit when a timer fires; its key is the current key."""
 
 
 class ReadOnlyBroadcastState(ABC, Generic[K, V]):
-    """A broadcast state as the data side sees it. What it hands out is the caller's own."""
+    """A broadcast state, read-only for the data side. Returned values are copies."""
 
     __slots__ = ()
 
@@ -92,7 +92,7 @@ class ReadOnlyBroadcastState(ABC, Generic[K, V]):
 
     @abstractmethod
     def contains(self, key: K) -> bool:
-        """Whether there is an entry under `key`, be its value None."""
+        """Whether there is an entry under `key`, even if its value is None."""
 
     @abstractmethod
     def items(self) -> Iterator[tuple[K, V]]:
@@ -124,7 +124,7 @@ class ReadOnlyBroadcastState(ABC, Generic[K, V]):
 
 
 class ReadOnlyBroadcastContext(ABC):
-    """What the data side may do with broadcast state: read it."""
+    """Read access to broadcast state."""
 
     __slots__ = ()
 
@@ -132,37 +132,37 @@ class ReadOnlyBroadcastContext(ABC):
     def get_broadcast_state(
         self, descriptor: MapStateDescriptor[K, V]
     ) -> ReadOnlyBroadcastState[K, V]:
-        """A state that was named in `broadcast(...)`, to be read."""
+        """A state whose descriptor was given to `broadcast(...)`, read-only."""
 
 
 class BroadcastReadContext(ReadOnlyBroadcastContext, ProcessContext):
-    """What `process_element` of a `BroadcastProcessFunction` learns and gets."""
+    """The context of `BroadcastProcessFunction.process_element`."""
 
     __slots__ = ()
 
 
 class KeyedBroadcastReadContext(ReadOnlyBroadcastContext, KeyedProcessContext[K]):
-    """What `process_element` of a `KeyedBroadcastProcessFunction` learns and gets."""
+    """The context of `KeyedBroadcastProcessFunction.process_element`."""
 
     __slots__ = ()
 
 
 class BroadcastTimerContext(ReadOnlyBroadcastContext, KeyedTimerContext[K]):
-    """What `on_timer` of a `KeyedBroadcastProcessFunction` learns and gets."""
+    """The context of `KeyedBroadcastProcessFunction.on_timer`."""
 
     __slots__ = ()
 
 
 class BroadcastContext(ABC):
-    """What `process_broadcast_element` learns and gets; there is no current key."""
+    """The context of `process_broadcast_element`; there is no current key."""
 
     __slots__ = ()
 
     @abstractmethod
     def get_broadcast_state(self, descriptor: MapStateDescriptor[K, V]) -> MapState[K, V]:
-        """A state that was named in `broadcast(...)`, to be read and changed.
+        """A state whose descriptor was given to `broadcast(...)`.
 
-        Change it in the same way on every subtask: by the elements alone.
+        Every subtask must change it in the same way: depend on the elements only.
         """
 
     @abstractmethod
@@ -171,15 +171,15 @@ class BroadcastContext(ABC):
 
     @abstractmethod
     def current_processing_time(self) -> int:
-        """Milliseconds since 1970, by the clock of the machine."""
+        """The machine's clock, in milliseconds since 1970."""
 
     @abstractmethod
     def current_watermark(self) -> int:
-        """Event time up to which all is thought to have come."""
+        """The current watermark."""
 
 
 class KeyedBroadcastContext(BroadcastContext):
-    """The same beside a keyed stream."""
+    """The same for a broadcast stream that is connected with a keyed stream."""
 
     __slots__ = ()
 
@@ -187,11 +187,11 @@ class KeyedBroadcastContext(BroadcastContext):
     def apply_to_keyed_state(
         self, descriptor: StateDescriptor, function: Callable[[Any, Any], None]
     ) -> None:
-        """Call `function(key, state)` for every key of this subtask that has such state."""
+        """Call `function(key, state)` for every key of this subtask that has the state."""
 
 
 class BroadcastProcessFunction(Function, ABC, Generic[IN1, IN2, OUT]):
-    """The operator on a stream that is not keyed, and a broadcast stream."""
+    """The function of a stream that is not keyed, and a broadcast stream."""
 
     ReadOnlyContext: TypeAlias = BroadcastReadContext
     Context: TypeAlias = BroadcastContext
@@ -202,11 +202,11 @@ class BroadcastProcessFunction(Function, ABC, Generic[IN1, IN2, OUT]):
 
     @abstractmethod
     def process_broadcast_element(self, value: IN2, ctx: BroadcastContext) -> Outputs[OUT]:
-        """Take an element of the broadcast stream, which every subtask is handed."""
+        """Process an element of the broadcast stream; every subtask receives it."""
 
 
 class KeyedBroadcastProcessFunction(Function, ABC, Generic[K, IN1, IN2, OUT]):
-    """The operator on a keyed stream, with state and timers, and a broadcast stream."""
+    """The function of a keyed stream, with state and timers, and a broadcast stream."""
 
     ReadOnlyContext: TypeAlias = KeyedBroadcastReadContext
     Context: TypeAlias = KeyedBroadcastContext
@@ -218,14 +218,14 @@ class KeyedBroadcastProcessFunction(Function, ABC, Generic[K, IN1, IN2, OUT]):
 
     @abstractmethod
     def process_broadcast_element(self, value: IN2, ctx: KeyedBroadcastContext) -> Outputs[OUT]:
-        """Take an element of the broadcast stream, which every subtask is handed."""
+        """Process an element of the broadcast stream; every subtask receives it."""
 
     def on_timer(self, timestamp: int, ctx: BroadcastTimerContext[K]) -> Outputs[OUT]:
-        """Yield the elements to emit when a timer fires; its key is set."""
+        """Yield the elements to emit when a timer fires; its key is the current key."""
 
 
 class JoinContext(ABC):
-    """What `process_element` of a join learns about the pair at hand."""
+    """The event times of a pair in an interval join."""
 
     __slots__ = ()
 
@@ -243,7 +243,7 @@ class JoinContext(ABC):
 
 
 class ProcessJoinFunction(Function, ABC, Generic[IN1, IN2, OUT]):
-    """Makes something of every pair of a join."""
+    """Processes every pair of an interval join."""
 
     Context: TypeAlias = JoinContext
 

@@ -2,7 +2,7 @@
 
 Two descriptors are equal when they are of one kind and have one name. The type may
 be a Python type, a Spark or Arrow type, or a serializer object; without one, values
-are pickled, which is slow and cannot evolve. With a `ttl`, what is kept expires.
+are pickled, which is slow and cannot evolve. With a `ttl`, values expire.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StateDescriptor:
-    """What every descriptor has: a name, unique within its operator."""
+    """Base class of descriptors: a name, unique within its operator, and a time to live."""
 
     kind: ClassVar[str] = "state"
     name: str
     ttl: StateTtlConfig | None = field(default=None, kw_only=True, compare=False)
-    """How long what is kept lives; for ever if None."""
+    """How long values live; forever if None."""
 
     def __post_init__(self) -> None:
-        """Refuse a name that is not a non-empty string, and what is no time to live."""
+        """Check the name and the time to live."""
         if not isinstance(self.name, str) or not self.name:
             raise StateDescriptorError(
                 f"a {self.kind} state needs a name: a non-empty string, not {self.name!r}"
@@ -47,26 +47,26 @@ class StateDescriptor:
             self._check_ttl(self.ttl)
 
     def enable_time_to_live(self, ttl_config: StateTtlConfig) -> None:
-        """Let what is kept expire; the same as to pass `ttl`.
+        """Set the time to live, like the argument `ttl`.
 
-        The descriptor itself changes, as in Flink: call it before the state is asked for.
+        This changes the descriptor, as in Flink. Call it before you get the state.
 
         Raises:
-            StateDescriptorError: It is no `StateTtlConfig`.
+            StateDescriptorError: `ttl_config` is not a `StateTtlConfig`.
         """
         self._check_ttl(ttl_config)
         object.__setattr__(self, "ttl", ttl_config)
 
     @property
     def time_to_live(self) -> StateTtlConfig | None:
-        """The `ttl`, or None if there is none or it is disabled."""
+        """The `ttl`, or None if it is missing or disabled."""
         return self.ttl if self.ttl is not None and self.ttl.is_enabled() else None
 
     def _check_ttl(self, ttl: object) -> None:
         if not isinstance(ttl, StateTtlConfig):
             raise StateDescriptorError(
-                f"state {self.name!r}: a time to live is given by a StateTtlConfig, as "
-                f"StateTtlConfig.new_builder(ttl).build() makes it, not by {ttl!r}"
+                f"state {self.name!r}: a time to live is a StateTtlConfig, such as "
+                f"StateTtlConfig('1 h'), not {ttl!r}"
             )
 
 
@@ -77,7 +77,7 @@ class ValueStateDescriptor(StateDescriptor, Generic[T]):
     Args:
         name: Unique within the operator.
         type: Type of the value.
-        default: What `value()` gives while nothing is set; copied for every access.
+        default: What `value()` returns while no value is set; copied on every access.
         ttl: How long a value lives.
     """
 
@@ -182,7 +182,7 @@ class ReducingStateDescriptor(StateDescriptor, Generic[T]):
         def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 
     def __post_init__(self) -> None:
-        """Refuse what is not a plain reduce function."""
+        """Check that the function can be called and does not override open() or close()."""
         super().__post_init__()
         if getattr(self.reduce, "_is_rich", False):
             raise StateDescriptorError(
@@ -202,8 +202,8 @@ class AggregatingStateDescriptor(StateDescriptor, Generic[IN, ACC, OUT]):
 
     Args:
         name: Unique within the operator.
-        aggregate: Creates, feeds and reads the accumulator.
-        type: Type of the accumulator, which is what is stored.
+        aggregate: Creates accumulators, adds values to them and builds results.
+        type: Type of the accumulator, which the state stores.
     """
 
     kind: ClassVar[str] = "aggregating"
@@ -211,7 +211,7 @@ class AggregatingStateDescriptor(StateDescriptor, Generic[IN, ACC, OUT]):
     type: Any = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse what is not an aggregate function."""
+        """Check that it is an aggregate function."""
         super().__post_init__()
         if not isinstance(self.aggregate, Aggregator):
             raise TypeError(

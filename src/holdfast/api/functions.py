@@ -1,8 +1,8 @@
-"""The functions users write, and the context they run in.
+"""The functions that users write, and their contexts.
 
-A function lives on one subtask. `open` runs before its first element and `close`
-after its last, once in every epoch: what must outlive an epoch belongs in state,
-not in an attribute. Output is yielded; a side output is yielded as `(tag, value)`.
+A function runs on one subtask. `open` is called before its first element and `close` after its
+last, once in every epoch. Keep data that must outlive an epoch in state, not in attributes.
+Functions yield their output, and `(tag, value)` for a side output.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Outputs: TypeAlias = Iterable[OUT | tuple[OutputTag[Any], Any]] | None
 
 
 class KeyedStateStore(ABC):
-    """Where a function gets its states: those of a key, or of a key's window."""
+    """Gives access to the states of a key, or of a key's window."""
 
     __slots__ = ()
 
@@ -69,7 +69,7 @@ class KeyedStateStore(ABC):
 
 
 class RuntimeContext(KeyedStateStore):
-    """What a function can learn and get where it runs; states only on a keyed stream."""
+    """State, metrics and facts about the subtask; states only on keyed streams."""
 
     @abstractmethod
     def get_index_of_this_subtask(self) -> int:
@@ -85,7 +85,7 @@ class RuntimeContext(KeyedStateStore):
 
     @abstractmethod
     def get_attempt_number(self) -> int:
-        """How often this subtask was tried before, in this epoch."""
+        """Number of earlier attempts of this subtask in this epoch."""
 
     @abstractmethod
     def get_task_name(self) -> str:
@@ -93,35 +93,35 @@ class RuntimeContext(KeyedStateStore):
 
     @abstractmethod
     def get_job_parameter(self, key: str, default: str | None = None) -> str | None:
-        """A parameter given to the environment for the whole job."""
+        """A job parameter that was set on the environment."""
 
     @abstractmethod
     def get_job_parameters(self) -> Mapping[str, str]:
-        """All parameters given to the environment for the whole job."""
+        """All job parameters that were set on the environment."""
 
     @abstractmethod
     def get_metrics_group(self) -> MetricGroup:
-        """Where to register counters, gauges and histograms."""
+        """Registers counters, gauges and histograms."""
 
 
 class Function:
-    """Base of all functions with a life cycle."""
+    """Base class of functions."""
 
     def open(self, ctx: RuntimeContext) -> None:
-        """Prepare: obtain state handles, register metrics, connect."""
+        """Get state handles, register metrics, open connections."""
 
     def close(self) -> None:
-        """Release what `open` acquired; also called after a failure."""
+        """Release the resources of `open`; also called after a failure."""
 
     @property
     def _is_rich(self) -> bool:
-        """Whether the class has an `open` or a `close` of its own."""
+        """Whether the class overrides `open` or `close`."""
         cls = type(self)
         return cls.open is not Function.open or cls.close is not Function.close
 
 
 class MapFunction(Function, ABC, Generic[IN, OUT]):
-    """One element in, one out."""
+    """Maps one element to one."""
 
     @abstractmethod
     def map(self, value: IN) -> OUT:
@@ -129,7 +129,7 @@ class MapFunction(Function, ABC, Generic[IN, OUT]):
 
 
 class FlatMapFunction(Function, ABC, Generic[IN, OUT]):
-    """One element in, any number out."""
+    """Maps one element to any number of elements."""
 
     @abstractmethod
     def flat_map(self, value: IN) -> Outputs[OUT]:
@@ -137,7 +137,7 @@ class FlatMapFunction(Function, ABC, Generic[IN, OUT]):
 
 
 class FilterFunction(Function, ABC, Generic[T]):
-    """Keeps some elements."""
+    """Selects elements."""
 
     @abstractmethod
     def filter(self, value: T) -> bool:
@@ -149,11 +149,11 @@ class ReduceFunction(Function, Reducer[T]):
 
 
 class AggregateFunction(Function, Aggregator[IN, ACC, OUT]):
-    """Builds a result from an accumulator to which values are added."""
+    """Adds values to an accumulator, and builds a result from it."""
 
 
 class KeySelector(ABC, Generic[IN, K]):
-    """Extracts the key of an element; must give the same key every time."""
+    """Extracts the key of an element; must return the same key every time."""
 
     @abstractmethod
     def get_key(self, value: IN) -> K:
@@ -161,41 +161,41 @@ class KeySelector(ABC, Generic[IN, K]):
 
 
 class TimerService(ABC):
-    """Tells a function the time, and calls it back when a time has come.
+    """Reads the time, and sets timers for the current key.
 
-    Times are milliseconds since 1970. Timers belong to the current key; one that is set
-    twice for a key and a time fires once. They are state, and survive what state survives.
+    Times are milliseconds since 1970. A timer that is set twice for one key and time fires once.
+    Timers are state: checkpoints and savepoints contain them.
     """
 
     __slots__ = ()
 
     @abstractmethod
     def current_processing_time(self) -> int:
-        """Milliseconds since 1970, by the clock of the machine."""
+        """The machine's clock, in milliseconds since 1970."""
 
     @abstractmethod
     def current_watermark(self) -> int:
-        """Event time up to which all is thought to have come; `MIN_WATERMARK` at first."""
+        """The current watermark; `MIN_WATERMARK` at first."""
 
     @abstractmethod
     def register_event_time_timer(self, timestamp: int) -> None:
-        """Have `on_timer` called when the watermark has reached `timestamp`."""
+        """Call `on_timer` when the watermark reaches `timestamp`."""
 
     @abstractmethod
     def register_processing_time_timer(self, timestamp: int) -> None:
-        """Have `on_timer` called when the clock has reached `timestamp`."""
+        """Call `on_timer` when the clock reaches `timestamp`."""
 
     @abstractmethod
     def delete_event_time_timer(self, timestamp: int) -> None:
-        """Take a timer back; nothing happens if there is none."""
+        """Delete a timer if it exists."""
 
     @abstractmethod
     def delete_processing_time_timer(self, timestamp: int) -> None:
-        """Take a timer back; nothing happens if there is none."""
+        """Delete a timer if it exists."""
 
 
 class ProcessContext(ABC):
-    """What `process_element` learns about the element at hand."""
+    """Time and timers of the current element."""
 
     __slots__ = ()
 
@@ -209,7 +209,7 @@ class ProcessContext(ABC):
 
 
 class KeyedProcessContext(ProcessContext, Generic[K]):
-    """The same on a keyed stream."""
+    """The context of an element of a keyed stream."""
 
     __slots__ = ()
 
@@ -219,17 +219,17 @@ class KeyedProcessContext(ProcessContext, Generic[K]):
 
 
 class KeyedTimerContext(KeyedProcessContext[K]):
-    """What `on_timer` learns about the timer at hand; its timestamp is the timer's."""
+    """The context of a timer; `timestamp()` is the timer's."""
 
     __slots__ = ()
 
     @abstractmethod
     def time_domain(self) -> TimeDomain:
-        """Whether the watermark or the clock has reached the timer."""
+        """Whether the watermark or the clock fired the timer."""
 
 
 class ProcessFunction(Function, ABC, Generic[IN, OUT]):
-    """The general operator on a stream that is not keyed."""
+    """The general function on a stream that is not keyed."""
 
     Context: TypeAlias = ProcessContext
 
@@ -239,7 +239,7 @@ class ProcessFunction(Function, ABC, Generic[IN, OUT]):
 
 
 class KeyedProcessFunction(Function, ABC, Generic[K, IN, OUT]):
-    """The general operator on a keyed stream, with state and timers."""
+    """The general function on a keyed stream, with state and timers."""
 
     Context: TypeAlias = KeyedProcessContext
     OnTimerContext: TypeAlias = KeyedTimerContext
@@ -249,11 +249,11 @@ class KeyedProcessFunction(Function, ABC, Generic[K, IN, OUT]):
         """Yield the elements to emit for `value`."""
 
     def on_timer(self, timestamp: int, ctx: KeyedTimerContext[K]) -> Outputs[OUT]:
-        """Yield the elements to emit when a timer fires; its key is set."""
+        """Yield the elements to emit when a timer fires; its key is the current key."""
 
 
 class SinkContext(ABC):
-    """What `SinkFunction.invoke` learns about the element at hand."""
+    """The context of an element in `SinkFunction.invoke`."""
 
     __slots__ = ()
 
@@ -263,11 +263,11 @@ class SinkContext(ABC):
 
 
 class SinkFunction(Function, ABC, Generic[IN]):
-    """Takes elements out of the job, in the tasks themselves."""
+    """Writes elements to an external system, in the tasks."""
 
     @abstractmethod
     def invoke(self, value: IN, context: SinkContext) -> None:
-        """Take one element."""
+        """Write one element."""
 
     def flush(self) -> None:
-        """Bring out what `invoke` holds back; called at the end of every epoch."""
+        """Write buffered elements; called at the end of every epoch."""

@@ -1,7 +1,7 @@
-"""Metrics that user functions keep; they end up in the job's statistics.
+"""Metrics of user functions, which are part of the job's statistics.
 
-Counters and histograms of all subtasks and epochs add up. A gauge is read at the
-end of every epoch and keeps one value per subtask.
+Counters and histograms are summed over subtasks and epochs. A gauge is read at the end of every
+epoch and has one value per subtask.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ M = TypeVar("M", "Counter", "Histogram")
 """A metric that can be looked up by its name."""
 
 SAMPLE_SIZE = 1024
-"""Values a histogram keeps for its quantiles."""
+"""Number of values that a histogram samples for its quantiles."""
 
 
 class Counter:
@@ -68,7 +68,7 @@ class Histogram:
             self.maximum = value
 
     def merge(self, other: Histogram) -> None:
-        """Add all that `other` has seen."""
+        """Add the values of `other`."""
         if not other.count:
             return
         room = SAMPLE_SIZE - len(self.sample)
@@ -82,7 +82,7 @@ class Histogram:
         self.minimum, self.maximum = min(lows), max(highs)
 
     def quantile(self, q: float) -> float | None:
-        """Value below which a share `q` of the sample lies, or None if empty."""
+        """The `q`-quantile of the sample, or None if it is empty."""
         if not self.sample:
             return None
         ordered = sorted(self.sample)
@@ -96,14 +96,14 @@ class Histogram:
 
 @dataclass(slots=True)
 class MetricValues:
-    """What an operator's metrics hold; of one subtask's epoch, or of a whole job."""
+    """The values of an operator's metrics: of one subtask's epoch, or of a whole job."""
 
     counters: dict[str, int] = field(default_factory=dict)
     gauges: dict[str, dict[int, float]] = field(default_factory=dict)
     histograms: dict[str, Histogram] = field(default_factory=dict)
 
     def merge(self, other: MetricValues) -> None:
-        """Add what another subtask or a later epoch reported."""
+        """Add the values of another subtask or a later epoch."""
         for name, count in other.counters.items():
             self.counters[name] = self.counters.get(name, 0) + count
         for name, values in other.gauges.items():
@@ -113,7 +113,7 @@ class MetricValues:
 
 
 class MetricGroup:
-    """Where a function registers its metrics, by name."""
+    """Registers the metrics of a function by name."""
 
     def __init__(self, prefix: str = "", root: MetricGroup | None = None) -> None:
         """An empty group, or a part of `root` whose names start with `prefix`."""
@@ -127,24 +127,24 @@ class MetricGroup:
         return MetricGroup(f"{self._prefix}{name}.", self._root)
 
     def counter(self, name: str) -> Counter:
-        """The counter of that name, made on first use."""
+        """The counter of that name, created on first use."""
         metric = self._root._metrics.setdefault(self._prefix + name, Counter())
         return self._checked(name, metric, Counter)
 
     def histogram(self, name: str) -> Histogram:
-        """The histogram of that name, made on first use."""
+        """The histogram of that name, created on first use."""
         metric = self._root._metrics.setdefault(self._prefix + name, Histogram())
         return self._checked(name, metric, Histogram)
 
     def gauge(self, name: str, read: Callable[[], float]) -> None:
-        """Report what `read` returns at the end of every epoch."""
+        """Report the result of `read` at the end of every epoch."""
         known = self._root._metrics.get(self._prefix + name)
         if isinstance(known, Counter | Histogram):
             raise self._clash(name, known)
         self._root._metrics[self._prefix + name] = read
 
     def values(self, subtask: int) -> MetricValues:
-        """What the metrics hold now."""
+        """The current values of the metrics."""
         values = MetricValues()
         for name, metric in self._root._metrics.items():
             if isinstance(metric, Counter):

@@ -1,4 +1,4 @@
-"""Side outputs, and what becomes of rows that a function fails on."""
+"""Side outputs, and policies for rows on which a function fails."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class FailedRow(NamedTuple):
-    """A row on which user code raised, as the error policy hands it to a side output."""
+    """A row on which user code raised, in the side output of an error policy."""
 
     row: Any
     key: Any
@@ -43,7 +43,7 @@ class OutputTag(Generic[T]):
     def __init__(self: OutputTag[Any], tag_id: str, type: Any = None) -> None: ...
 
     def __init__(self, tag_id: str, type: Any = None) -> None:
-        """Refuse an empty name."""
+        """Check the name."""
         if not isinstance(tag_id, str) or not tag_id:
             raise JobGraphError(f"an OutputTag needs a non-empty string as its id, not {tag_id!r}")
         self.tag_id = tag_id
@@ -69,10 +69,10 @@ class OutputTag(Generic[T]):
 
 @dataclass(frozen=True)
 class ErrorPolicy:
-    """What happens to a row on which user code raises.
+    """How to treat a row on which user code raises.
 
-    Unless the policy is to fail, the row leaves no trace: its outputs and its changes
-    to state are undone before the next row.
+    Unless the job fails, the outputs of the row and its changes to state are rolled back before the
+    next row.
     """
 
     mode: str = "fail"

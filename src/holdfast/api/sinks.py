@@ -1,13 +1,13 @@
 """Sinks that write in the tasks and publish in a second step.
 
     class Sink                 describes the sink; shipped to the tasks
-        create_writer()   ->   SinkWriter: takes an epoch's elements on one subtask
-        create_committer() ->  Committer: publishes what writers have staged
+        create_writer()   ->   SinkWriter: writes an epoch's elements on one subtask
+        create_committer() ->  Committer: publishes the output of writers
 
-A writer lives for one epoch. What it stages must be durable, and seen by nobody, when
-`prepare_commit` returns; the committables that it returns name it. With exactly once
-they become part of the checkpoint, and the committer publishes them when that is
-complete, or again after a recovery. Otherwise they are published when the epoch ends.
+A writer lives for one epoch. When `prepare_commit` returns, its output must be durable but not yet
+visible; the committables that it returns identify that output. With exactly once they become part
+of the checkpoint, and the committer publishes them when the checkpoint is complete, or again after
+a recovery. Otherwise they are published when the epoch ends.
 """
 
 from __future__ import annotations
@@ -27,141 +27,139 @@ if TYPE_CHECKING:
 
 
 OPENED: Final = "opened-"
-
-
-"""What the names of notes begin with that say what a writer has opened."""
+"""Prefix of the names of notes about transactions that a writer has opened."""
 
 
 @dataclass(frozen=True)
 class StagedRows:
-    """Rows that wait in checkpoint storage; may be used as a committable."""
+    """Rows in checkpoint storage that are not published yet; can be a committable."""
 
     handle: Any
-    """Says where they are; only the checkpoint storage knows what it means."""
+    """Where the rows are; only the checkpoint storage can interpret it."""
     rows: int
     size: int
     """Length in bytes."""
 
 
 class RowsInStaging(Protocol):
-    """Rows on their way into checkpoint storage."""
+    """Writes rows to checkpoint storage."""
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Add rows."""
 
     def close(self) -> StagedRows:
-        """Make all of them durable."""
+        """Make all rows durable."""
 
     def abort(self) -> None:
-        """Drop them."""
+        """Drop the rows."""
         return
 
 
 class Staging(Protocol):
-    """Keeps rows in checkpoint storage; pickles, and serves any thread."""
+    """Stores rows in checkpoint storage; can be pickled and is thread-safe."""
 
     def open(self, name: str, schema: pa.Schema) -> RowsInStaging:
-        """Begin to keep rows; `name` must be unique, and may end up as the name of a file."""
+        """Start storing rows; `name` must be unique, and may become the name of a file."""
 
     def put(self, name: str, rows: Iterable[pa.RecordBatch], schema: pa.Schema) -> StagedRows:
-        """Keep rows durably, all at once."""
+        """Store rows durably."""
 
     def get(self, staged: StagedRows) -> Iterator[pa.RecordBatch]:
-        """The rows, verified, in their order."""
+        """Read the rows in order, and verify them."""
 
     def note(self, name: str, data: bytes) -> None:
-        """Keep a few bytes durably, to be found by their name, where storage outlives a job."""
+        """Store a few bytes under a name, if the storage outlives the job."""
 
 
 @dataclass(frozen=True)
 class WriterContext:
-    """What a writer is told."""
+    """Facts about the job, the epoch and the subtask of a writer."""
 
     job_id: str
     uid: str
-    """Of the sink."""
+    """The sink's uid."""
     job_attempt: str
-    """Names the start or restart of the job; never used twice."""
+    """Id of this start or restart of the job; never used twice."""
     epoch: int
     subtask: int
     parallelism: int
     attempt_id: int
     """Unique among all tasks of the Spark application."""
     checkpoint_id: int
-    """Checkpoint that will be the first to contain this epoch, unless it fails."""
+    """The first checkpoint that will contain this epoch, unless it fails."""
     exactly_once: bool
-    """Whether committables wait for a checkpoint; else they are published with the epoch."""
+    """Whether committables are published with a checkpoint; otherwise with the epoch."""
     schema: pa.Schema
     """Columns of the rows."""
     runtime: RuntimeContext
     staging: Staging | None = None
-    """Given with exactly once."""
+    """Only with exactly once."""
     restored_state: tuple[Any, ...] = ()
-    """What `snapshot_state` of writers has returned last; of this subtask's share."""
+    """This subtask's share of the state that `snapshot_state` last returned."""
 
     @property
     def unique_name(self) -> str:
-        """Name that no other attempt of any epoch of any job attempt has."""
+        """A name that is unique to this attempt of this epoch."""
         return f"{self.job_attempt}-{self.epoch}-{self.subtask}-{self.attempt_id}"
 
     def stage(self, rows: Iterable[pa.RecordBatch], name: str = "rows") -> StagedRows:
-        """Keep rows in checkpoint storage; give the result out in `prepare_commit`."""
+        """Store rows in checkpoint storage; return the result from `prepare_commit`."""
         assert self.staging is not None, "rows are staged with exactly once only"
         return self.staging.put(f"{self.unique_name}-{name}", rows, self.schema)
 
 
 class SinkWriter:
-    """Takes the elements of one epoch on one subtask, or its rows; override one of the two."""
+    """Writes the elements of one epoch on one subtask: override `write` or `write_rows`."""
 
     opened: Any = None
-    """A committable for what is open from the beginning, such as a transaction.
+    """A committable for a resource that the writer opens at once, such as a transaction.
 
-    It is noted before the first element, so that `Committer.abort_opened` can drop it if
-    the process dies before `prepare_commit`.
+    It is stored before the first element, so that `Committer.abort_opened` can drop it if the
+    process dies before `prepare_commit`.
     """
 
     def write(self, element: Any, context: SinkContext) -> None:
-        """Take one element; called unless the sink has `takes_rows` set."""
+        """Write one element; called unless the sink sets `takes_rows`."""
         raise SinkError(
-            f"{type(self).__name__} has no write() and is handed elements; override it, or write "
-            "write_rows() and set takes_rows on its sink"
+            f"{type(self).__name__} has no write() and is handed elements; override it, or "
+            "override write_rows() and set takes_rows on its sink"
         )
 
     def write_rows(self, rows: pa.RecordBatch) -> None:
-        """Take rows; called if the sink has `takes_rows` set."""
+        """Write rows; called if the sink sets `takes_rows`."""
         raise SinkError(
-            f"{type(self).__name__} has no write_rows() and is handed rows; override it, or write "
-            "write() and leave takes_rows off its sink"
+            f"{type(self).__name__} has no write_rows() and is handed rows; override it, or "
+            "override write() and do not set takes_rows on its sink"
         )
 
     def flush(self) -> None:
-        """All elements of the epoch have been written."""
+        """Called after the last element of the epoch."""
         return
 
     def prepare_commit(self) -> Sequence[Any]:
-        """Make what was written durable; whatever the committer needs to publish it."""
+        """Make the output durable, and return the committables that publish it."""
         return ()
 
     def snapshot_state(self, checkpoint_id: int) -> Sequence[Any]:
-        """Elements that the writers of the next epoch find in `restored_state`.
+        """State that the writers of the next epoch find in `restored_state`.
 
-        Only if the sink has `has_state` set; dealt out evenly when the parallelism changes.
+        Only if the sink sets `has_state`; split evenly when the parallelism changes.
         """
         return ()
 
     def abort(self) -> None:
-        """The epoch has failed before its end: drop what was written."""
+        """Drop the output: the epoch has failed."""
         return
 
     def close(self) -> None:
-        """Release resources; the last call, after `abort` as well."""
+        """Release resources; always the last call, also after `abort`."""
         return
 
 
 class CommitRequest:
-    """One committable that is to be published, and what becomes of it.
+    """A committable to publish, and the outcome.
 
-    A request about which the committer says nothing is done when `commit` returns.
+    A request is done when `commit` returns, unless the committer calls one of the methods.
     """
 
     def __init__(
@@ -178,24 +176,24 @@ class CommitRequest:
         retries: int = 0,
         staging: Staging | None = None,
     ) -> None:
-        """A request that nothing has become of yet."""
+        """A new request."""
         self.committable = committable
         self.job_id = job_id
-        """The job that wrote it, which is another one if this continues its checkpoint."""
+        """The job that wrote it: an earlier job if this one was restored from its checkpoint."""
         self.lineage = lineage
-        """Names the row of checkpoints that it belongs to, within which no id comes twice.
+        """Id of a sequence of checkpoints in which no checkpoint id occurs twice.
 
-        A job that starts from nothing begins another one, even under the same job id.
+        A job that starts without a checkpoint starts a new sequence, even under the same job id.
         """
         self.uid = uid
         self.checkpoint_id = checkpoint_id
-        """The checkpoint it is published with; 0 if it is published with its epoch."""
+        """The checkpoint that it is published with; 0 if it is published with its epoch."""
         self.epoch = epoch
         self.subtask = subtask
         self.recovered = recovered
         """Whether it may have been published before the job was restored."""
         self.retries = retries
-        """How often it was tried before."""
+        """Number of earlier attempts."""
         self._staging = staging
         self.outcome: str = "done"
         self.error: BaseException | None = None
@@ -211,42 +209,42 @@ class CommitRequest:
         self.outcome = "retry"
 
     def update_and_retry_later(self, committable: Any) -> None:
-        """Try again after a pause, with another committable in its place."""
+        """Try again after a pause, with another committable."""
         self.committable = committable
         self.outcome = "retry"
 
     def signal_already_committed(self) -> None:
-        """It was published before: nothing was done."""
+        """Report that it had been published before."""
         self.outcome = "already"
 
     def signal_failed_with_known_reason(self, error: BaseException) -> None:
-        """It can never be published: log that, drop it, and go on."""
+        """Report that it can never be published: it is logged and dropped."""
         self.outcome, self.error = "dropped", error
 
     def signal_failed_with_unknown_reason(self, error: BaseException) -> None:
-        """It could not be published: the job fails."""
+        """Report that it could not be published: the job fails."""
         self.outcome, self.error = "failed", error
 
 
 class Committer(ABC):
-    """Publishes what writers have staged."""
+    """Publishes the output of writers."""
 
     @abstractmethod
     def commit(self, requests: Sequence[CommitRequest]) -> None:
-        """Publish committables of one subtask and one checkpoint, in the order of epochs.
+        """Publish the committables of one subtask and one checkpoint, in the order of epochs.
 
-        Called on any executor, or on the driver. Must be idempotent: after a recovery
-        the same ones come again, under the same checkpoint id.
+        Called on any executor, or on the driver. Must be idempotent: after a recovery it is called
+        again with the same committables and the same checkpoint id.
         """
 
     def abort_opened(self, committables: Sequence[Any]) -> None:
-        """Drop what writers had opened whose processes are gone; it was never published."""
+        """Drop what writers have opened before their processes died; it was never published."""
         return
 
     def clean_up(self, job_id: str, uid: str, job_attempt: str | None) -> None:
-        """Remove what job attempts of the job other than this one have staged.
+        """Remove the unpublished output of other attempts of the job.
 
-        Called on the driver when none of it can be published any more: after the first
+        Called on the driver when that output can no longer be published: after the first
         checkpoint of a job attempt, and with None when the job has ended.
         """
         return
@@ -257,26 +255,26 @@ class Committer(ABC):
 
 
 class Sink(ABC):
-    """Where a stream ends: writes in the tasks, publishes in a second step."""
+    """Writes a stream in the tasks, and publishes the output in a second step."""
 
     committable_type: Any = None
     """Type of the committables, as for a state; staged rows need none.
 
-    `Any` has them pickled: then code runs when a checkpoint is read, and whoever can write to
-    checkpoint storage decides which.
+    With `Any` they are pickled: reading a checkpoint then runs code that anyone with write access
+    to checkpoint storage can choose.
     """
     takes_rows = False
-    """Whether its writers are handed Arrow record batches instead of elements."""
+    """Whether writers get Arrow record batches instead of elements."""
     notes_opened = False
-    """Whether its writers have `opened` set."""
+    """Whether writers set `opened`."""
     has_state = False
-    """Whether its writers have state of their own."""
+    """Whether writers have state."""
     state_type: Any = None
-    """Type of the elements of that state; pickled if there is none."""
+    """Type of the elements of that state; pickled if None."""
 
     @property
     def name(self) -> str:
-        """Its name in plans and statistics, unless the program gives it another."""
+        """Default name in plans and statistics."""
         return type(self).__name__
 
     @abstractmethod
@@ -285,10 +283,10 @@ class Sink(ABC):
 
     @abstractmethod
     def create_committer(self, runtime: RuntimeContext) -> Committer:
-        """A committer for one publication; what it learns of `runtime` is the subtask's."""
+        """A committer for one publication, on the subtask of `runtime`."""
 
     def check(self, schema: pa.Schema) -> None:
-        """Raise ConfigurationError if it cannot take such rows; when the program is built."""
+        """Raise ConfigurationError if the sink cannot write these columns; called at build time."""
         return
 
 
@@ -296,16 +294,16 @@ class Sink(ABC):
 class SparkSink:
     """Writes with one of Spark's DataFrame writers.
 
-    With exactly once, rows wait for their checkpoint and are written with it: once, unless
-    the driver dies in the middle of that, for Spark's writers do not know what they have
-    written before. Otherwise they are written at the end of every epoch.
+    With exactly once, rows are written when their checkpoint completes. They are written once,
+    unless the driver dies during the write: Spark's writers cannot detect a repetition. Otherwise
+    rows are written at the end of every epoch.
 
     Args:
         format: Name of the format: "parquet", "delta", "jdbc", "noop", ...
         options: The writer's options, such as `{"path": "/data/out"}`.
-        mode: What happens to rows that are there already.
+        mode: How to treat existing rows: "append", "overwrite", ...
         partition_by: Columns to partition the output by.
-        staged: Whether rows wait for their checkpoint with exactly once. If not, they are
+        staged: Whether rows wait for their checkpoint with exactly once. If False, they are
             written at the end of every epoch, and may repeat after a recovery.
     """
 
@@ -318,7 +316,7 @@ class SparkSink:
 
 @dataclass(frozen=True)
 class ForeachBatchSink:
-    """Hands the DataFrame of an epoch, or of a checkpoint, to a function on the driver."""
+    """Passes the DataFrame of an epoch or a checkpoint to a function on the driver."""
 
     function: Callable[[Any, int], object]
 
@@ -332,6 +330,6 @@ class PrintSink:
 
 @dataclass(frozen=True)
 class CollectSink:
-    """Brings every element to the driver's own iterator."""
+    """Collects every element on the driver."""
 
     collector: Callable[[list[Any]], None]

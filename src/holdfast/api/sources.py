@@ -1,4 +1,4 @@
-"""Sources that users write: anything that can be read again from an offset.
+"""Custom sources: anything that can be read again from an offset.
 
     class Lines(ReplayableSource):
         def __init__(self, path):
@@ -17,8 +17,8 @@
 
     env.add_source(Lines("/data/events.log")).uid("lines")
 
-The offset is the source's state: every checkpoint holds it, and a recovery reads on from
-the one in the checkpoint that it goes back to.
+The offset is the source's state. Checkpoints contain it, and a recovery continues from the offset
+of its checkpoint.
 """
 
 from __future__ import annotations
@@ -33,22 +33,21 @@ if TYPE_CHECKING:
 
 
 class ReplayableSource(ABC, Generic[T]):
-    """A source that gives the same elements for the same offsets, however often asked.
+    """A source that returns the same elements for the same offsets every time.
 
-    An offset is anything that JSON can hold, and comes back as JSON gives it: a tuple as a
-    list, and only strings as keys of a mapping. Two offsets are the same if their JSON is,
-    whatever the order of keys.
+    An offset is any JSON value. It comes back as JSON returns it: tuples become lists, and keys of
+    mappings are strings. Two offsets are equal if their JSON is equal; the order of keys is
+    ignored.
 
-    A recovery depends on three promises, none of which can be checked: the elements
-    between two offsets are always the same, `latest_offset` never goes backwards, and
-    nothing beyond the last `commit` is ever lost. A source that breaks one of them loses
-    elements or repeats them after a failure, and nobody is told.
+    A recovery depends on three promises that Holdfast cannot check: the elements between two
+    offsets never change, `latest_offset` never goes backwards, and nothing after the last `commit`
+    is lost. A source that breaks a promise silently loses or repeats elements after a failure.
 
-    The source is pickled when the job starts. `initial_offset`, `latest_offset` and
-    `partitions` run in a process beside the driver, one after the other, on a copy that
-    lives as long as the query; `read` runs in tasks, each on a fresh copy; `commit` runs on
-    the object itself, in the driver. So open files and connections where they are needed,
-    and never rely on what another method has stored in the object.
+    The source is pickled when the job starts. `initial_offset`, `latest_offset` and `partitions`
+    run in a process beside the driver, one after the other, on a copy that lives as long as the
+    query. `read` runs in tasks, each on a fresh copy. `commit` runs on the object itself, in the
+    driver. So open files and connections where they are needed, and do not share attributes
+    between methods.
     """
 
     bounded: bool = False
@@ -57,35 +56,35 @@ class ReplayableSource(ABC, Generic[T]):
 
     @abstractmethod
     def initial_offset(self) -> Any:
-        """Where a job begins to read that has no checkpoint."""
+        """Where a job without a checkpoint starts reading."""
 
     @abstractmethod
     def latest_offset(self, start: Any) -> Any:
-        """Where the epoch that reads from `start` may end; `start` if there is nothing new.
+        """The end of the epoch that starts at `start`; `start` itself if there is nothing new.
 
-        Asked before every epoch, and again and again while there is nothing new. What it
-        gives bounds the epoch: a source that limits its epochs gives less than there is.
+        Called before every epoch, and repeatedly while there is nothing new. The result bounds the
+        epoch: to limit the size of epochs, return less than is available.
         """
 
     @abstractmethod
     def read(self, start: Any, end: Any) -> Iterable[T]:
-        """Elements from `start`, which is included, to `end`, which is not."""
+        """The elements from `start` (inclusive) to `end` (exclusive)."""
 
     def partitions(self, start: Any, end: Any) -> list[tuple[Any, Any]]:
-        """Ranges that are read side by side and together make up `start` to `end`.
+        """Ranges that are read in parallel and together cover `start` to `end`.
 
-        Each is read by a task of its own. They need not be ordered, nor be offsets in any
-        sense but that `read` understands them. By default the whole is one.
+        Each range is read by a separate task. Ranges need not be ordered, and only `read`
+        interprets them. By default there is one range.
         """
         return [(start, end)]
 
     def commit(self, offset: Any) -> None:
-        """Nothing before `offset` will be read again; it may be forgotten.
+        """Release the elements before `offset`: they will not be read again.
 
-        Called when a checkpoint is complete that contains everything up to `offset`, and
-        never for anything that is in no checkpoint: so never in a job that takes none.
-        Offsets never go back, but calls are a best effort: one may not come, as when the
-        driver dies, and a later one stands in for it. Epochs go on meanwhile. What it raises
-        fails the job, which restarts as after any failure; the checkpoint stays complete.
+        Called after a checkpoint that contains everything up to `offset` has completed, so never
+        in a job without checkpoints. Offsets never go back. Calls are a best effort: if the driver
+        dies, a call may be missing, and a later one replaces it. Epochs continue meanwhile. An
+        exception fails the job, which restarts as after any failure; the checkpoint stays
+        complete.
         """
         return None

@@ -1,8 +1,7 @@
 """The five kinds of keyed state, as user functions see them.
 
-A handle is obtained once, in `open()`, and always speaks of the current key. A
-value handed out by a state is the caller's own: changing it in place changes
-nothing in the state until it is written back with `update`, `add` or `put`.
+A function gets a handle once, in `open()`. The handle always accesses the current key. States
+return copies: to change a value, write it back with `update`, `add` or `put`.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class State(ABC):
-    """What all states share."""
+    """Base class of states."""
 
     __slots__ = ()
 
     @abstractmethod
     def clear(self) -> None:
-        """Remove what is kept for the current key; nothing happens if that is nothing."""
+        """Remove the state of the current key, if there is any."""
 
 
 class ValueState(State, Generic[T]):
@@ -55,7 +54,7 @@ class ListState(State, Generic[T]):
 
     @abstractmethod
     def add_all(self, values: Iterable[T]) -> None:
-        """Append all of `values`, or, if one of them is refused, none."""
+        """Append all of `values`, or none if one of them is invalid."""
 
     @abstractmethod
     def update(self, values: Iterable[T]) -> None:
@@ -81,7 +80,7 @@ class MapState(State, Generic[K, V]):
 
     @abstractmethod
     def put_all(self, entries: Mapping[K, V | None]) -> None:
-        """Set all of `entries`; what was there under other keys stays."""
+        """Set all of `entries`; other entries stay."""
 
     @abstractmethod
     def remove(self, key: K) -> None:
@@ -89,22 +88,22 @@ class MapState(State, Generic[K, V]):
 
     @abstractmethod
     def contains(self, key: K) -> bool:
-        """Whether there is an entry under `key`, be its value None."""
+        """Whether there is an entry under `key`, even if its value is None."""
 
     @abstractmethod
     def items(self) -> Iterator[tuple[K, V | None]]:
-        """Entries as they are now; the map may be changed while iterating."""
+        """All entries; the map may be changed during the iteration."""
 
     @abstractmethod
     def is_empty(self) -> bool:
         """Whether there is no entry."""
 
     def keys(self) -> Iterator[K]:
-        """Keys as they are now; the map may be changed while iterating."""
+        """All keys; the map may be changed during the iteration."""
         return (key for key, _ in self.items())
 
     def values(self) -> Iterator[V | None]:
-        """Values as they are now; the map may be changed while iterating."""
+        """All values; the map may be changed during the iteration."""
         return (value for _, value in self.items())
 
     def __getitem__(self, key: K) -> V | None:
@@ -129,7 +128,7 @@ class MapState(State, Generic[K, V]):
 
 
 class ReducingState(State, Generic[T]):
-    """One value per key, to which a reduce function folds what is added."""
+    """One value per key, into which a reduce function folds new values."""
 
     __slots__ = ()
 
@@ -143,7 +142,7 @@ class ReducingState(State, Generic[T]):
 
 
 class AggregatingState(State, Generic[IN, OUT]):
-    """One accumulator per key; what is added and what comes out may differ in type."""
+    """One accumulator per key; added values and the result may differ in type."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Event time: where timestamps come from, and how far time is known to have come."""
+"""Event time: timestamps of elements, and watermarks."""
 
 from __future__ import annotations
 
@@ -20,18 +20,14 @@ if TYPE_CHECKING:
 
 
 MIN_WATERMARK: Final = -(2**63)
-
-
-"""The watermark before anything was seen."""
+"""The watermark before the first element."""
 
 MAX_WATERMARK: Final = 2**63 - 1
-
-
 """The watermark at the end of a bounded stream."""
 
 
 class TimeDomain(Enum):
-    """By what a timer is reached."""
+    """Which time fires a timer."""
 
     EVENT_TIME = "event time"
     """The watermark."""
@@ -40,78 +36,76 @@ class TimeDomain(Enum):
 
 
 class Duration(timedelta):
-    """A length of time, under Flink's names. A `timedelta` or "10 s" does as well."""
+    """A length of time, under Flink's names. A `timedelta` or "10 s" works as well."""
 
     @classmethod
     def of_days(cls, days: float) -> Duration:
-        """So many days."""
+        """A number of days."""
         return cls(days=days)
 
     @classmethod
     def of_hours(cls, hours: float) -> Duration:
-        """So many hours."""
+        """A number of hours."""
         return cls(hours=hours)
 
     @classmethod
     def of_minutes(cls, minutes: float) -> Duration:
-        """So many minutes."""
+        """A number of minutes."""
         return cls(minutes=minutes)
 
     @classmethod
     def of_seconds(cls, seconds: float) -> Duration:
-        """So many seconds."""
+        """A number of seconds."""
         return cls(seconds=seconds)
 
     @classmethod
     def of_millis(cls, millis: int) -> Duration:
-        """So many milliseconds."""
+        """A number of milliseconds."""
         return cls(milliseconds=millis)
 
 
 class TimestampAssigner(ABC):
-    """Says when an element happened."""
+    """Extracts the event time of an element."""
 
     @abstractmethod
     def extract_timestamp(self, value: Any, record_timestamp: int | None) -> int:
-        """Event time of `value` in milliseconds; `record_timestamp` is what it had before."""
+        """Event time of `value` in milliseconds; `record_timestamp` is its previous one."""
 
 
 Assigner = str | Callable[[Any, int | None], int]
-
-
-"""A column, or a function of an element and the event time it had before."""
+"""A column, or a function of an element and its previous event time."""
 
 
 @dataclass(frozen=True)
 class WatermarkStrategy:
-    """When elements happened, and how late they may come.
+    """Where event times come from, and how far elements may be out of order.
 
     Made by one of the `for_...` methods or `no_watermarks`, and refined by those that
     begin with `with_`, each of which returns a new strategy.
     """
 
     out_of_orderness_ms: int | None
-    """How far elements may lag behind the latest; None for no watermarks at all."""
+    """How far elements may lag behind the latest one; None for no watermarks."""
     assigner: Assigner | None = None
     idle_after_ms: int | None = None
-    """How long without elements before a source no longer holds the watermark back."""
+    """Time without elements after which a source no longer holds the watermark back."""
 
     @staticmethod
     def for_monotonous_timestamps() -> WatermarkStrategy:
-        """Elements come in the order in which they happened."""
+        """Elements arrive in the order of their event times."""
         return WatermarkStrategy(0)
 
     @staticmethod
     def for_bounded_out_of_orderness(
         max_out_of_orderness: options.DurationLike,
     ) -> WatermarkStrategy:
-        """Elements may lag behind the latest one by so much, and no more."""
+        """Elements lag behind the latest one by at most `max_out_of_orderness`."""
         bound = _checked("for_bounded_out_of_orderness", max_out_of_orderness, least=0)
         return WatermarkStrategy(bound)
 
     @staticmethod
     def no_watermarks() -> WatermarkStrategy:
-        """Elements have timestamps, and the watermark stays where it is until the end."""
+        """Elements have timestamps, but the watermark does not advance until the end."""
         return WatermarkStrategy(None)
 
     def with_timestamp_assigner(self, assigner: TimestampAssigner | Assigner) -> WatermarkStrategy:
@@ -119,7 +113,7 @@ class WatermarkStrategy:
 
         A column is read in the JVM where the stream comes straight from a source. It holds a
         timestamp, a date, or a whole number of milliseconds since 1970. A function is given
-        the element and the event time it had before, or None, and returns milliseconds.
+        the element and its previous event time, or None, and returns milliseconds.
         """
         if isinstance(assigner, TimestampAssigner):
             return replace(self, assigner=assigner.extract_timestamp)
@@ -131,7 +125,7 @@ class WatermarkStrategy:
         return replace(self, assigner=assigner)
 
     def with_idleness(self, idle_timeout: options.DurationLike) -> WatermarkStrategy:
-        """Let the others' watermarks pass when no elements have come for so long."""
+        """Ignore a source in the watermark after `idle_timeout` without elements."""
         return replace(self, idle_after_ms=_checked("with_idleness", idle_timeout, least=1))
 
 
@@ -146,17 +140,17 @@ _METHOD = "assign_timestamps_and_watermarks"
 
 
 def check_strategy(strategy: object, stream: StreamType, *, timed: bool) -> None:
-    """Refuse what is no strategy, or one whose timestamps the stream does not have.
+    """Check that a strategy fits the stream.
 
     Raises:
-        JobGraphError: The message says what to give instead.
+        JobGraphError: It is not a strategy, or the stream lacks its timestamps.
     """
     if not isinstance(strategy, WatermarkStrategy):
         raise JobGraphError(f"{_METHOD} takes a WatermarkStrategy, not {type(strategy).__name__}")
     if strategy.assigner is None and not timed:
         raise JobGraphError(
-            f"{_METHOD}: the strategy does not say where timestamps come from, and the stream has "
-            'none yet; add .with_timestamp_assigner("column"), or give it a function'
+            f"{_METHOD}: the strategy has no timestamp assigner, and the stream has no timestamps "
+            'yet; add .with_timestamp_assigner("column"), or a function'
         )
     if isinstance(strategy.assigner, str):
         _check_column(strategy.assigner, stream)
@@ -173,6 +167,6 @@ def _check_column(column: str, stream: StreamType) -> None:
     kind = stream.schema.field(column).type
     if not (pa.types.is_timestamp(kind) or pa.types.is_integer(kind) or pa.types.is_date(kind)):
         raise JobGraphError(
-            f"{_METHOD}: column {column!r} is of type {kind}, which is no time; a timestamp, a "
+            f"{_METHOD}: column {column!r} is of type {kind}, which is not a time; a timestamp, a "
             "date, or a whole number of milliseconds since 1970 is wanted, or a function"
         )

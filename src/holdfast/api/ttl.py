@@ -1,4 +1,4 @@
-"""Time to live: how long state is kept that nobody touches.
+"""Time to live: how long unused state is kept.
 
 >>> from holdfast import ValueStateDescriptor
 >>> config = StateTtlConfig("1 h", update_type="on_read_and_write")
@@ -19,45 +19,45 @@ if TYPE_CHECKING:
     from typing import Self
 
 TIME_AGAIN_AFTER: Final = 1000
-"""Entries after which a sweep asks for the time again, unless told otherwise."""
+"""Default number of entries after which a sweep reads the time again."""
 PERIOD_MS: Final = 30 * 24 * 3_600_000
-"""Longest time between the beginnings of two passes, unless told otherwise."""
+"""Default for the longest time between the starts of two passes."""
 
 
 @dataclass(frozen=True, slots=True)
 class IncrementalCleanup:
-    """How much is looked through for every use of a state."""
+    """How many entries are checked on every use of a state."""
 
     cleanup_size: int
     """Entries per access."""
     run_cleanup_for_every_record: bool = False
-    """Whether as many are looked at for every record, too."""
+    """Whether the same number is also checked for every record."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassCleanup:
-    """How state is looked through in passes, whoever uses it."""
+    """How state is checked in passes, independent of its use."""
 
     query_time_after_num_entries: int = TIME_AGAIN_AFTER
-    """Entries after which the time is asked for again."""
+    """Entries after which the time is read again."""
     periodic_compaction_ms: int = PERIOD_MS
-    """Longest time between the beginnings of two passes; 0 for no such bound."""
+    """Longest time between the starts of two passes; 0 for no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class CleanupStrategies:
-    """When expired entries are removed that nobody reads."""
+    """When expired entries are removed that are never read."""
 
     in_full_snapshot: bool = False
-    """Whether all of them are, before each snapshot."""
+    """Whether all of them are removed before each snapshot."""
     incremental: IncrementalCleanup | None = None
     compact_filter: PassCleanup | None = None
     in_background: bool = True
-    """Whether they are by default, where no other strategy was asked for."""
+    """Whether default passes run if no other strategy is set."""
 
     @property
     def passes(self) -> PassCleanup | None:
-        """The passes that run: those asked for, or else the default ones; None for none."""
+        """The passes that run: the configured or the default ones, or None."""
         if self.compact_filter is None and self.in_background and self.incremental is None:
             return PassCleanup()
         return self.compact_filter
@@ -65,32 +65,32 @@ class CleanupStrategies:
 
 @dataclass(frozen=True, slots=True, init=False)
 class StateTtlConfig:
-    """How long the entries of a state live, and what becomes of them then.
+    """How long the entries of a state live, and when they are removed.
 
     `StateTtlConfig("1 h")` does for most states. `StateTtlConfig.new_builder(ttl)...build()` is
     the same under PyFlink's names.
     """
 
     class UpdateType(Enum):
-        """What renews the time of an entry."""
+        """Which accesses renew the time of an entry."""
 
         Disabled = 0
-        """Nothing: the state has no time to live."""
+        """None: the state has no time to live."""
         OnCreateAndWrite = 1
-        """Writing it."""
+        """Writes."""
         OnReadAndWrite = 2
-        """Writing it, and reading it."""
+        """Reads and writes."""
 
     class StateVisibility(Enum):
-        """Whether what has expired can still be read."""
+        """Whether expired entries can still be read."""
 
         ReturnExpiredIfNotCleanedUp = 0
-        """Once, if it is still there."""
+        """Once, if the entry has not been removed yet."""
         NeverReturnExpired = 1
         """Never."""
 
     class TtlTimeCharacteristic(Enum):
-        """By what time entries grow old."""
+        """Which time entries age by."""
 
         ProcessingTime = 0
         """The clock."""
@@ -117,10 +117,11 @@ class StateTtlConfig:
 
         Args:
             ttl: A text such as "10 s", a `Duration` or `timedelta`, or milliseconds.
-            update_type: What renews the time of an entry, or its name: "on_read_and_write".
-            state_visibility: Whether expired entries can be read, or its name.
+            update_type: Which accesses renew the time of an entry: "on_read_and_write", or a member
+                of `UpdateType`.
+            state_visibility: Whether expired entries can still be read.
             ttl_time_characteristic: "processing_time" or "event_time".
-            cleanup_strategies: When expired entries are removed that nobody reads.
+            cleanup_strategies: When expired entries are removed that are never read.
 
         Raises:
             ConfigurationError: An argument has no valid value; the message says which.
@@ -146,7 +147,7 @@ class StateTtlConfig:
             ttl: A `Duration` or `timedelta`, a text such as "10 s", or milliseconds.
 
         Raises:
-            ConfigurationError: It is no duration, or not at least a millisecond.
+            ConfigurationError: `ttl` is not a duration of at least one millisecond.
         """
         return StateTtlConfigBuilder(ttl)
 
@@ -156,7 +157,7 @@ class StateTtlConfig:
 
 
 class StateTtlConfigBuilder:
-    """Gathers the parts of a `StateTtlConfig`; every method but `build` returns itself."""
+    """Builds a `StateTtlConfig`; every method except `build` returns the builder."""
 
     def __init__(self, ttl: DurationLike) -> None:
         """Entries that live for `ttl`; see `StateTtlConfig.new_builder`."""
@@ -165,39 +166,39 @@ class StateTtlConfigBuilder:
         self._cleanup = CleanupStrategies()
 
     def set_update_type(self, update_type: StateTtlConfig.UpdateType) -> Self:
-        """What renews the time of an entry; `Disabled` for a state without time to live."""
+        """Set which accesses renew the time of an entry; `Disabled` for no time to live."""
         self._parts["update_type"] = _member(
             StateTtlConfig.UpdateType, update_type, "set_update_type"
         )
         return self
 
     def update_ttl_on_create_and_write(self) -> Self:
-        """Writing an entry renews its time; the default."""
+        """Renew the time of an entry on writes; the default."""
         return self.set_update_type(StateTtlConfig.UpdateType.OnCreateAndWrite)
 
     def update_ttl_on_read_and_write(self) -> Self:
-        """Reading an entry renews its time, too."""
+        """Renew the time of an entry on reads and writes."""
         return self.set_update_type(StateTtlConfig.UpdateType.OnReadAndWrite)
 
     def set_state_visibility(self, state_visibility: StateTtlConfig.StateVisibility) -> Self:
-        """Whether what has expired can still be read."""
+        """Set whether expired entries can still be read."""
         self._parts["state_visibility"] = _member(
             StateTtlConfig.StateVisibility, state_visibility, "set_state_visibility"
         )
         return self
 
     def return_expired_if_not_cleaned_up(self) -> Self:
-        """What has expired can be read once more, if it is still there."""
+        """Let an expired entry be read once more if it has not been removed yet."""
         return self.set_state_visibility(StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp)
 
     def never_return_expired(self) -> Self:
-        """What has expired is as if it were not there; the default."""
+        """Never return expired entries; the default."""
         return self.set_state_visibility(StateTtlConfig.StateVisibility.NeverReturnExpired)
 
     def set_ttl_time_characteristic(
         self, ttl_time_characteristic: StateTtlConfig.TtlTimeCharacteristic
     ) -> Self:
-        """By what time entries grow old."""
+        """Set which time entries age by."""
         self._parts["ttl_time_characteristic"] = _member(
             StateTtlConfig.TtlTimeCharacteristic,
             ttl_time_characteristic,
@@ -206,26 +207,26 @@ class StateTtlConfigBuilder:
         return self
 
     def use_processing_time(self) -> Self:
-        """Entries grow old by the clock; the default."""
+        """Let entries age by the clock; the default."""
         return self.set_ttl_time_characteristic(StateTtlConfig.TtlTimeCharacteristic.ProcessingTime)
 
     def use_event_time(self) -> Self:
-        """Entries grow old by the watermark; their time is that of the element at hand."""
+        """Let entries age by the watermark; their time is that of the current element."""
         return self.set_ttl_time_characteristic(StateTtlConfig.TtlTimeCharacteristic.EventTime)
 
     def cleanup_full_snapshot(self) -> Self:
-        """Remove all that has expired before each snapshot, unless snapshots are incremental."""
+        """Remove all expired entries before each snapshot, unless snapshots are incremental."""
         self._cleanup = replace(self._cleanup, in_full_snapshot=True)
         return self
 
     def cleanup_incrementally(
         self, cleanup_size: int, run_cleanup_for_every_record: bool = False
     ) -> Self:
-        """Look through the state in proportion to its use, in place of passes.
+        """Check entries in proportion to the use of the state, instead of in passes.
 
         Args:
-            cleanup_size: Entries to look at for every access to the state.
-            run_cleanup_for_every_record: Whether to look at as many for every record, too.
+            cleanup_size: Entries to check on every access to the state.
+            run_cleanup_for_every_record: Whether to check the same number for every record.
         """
         incremental = IncrementalCleanup(
             _parsed(at_least(1), cleanup_size, "cleanup_incrementally: cleanup_size"),
@@ -243,11 +244,11 @@ class StateTtlConfigBuilder:
         query_time_after_num_entries: int = TIME_AGAIN_AFTER,
         periodic_compaction_time: DurationLike = PERIOD_MS,
     ) -> Self:
-        """Look through the state in passes, on either backend; see `PassCleanup`.
+        """Check the state in passes, on either backend; see `PassCleanup`.
 
         Args:
-            query_time_after_num_entries: Entries after which the time is asked for again.
-            periodic_compaction_time: Longest time between two passes; 0 for no such bound.
+            query_time_after_num_entries: Entries after which the time is read again.
+            periodic_compaction_time: Longest time between two passes; 0 for no limit.
         """
         method = "cleanup_in_rocksdb_compact_filter"
         compact_filter = PassCleanup(
@@ -262,7 +263,7 @@ class StateTtlConfigBuilder:
         return self
 
     def disable_cleanup_in_background(self) -> Self:
-        """Remove only what is read, unless another strategy is asked for."""
+        """Remove expired entries only on access, unless another strategy is set."""
         self._cleanup = replace(self._cleanup, in_background=False)
         return self
 

@@ -1,4 +1,4 @@
-"""A sink function with transactions of its own.
+"""Sink functions with transactions.
 
     class Orders(TwoPhaseCommitSinkFunction):
         def begin_transaction(self) -> str:      # on every subtask, in every epoch with elements
@@ -12,11 +12,10 @@
         def abort(self, transaction):
             self.client.abort(transaction)
 
-A transaction is any object that names it. It goes into checkpoints, encoded by its type:
-what `begin_transaction` is annotated with, or what `transaction_type` says. `commit` runs
-on another copy of the function than `invoke`, perhaps in another process, perhaps twice:
-it must find the transaction by its name, do nothing if that is committed already, and
-succeed in the end.
+A transaction is any object that identifies it. Checkpoints contain it, encoded by its type: the
+return annotation of `begin_transaction`, or `transaction_type`. `commit` runs on another copy of
+the function than `invoke`, possibly in another process, possibly twice. It must find the
+transaction by its id, do nothing if it is already committed, and succeed eventually.
 """
 
 from __future__ import annotations
@@ -38,46 +37,46 @@ if TYPE_CHECKING:
 
 
 class TwoPhaseCommitSinkFunction(Function, ABC, Generic[IN, TXN]):
-    """Writes every epoch in a transaction, which is committed with its checkpoint."""
+    """Writes every epoch in a transaction that is committed with its checkpoint."""
 
     transaction_type: Any = None
-    """Type of the transactions, as for a state; if there is none, the annotation says it.
+    """Type of the transactions, as for a state; by default the annotation of `begin_transaction`.
 
-    That is a builtin, a container, a dataclass, `NamedTuple`, `TypedDict` or `msgspec.Struct`, a
-    Spark or Arrow type, or an object with `serialize` and `deserialize`. `Any` has transactions
-    pickled: then code runs when a checkpoint is read, and whoever can write to checkpoint
-    storage decides which.
+    It is a builtin, a container, a dataclass, `NamedTuple`, `TypedDict` or `msgspec.Struct`, a
+    Spark or Arrow type, or an object with `serialize` and `deserialize`. With `Any` transactions
+    are pickled: reading a checkpoint then runs code that anyone with write access to checkpoint
+    storage can choose.
     """
 
     @abstractmethod
     def begin_transaction(self) -> TXN:
-        """Begin one; after `open`, before the first element of an epoch."""
+        """Begin a transaction; called after `open`, before the first element of an epoch."""
 
     @abstractmethod
     def invoke(self, transaction: TXN, value: IN, context: SinkContext) -> None:
-        """Take one element."""
+        """Write one element."""
 
     def flush(self) -> None:
-        """Bring out what `invoke` holds back; before `pre_commit`."""
+        """Write buffered elements; called before `pre_commit`."""
 
     @abstractmethod
     def pre_commit(self, transaction: TXN) -> None:
-        """Make it durable, so that a later `commit` cannot fail for want of it."""
+        """Make the transaction durable, so that `commit` can succeed later."""
 
     @abstractmethod
     def commit(self, transaction: TXN) -> None:
-        """Publish it; idempotent."""
+        """Commit the transaction; must be idempotent."""
 
     @abstractmethod
     def abort(self, transaction: TXN) -> None:
-        """Drop it; idempotent, and called for those not yet pre-committed as well."""
+        """Abort the transaction, pre-committed or not; must be idempotent."""
 
     def recover_and_commit(self, transaction: TXN) -> None:
-        """Publish it after a recovery; it may have been published before."""
+        """Commit the transaction after a recovery; it may be committed already."""
         self.commit(transaction)
 
     def recover_and_abort(self, transaction: TXN) -> None:
-        """Drop one that a process left open which is gone."""
+        """Abort a transaction that a dead process has left open."""
         self.abort(transaction)
 
 
@@ -90,7 +89,7 @@ class TwoPhaseCommitSink(Sink):
         """The sink of `function`.
 
         Raises:
-            TypeDeclarationError: The type of its transactions is not known.
+            TypeDeclarationError: The type of its transactions is unknown.
         """
         self.function = function
         self.committable_type = _transaction_type(function)
@@ -101,11 +100,11 @@ class TwoPhaseCommitSink(Sink):
         return type(self.function).__name__
 
     def create_writer(self, context: WriterContext) -> SinkWriter:
-        """A writer with a transaction of its own."""
+        """A writer with a new transaction."""
         return _TransactionWriter(self.function, context)
 
     def create_committer(self, runtime: RuntimeContext) -> Committer:
-        """A committer that has its own copy of the function."""
+        """A committer with a separate copy of the function."""
         return _TransactionCommitter(self.function, runtime)
 
 
@@ -116,7 +115,7 @@ def _transaction_type(function: TwoPhaseCommitSinkFunction) -> Any:
     if annotation in (None, Any, object):
         name = type(function).__name__
         raise TypeDeclarationError(
-            f"{name} does not say of what type its transactions are, and checkpoints hold them; "
+            f"{name} does not declare the type of its transactions, and checkpoints contain them; "
             f"annotate what {name}.begin_transaction returns, or set {name}.transaction_type to a "
             "builtin, a dataclass, a NamedTuple, a TypedDict, a Spark type or an object with "
             "serialize and deserialize. To have transactions pickled, so that code runs when a "
@@ -178,7 +177,7 @@ class _TransactionCommitter(Committer):
 
 
 def _for_each(items: Iterable[T], call: Callable[[T], None]) -> None:
-    """Call with every item, whatever another one raises; the first error comes at the end."""
+    """Call with every item, even if a call raises; raise the first error at the end."""
     failure: Exception | None = None
     for item in items:
         try:

@@ -1,7 +1,6 @@
-"""Which local store keeps the state of a job, and how it is tuned.
+"""State backends: which local store keeps the state of a job, and its options.
 
-A state backend is a value: it names a kind of store and its options, travels to
-the workers with the job, and opens nothing by itself.
+A state backend is a value that is sent to the workers with the job. It opens nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import ClassVar, Final, Literal, TypeAlias, get_args
 from holdfast.errors import ConfigurationError
 
 Compression: TypeAlias = Literal["none", "lz4", "zstd"]
-"""How RocksDB packs its blocks on disk."""
+"""How RocksDB compresses its blocks on disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +38,14 @@ class EmbeddedRocksDBStateBackend:
     name: ClassVar[str] = "rocksdb"
 
     block_cache_bytes: int = 32 * 1024 * 1024
-    """Memory for unpacked blocks, per open store.
+    """Memory for uncompressed blocks, per open store.
 
-    It serves compressed blocks, and all blocks in a worker whose address space is
-    limited; otherwise uncompressed blocks are read in place from the page cache.
+    It is used for compressed blocks, and for all blocks if the worker's address space is limited.
+    Otherwise RocksDB reads uncompressed blocks directly from the page cache.
     """
 
     compression: Compression = "none"
-    """Packing of blocks: `none` reads fastest, `lz4` and `zstd` save disk."""
+    """Compression of blocks: `none` reads fastest, `lz4` and `zstd` save disk space."""
 
     enable_incremental_checkpointing: bool = False
     """Whether checkpoints upload only new files.
@@ -59,7 +58,7 @@ class EmbeddedRocksDBStateBackend:
     """Bits per key that let a read skip files without the key; 0 turns it off."""
 
     def __post_init__(self) -> None:
-        """Refuse options that RocksDB could not be opened with."""
+        """Check the options."""
         _require_int("block_cache_bytes", self.block_cache_bytes, at_least=1024 * 1024)
         _require_int("bloom_bits_per_key", self.bloom_bits_per_key, at_least=0)
         if self.compression not in get_args(Compression):
@@ -79,7 +78,7 @@ _BACKENDS: Final[dict[str, type[HashMapStateBackend] | type[EmbeddedRocksDBState
 
 
 def backend_named(name: str) -> StateBackend:
-    """Backend of that name (`hashmap` or `rocksdb`), with its default options.
+    """The backend of that name (`hashmap` or `rocksdb`), with default options.
 
     Raises:
         ConfigurationError: No backend has that name.

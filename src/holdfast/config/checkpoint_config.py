@@ -1,4 +1,4 @@
-"""The checkpoint settings of a program, by the names that PyFlink gives them."""
+"""The checkpoint settings of a program, under PyFlink's names."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ UNLIMITED_FAILURES: Final = 2**31 - 1
 class CheckpointConfig:
     """A view of the checkpoint options of a configuration.
 
-    It keeps nothing itself: what a setter changes, the configuration holds, and what is
-    set there is seen here. Times are in milliseconds where they are returned, and may be
-    given as Flink writes them ("10 s") or as a `timedelta` as well. Setters return self.
+    It has no data: setters change the configuration, and getters read it. Getters return times in
+    milliseconds; setters also accept texts such as "10 s" and `timedelta`. Setters return self.
 
     Example:
         >>> from holdfast.config.configuration import Configuration
@@ -55,49 +54,49 @@ class CheckpointConfig:
         return self._configuration.get(options.CHECKPOINT_INTERVAL)
 
     def set_checkpoint_interval(self, interval: DurationLike) -> Self:
-        """Take a checkpoint so often, at least 10 ms apart."""
+        """Take a checkpoint every `interval`, at least 10 ms."""
         return self._set(options.CHECKPOINT_INTERVAL, interval)
 
     def get_checkpoint_timeout(self) -> int:
-        """Time after which a checkpoint that is not complete is given up."""
+        """Time after which an incomplete checkpoint is aborted."""
         return self._configuration.get(options.CHECKPOINT_TIMEOUT)
 
     def set_checkpoint_timeout(self, timeout: DurationLike) -> Self:
-        """Give a checkpoint up that takes longer, at least 10 ms."""
+        """Abort checkpoints that take longer than `timeout`, at least 10 ms."""
         return self._set(options.CHECKPOINT_TIMEOUT, timeout)
 
     def get_min_pause_between_checkpoints(self) -> int:
-        """Least time from the completion of a checkpoint to the start of the next."""
+        """Minimum time from the completion of a checkpoint to the start of the next."""
         return self._configuration.get(options.MIN_PAUSE)
 
     def set_min_pause_between_checkpoints(self, pause: DurationLike) -> Self:
-        """Leave so much time from a completion to the next start."""
+        """Set the minimum time from the completion of a checkpoint to the start of the next."""
         return self._set(options.MIN_PAUSE, pause)
 
     def get_max_concurrent_checkpoints(self) -> int:
-        """Most checkpoints under way at a time."""
+        """Maximum number of concurrent checkpoints."""
         return self._configuration.get(options.MAX_CONCURRENT_CHECKPOINTS)
 
     def set_max_concurrent_checkpoints(self, checkpoints: int) -> Self:
-        """Allow so many checkpoints under way at a time."""
+        """Set the maximum number of concurrent checkpoints."""
         return self._set(options.MAX_CONCURRENT_CHECKPOINTS, checkpoints)
 
-    # What they promise
+    # Guarantees and failures
 
     def get_checkpointing_mode(self) -> CheckpointingMode:
         """Exactly once or at least once."""
         return self._configuration.get(options.CHECKPOINTING_MODE)
 
     def set_checkpointing_mode(self, mode: CheckpointingMode) -> Self:
-        """Choose exactly once or at least once."""
+        """Set exactly once or at least once."""
         return self._set(options.CHECKPOINTING_MODE, mode)
 
     def get_tolerable_checkpoint_failure_number(self) -> int:
-        """Checkpoints that may fail one after another."""
+        """Number of consecutive checkpoint failures that are tolerated."""
         return self._configuration.get(options.TOLERABLE_FAILURES)
 
     def set_tolerable_checkpoint_failure_number(self, failures: int) -> Self:
-        """Let so many checkpoints fail one after another; one more fails the job."""
+        """Tolerate `failures` consecutive checkpoint failures; one more fails the job."""
         return self._set(options.TOLERABLE_FAILURES, failures)
 
     def is_fail_on_checkpointing_errors(self) -> bool:
@@ -105,21 +104,21 @@ class CheckpointConfig:
         return self.get_tolerable_checkpoint_failure_number() == 0
 
     def set_fail_on_checkpointing_errors(self, fail: bool) -> Self:
-        """Let the first failed checkpoint fail the job, or none ever."""
+        """Fail the job on the first failed checkpoint, or never."""
         return self.set_tolerable_checkpoint_failure_number(0 if fail else UNLIMITED_FAILURES)
 
     # Unaligned checkpoints
 
     def is_unaligned_checkpoints_enabled(self) -> bool:
-        """Whether a checkpoint may store input that is not processed yet."""
+        """Whether a checkpoint may store unprocessed input."""
         return self._configuration.get(options.UNALIGNED)
 
     def enable_unaligned_checkpoints(self, enabled: bool = True) -> Self:
-        """Let a checkpoint store input that is not processed yet; needs exactly once."""
+        """Let checkpoints store unprocessed input; needs exactly once."""
         return self._set(options.UNALIGNED, enabled)
 
     def disable_unaligned_checkpoints(self) -> Self:
-        """Let every checkpoint wait until its epoch has ended."""
+        """Let every checkpoint wait for the end of its epoch."""
         return self.enable_unaligned_checkpoints(False)
 
     def get_aligned_checkpoint_timeout(self) -> int:
@@ -127,7 +126,7 @@ class CheckpointConfig:
         return self._configuration.get(options.ALIGNED_TIMEOUT)
 
     def set_aligned_checkpoint_timeout(self, timeout: DurationLike) -> Self:
-        """Let an unaligned checkpoint wait so long for the epoch to end."""
+        """Set how long an unaligned checkpoint waits for the epoch to end."""
         return self._set(options.ALIGNED_TIMEOUT, timeout)
 
     def get_alignment_timeout(self) -> int:
@@ -143,41 +142,41 @@ class CheckpointConfig:
         return self._configuration.get(options.FORCE_UNALIGNED)
 
     def set_force_unaligned_checkpoints(self, forced: bool = True) -> Self:
-        """Force unaligned checkpoints; Holdfast refuses them nowhere, so this changes nothing."""
+        """Force unaligned checkpoints; without effect, since Holdfast never rejects them."""
         return self._set(options.FORCE_UNALIGNED, forced)
 
-    # Where they are kept, and how long
+    # Storage and retention
 
     def get_checkpoint_storage(self) -> CheckpointStorage:
-        """Where checkpoints are kept.
+        """Where checkpoints are stored.
 
         Raises:
-            ConfigurationError: The file system is asked for, and no directory is given.
+            ConfigurationError: The storage is "filesystem", and no directory is set.
         """
         return checkpoint_storage(self._configuration)
 
     def set_checkpoint_storage(self, storage: CheckpointStorage) -> Self:
-        """Keep checkpoints there; replaces what was set before, the directory included."""
+        """Set the storage; replaces the previous one, including its directory."""
         configure_storage(self._configuration, storage)
         return self
 
     def set_checkpoint_storage_dir(self, checkpoint_path: str | os.PathLike[str]) -> Self:
-        """Keep checkpoints in files under that directory."""
+        """Store checkpoints in files under this directory."""
         self._set(options.CHECKPOINT_DIR, checkpoint_path)
         return self._set(options.CHECKPOINT_STORAGE, "filesystem")
 
     def get_externalized_checkpoint_retention(self) -> ExternalizedCheckpointRetention:
-        """What becomes of the newest checkpoints when the job has ended."""
+        """Whether the newest checkpoints are kept when the job ends."""
         return self._configuration.get(options.CHECKPOINT_RETENTION)
 
     def set_externalized_checkpoint_retention(
         self, retention: ExternalizedCheckpointRetention
     ) -> Self:
-        """Say what becomes of the newest checkpoints when the job has ended."""
+        """Set whether the newest checkpoints are kept when the job ends."""
         return self._set(options.CHECKPOINT_RETENTION, retention)
 
     def is_externalized_checkpoints_enabled(self) -> bool:
-        """Whether the newest checkpoints outlive a job that failed."""
+        """Whether the newest checkpoints of a failed job are kept."""
         retention = self.get_externalized_checkpoint_retention()
         return retention is not ExternalizedCheckpointRetention.NO_EXTERNALIZED_CHECKPOINTS
 

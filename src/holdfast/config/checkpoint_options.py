@@ -25,23 +25,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MAX_INLINE_BYTES: Final = 1 << 20
-"""Largest piece of state that may be kept inside a checkpoint's metadata."""
+"""Maximum size of state that is stored inside a checkpoint's metadata."""
 
 LEAST_CHECKPOINT_MS: Final = 10
-"""Shortest interval and shortest timeout of checkpoints."""
+"""Minimum interval and timeout of checkpoints."""
 
 
 class CheckpointingMode(Enum):
-    """What a recovery does to results: nothing, or repeat some."""
+    """Whether a recovery may repeat results."""
 
     EXACTLY_ONCE = "EXACTLY_ONCE"
     """Every event counts once, in state and in sinks that commit with checkpoints."""
     AT_LEAST_ONCE = "AT_LEAST_ONCE"
-    """Results come out at the end of their epoch; a recovery may repeat them."""
+    """Results are published at the end of their epoch; a recovery may repeat them."""
 
 
 class ExternalizedCheckpointRetention(Enum):
-    """What becomes of the newest checkpoints when a job has ended."""
+    """Whether the newest checkpoints are kept when a job ends."""
 
     DELETE_ON_CANCELLATION = "DELETE_ON_CANCELLATION"
     """Kept when the job fails, deleted when it is cancelled."""
@@ -52,23 +52,23 @@ class ExternalizedCheckpointRetention(Enum):
 
 
 class RecoveryClaimMode(Enum):
-    """Whom the files of a snapshot belong to once a job has started from it."""
+    """Who owns a snapshot's files after a job has started from it."""
 
     CLAIM = "CLAIM"
-    """The job, which deletes them when it no longer needs them."""
+    """The job. It deletes the files when it no longer needs them."""
     NO_CLAIM = "NO_CLAIM"
-    """The user; the job's first checkpoint depends on none of them."""
+    """The user. The job's first checkpoint does not depend on the files."""
     LEGACY = "LEGACY"
-    """The user, who keeps them as long as the job's checkpoints may depend on them."""
+    """The user, who must keep the files while the job's checkpoints depend on them."""
 
 
 class SavepointFormatType(Enum):
-    """The form of a savepoint."""
+    """The format of a savepoint."""
 
     CANONICAL = "CANONICAL"
-    """Ordinary Parquet tables: any backend restores them, any tool reads them."""
+    """Parquet tables: any backend can restore them, any tool can read them."""
     NATIVE = "NATIVE"
-    """The files of the state backend: written and restored faster, read by it alone."""
+    """Files of the state backend: faster, but only that backend can read them."""
 
 
 def _without_effect(key: str, parse: Callable[[Any], V], default: V, what: str) -> ConfigOption[V]:
@@ -99,25 +99,25 @@ CHECKPOINT_TIMEOUT: ConfigOption[int] = ConfigOption(
     f"{_PREFIX}timeout",
     lasting(LEAST_CHECKPOINT_MS),
     600_000,
-    "Time after which a checkpoint that is not complete is given up, at least 10 ms.",
+    "Time after which an incomplete checkpoint is aborted, at least 10 ms.",
 )
 MIN_PAUSE: ConfigOption[int] = ConfigOption(
     f"{_PREFIX}min-pause",
     duration_ms,
     0,
-    "Least time from the completion of a checkpoint to the start of the next.",
+    "Minimum time from the completion of a checkpoint to the start of the next.",
 )
 MAX_CONCURRENT_CHECKPOINTS: ConfigOption[int] = ConfigOption(
     f"{_PREFIX}max-concurrent-checkpoints",
     at_least(1),
     1,
-    "Most checkpoints under way at a time; 1 with unaligned checkpoints.",
+    "Maximum number of concurrent checkpoints; 1 with unaligned checkpoints.",
 )
 TOLERABLE_FAILURES: ConfigOption[int] = ConfigOption(
     f"{_PREFIX}tolerable-failed-checkpoints",
     at_least(0),
     0,
-    "Checkpoints that may fail one after another; one more fails the job.",
+    "Consecutive checkpoint failures that are tolerated; one more fails the job.",
 )
 CHECKPOINT_RETENTION: ConfigOption[ExternalizedCheckpointRetention] = ConfigOption(
     f"{_PREFIX}externalized-checkpoint-retention",
@@ -130,7 +130,7 @@ UNALIGNED: ConfigOption[bool] = ConfigOption(
     f"{_PREFIX}unaligned.enabled",
     boolean,
     False,
-    "Whether a checkpoint may store input that is not processed yet instead of waiting for it; "
+    "Whether a checkpoint may store unprocessed input instead of waiting for it; "
     "needs EXACTLY_ONCE.",
     aliases=(f"{_PREFIX}unaligned",),
 )
@@ -146,21 +146,21 @@ FORCE_UNALIGNED: ConfigOption[bool] = ConfigOption(
     f"{_PREFIX}unaligned.forced",
     boolean,
     False,
-    "Unaligned checkpoints also where Flink would refuse them; Holdfast refuses them nowhere.",
+    "Unaligned checkpoints even where Flink rejects them; Holdfast never rejects them.",
 )
 AFTER_TASKS_FINISH: ConfigOption[bool] = ConfigOption(
     f"{_PREFIX}checkpoints-after-tasks-finish",
     boolean,
     True,
-    "Whether checkpoints go on when some sources have ended, with a last one at the end; without "
-    "it output that waits for a checkpoint then is not published.",
+    "Whether checkpoints continue after some sources have ended, with a last one at the end; "
+    "if not, output that waits for a checkpoint is not published.",
     aliases=(f"{_PREFIX}checkpoints-after-tasks-finish.enabled",),
 )
 CHECKPOINT_STORAGE: ConfigOption[str | None] = ConfigOption(
     f"{_PREFIX}storage",
     optional(choice("jobmanager", "filesystem")),
     None,
-    "Where checkpoints are kept: jobmanager (in the driver) or filesystem (needs a directory); "
+    "Where checkpoints are stored: jobmanager (in the driver) or filesystem (needs a directory); "
     "if not given, filesystem with a directory and jobmanager without.",
     aliases=("state.checkpoint-storage",),
 )
@@ -168,55 +168,55 @@ CHECKPOINT_DIR: ConfigOption[str | None] = ConfigOption(
     f"{_PREFIX}dir",
     optional(path),
     None,
-    "Directory of checkpoints, which the driver and every executor can reach.",
+    "Directory of checkpoints; the driver and every executor must be able to access it.",
     aliases=("state.checkpoints.dir", "state.backend.fs.checkpointdir"),
 )
 SAVEPOINT_DIR: ConfigOption[str | None] = ConfigOption(
     f"{_PREFIX}savepoint-dir",
     optional(path),
     None,
-    "Directory of savepoints for which none is named.",
+    "Default directory of savepoints.",
     aliases=("state.savepoints.dir", "savepoints.state.backend.fs.dir"),
 )
 NUM_RETAINED: ConfigOption[int] = ConfigOption(
     f"{_PREFIX}num-retained",
     at_least(1),
     1,
-    "Completed checkpoints that are kept.",
+    "Number of completed checkpoints that are kept.",
     aliases=("state.checkpoints.num-retained",),
 )
 INCREMENTAL: ConfigOption[bool] = ConfigOption(
     f"{_PREFIX}incremental",
     boolean,
     False,
-    "Whether a checkpoint stores only what changed since the last; RocksDB only.",
+    "Whether a checkpoint stores only changes since the last one; RocksDB only.",
     aliases=("state.backend.incremental",),
 )
 INLINE_THRESHOLD: ConfigOption[int] = ConfigOption(
     f"{_PREFIX}data-inline-threshold",
     bounded(size_bytes, lambda given: given <= MAX_INLINE_BYTES, "a size of at most 1 mb"),
     20 << 10,
-    "Bytes up to which a piece of state is kept inside the metadata, at most 1 mb.",
+    "State up to this size is stored inside the metadata; at most 1 mb.",
     aliases=("state.storage.fs.memory-threshold", "state.backend.fs.memory-threshold"),
 )
 WRITE_BUFFER_SIZE: ConfigOption[int] = ConfigOption(
     f"{_PREFIX}write-buffer-size",
     bounded(size_bytes, lambda given: given >= 1, "a size of at least 1 byte"),
     4096,
-    "Bytes that are collected before they are written to the checkpoint storage.",
+    "Bytes that are buffered before a write to the checkpoint storage.",
     aliases=("state.storage.fs.write-buffer-size", "state.backend.fs.write-buffer-size"),
 )
 JOBMANAGER_MAX_STATE_SIZE: ConfigOption[int] = ConfigOption(
     f"{_PREFIX}jobmanager.max-state-size",
     bounded(size_bytes, lambda given: given >= 1, "a size of at least 1 byte"),
     5 << 20,
-    "Largest state of a subtask that the driver takes with jobmanager storage.",
+    "Maximum size of a subtask's state with jobmanager storage.",
 )
 CREATE_SUBDIR: ConfigOption[bool] = ConfigOption(
     f"{_PREFIX}create-subdir",
     boolean,
     True,
-    "Whether checkpoints go to a directory of the job's own, named by its id.",
+    "Whether checkpoints go to a subdirectory that is named by the job's id.",
     aliases=("state.checkpoints.create-subdir",),
 )
 LOCAL_BACKUP: ConfigOption[bool] = ConfigOption(
@@ -230,23 +230,23 @@ ASYNCHRONOUS: ConfigOption[bool] = ConfigOption(
     f"{_PREFIX}asynchronous",
     boolean,
     True,
-    "Whether epochs go on while a checkpoint is uploaded.",
+    "Whether epochs continue while a checkpoint is uploaded.",
     aliases=("state.backend.async",),
 )
 ACCEPT_DUPLICATES: ConfigOption[bool] = ConfigOption(
     f"{_PREFIX}accept-duplicates-on-fallback",
     boolean,
     False,
-    "Whether a recovery may go back beyond a checkpoint whose output is published already, "
-    "which repeats that output; refused otherwise.",
+    "Whether a recovery may use a checkpoint that is older than published output, which repeats "
+    "that output; otherwise the recovery fails.",
 )
 COMMITTER_TIMEOUT: ConfigOption[int] = ConfigOption(
     "sink.committer.timeout",
     lasting(LEAST_CHECKPOINT_MS),
     600_000,
-    "Time that a sink gets to publish the output of a checkpoint, and a listener to "
-    "answer, at least 10 ms. After that the job fails; the output stays owed, and is published "
-    "when the job has recovered.",
+    "Time that a sink has to publish the output of a checkpoint, and a listener to answer, at "
+    "least 10 ms. After that the job fails; the output stays pending, and is published when the "
+    "job has recovered.",
 )
 RECOVERY_PATH: ConfigOption[str | None] = ConfigOption(
     "execution.state-recovery.path",
@@ -259,20 +259,20 @@ TRANSFER_THREADS: ConfigOption[int] = ConfigOption(
     "state.backend.rocksdb.checkpoint.transfer.thread.num",
     at_least(1),
     4,
-    "Files, or output of subtasks, that one executor moves at a time; with any state backend.",
+    "Files, or outputs of subtasks, that one executor transfers at a time; with any state backend.",
 )
 IGNORE_UNCLAIMED_STATE: ConfigOption[bool] = ConfigOption(
     "execution.state-recovery.ignore-unclaimed-state",
     boolean,
     False,
-    "Whether state of operators that the program no longer has may be left behind.",
+    "Whether state of operators that the program no longer has may be dropped.",
     aliases=("execution.savepoint.ignore-unclaimed-state",),
 )
 CLAIM_MODE: ConfigOption[RecoveryClaimMode] = ConfigOption(
     "execution.state-recovery.claim-mode",
     member(RecoveryClaimMode),
     RecoveryClaimMode.NO_CLAIM,
-    "Whom the files started from belong to: CLAIM, NO_CLAIM or LEGACY.",
+    "Who owns the files that the job was started from: CLAIM, NO_CLAIM or LEGACY.",
     aliases=("execution.savepoint-restore-mode",),
 )
 
@@ -341,4 +341,4 @@ CHECKPOINT_OPTIONS: Final[tuple[ConfigOption[Any], ...]] = (
         "whether sources wait for the first checkpoint",
     ),
 )
-"""Every option of checkpoints and recovery, in the order of the documentation."""
+"""All options of checkpoints and recovery, in the order of the documentation."""

@@ -1,4 +1,4 @@
-"""Everything the runtime must know of checkpoints, checked as a whole."""
+"""The checkpoint settings of a job, checked as a whole."""
 
 from __future__ import annotations
 
@@ -22,53 +22,53 @@ _YEAR_MS: Final = 365 * 24 * 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSettings:
-    """How a job takes checkpoints; its parts agree with each other."""
+    """The checkpoint settings of a job, without contradictions."""
 
     interval_ms: int | None
-    """Time from one checkpoint to the next, never shorter than the pause; None if none are
-    taken but with savepoints."""
+    """Time from one checkpoint to the next, at least the pause; None if checkpoints are taken
+    only with savepoints."""
     mode: CheckpointingMode
     timeout_ms: int
-    """Time after which a checkpoint that is not complete is given up."""
+    """Time after which an incomplete checkpoint is aborted."""
     min_pause_ms: int
-    """Least time from a completion to the next start."""
+    """Minimum time from the completion of a checkpoint to the start of the next."""
     max_concurrent: int
-    """Most checkpoints under way at a time; 1 if they are unaligned."""
+    """Maximum number of concurrent checkpoints; 1 if they are unaligned."""
     tolerable_failures: int
-    """Failures one after another that the job survives."""
+    """Consecutive failures that do not fail the job."""
     retention: ExternalizedCheckpointRetention
     unaligned: bool
-    """Whether input that is not processed yet may go into a checkpoint."""
+    """Whether a checkpoint may contain unprocessed input."""
     aligned_timeout_ms: int
     """How long an unaligned checkpoint waits for the epoch to end."""
     num_retained: int
-    """Completed checkpoints that are kept."""
+    """Number of completed checkpoints that are kept."""
     incremental: bool
-    """Whether a checkpoint stores only what changed, where the backend can."""
+    """Whether a checkpoint stores only changes, if the backend supports it."""
     asynchronous: bool
-    """Whether epochs go on during the upload."""
+    """Whether epochs continue during the upload."""
     local_backup: bool
     """Whether workers keep a copy of the newest checkpoint."""
     after_tasks_finish: bool
-    """Whether checkpoints go on when some sources have ended."""
+    """Whether checkpoints continue after some sources have ended."""
     create_subdir: bool
     """Whether the job's id is part of the directory."""
     accept_duplicates: bool
     """Whether a recovery may go back beyond published output."""
     storage: CheckpointStorage
     transfer_threads: int = options.TRANSFER_THREADS.default
-    """Files, or output of subtasks, that an executor moves at a time."""
+    """Files, or outputs of subtasks, that an executor transfers at a time."""
 
     def cut_after(self, now: int, due: int | None) -> int | None:
-        """After how long an epoch has held a checkpoint up for long enough; None if never.
+        """Time after which a running epoch is cut for an unaligned checkpoint; None if never.
 
         Args:
-            now: When the epoch begins, in milliseconds on a clock that never goes back.
-            due: When a checkpoint is due, on the same; None if one is under way.
+            now: Start of the epoch, in milliseconds of the monotonic clock.
+            due: When a checkpoint is due, on the same clock; None if one is in progress.
         """
         if not self.unaligned or self.interval_ms is None:
             return None
-        # Where one is under way, the next is due an interval later at the earliest.
+        # If one is in progress, the next is due an interval later at the earliest.
         due = now + self.interval_ms if due is None else due
         return due - now + self.aligned_timeout_ms
 
@@ -76,11 +76,11 @@ class CheckpointSettings:
 def checkpoint_settings(
     configuration: Configuration, storage: CheckpointStorage | None = None
 ) -> CheckpointSettings | None:
-    """How the job takes checkpoints, or None if it takes none.
+    """The checkpoint settings of a job, or None if it takes no checkpoints.
 
     Args:
         configuration: The settings of the job.
-        storage: Where checkpoints go; what the configuration says if not given.
+        storage: Where checkpoints are stored; by default as configured.
 
     Raises:
         ConfigurationError: Two settings contradict each other.
@@ -95,13 +95,13 @@ def checkpoint_settings(
         _check_unaligned(
             given(options.CHECKPOINTING_MODE), given(options.MAX_CONCURRENT_CHECKPOINTS)
         )
-    # The pause would hold up every shorter interval anyhow.
+    # The pause would delay every shorter interval anyway.
     interval_ms = max(interval_ms, min(given(options.MIN_PAUSE), _YEAR_MS))
     return _settings(configuration, interval_ms, storage)
 
 
 def savepoint_settings(configuration: Configuration) -> CheckpointSettings:
-    """How a job that takes no checkpoints takes savepoints."""
+    """The settings for savepoints of a job without checkpoints."""
     return _settings(configuration, None, JobManagerCheckpointStorage())
 
 

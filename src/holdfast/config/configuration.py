@@ -1,12 +1,12 @@
-"""Settings by Flink's keys, each with a type, a default and a sentence.
+"""Settings by Flink's keys.
 
     >>> conf = Configuration({"parallelism.default": 4})
     >>> conf.get(PARALLELISM)
     4
 
-Durations are given as Flink gives them ("500 ms", "10 s", "2 min") or in milliseconds, sizes
-likewise ("20 kb", "1 mb") or in bytes. Keys of older Flink releases are accepted, with a warning
-that names the new one; so are options of Flink that have no counterpart here.
+Durations are texts ("500 ms", "10 s", "2 min"), timedeltas or milliseconds; sizes are texts
+("20 kb", "1 mb") or bytes. Keys of older Flink releases are accepted with a warning that names the
+new key. Options of Flink without a counterpart are accepted with a warning, too.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class RuntimeExecutionMode(Enum):
     """Whether a job runs as a stream or in one pass."""
 
     STREAMING = "STREAMING"
-    """Epoch after epoch; results are updated as data comes."""
+    """Epoch after epoch; results are updated as data arrives."""
     BATCH = "BATCH"
-    """One pass over bounded input; aggregates give their final result only."""
+    """One pass over bounded input; aggregates emit only their final result."""
     AUTOMATIC = "AUTOMATIC"
     """BATCH if every source is bounded, else STREAMING."""
 
@@ -94,32 +94,32 @@ AUTO_GENERATE_UIDS: ConfigOption[bool] = ConfigOption(
     "Whether a stateful operator without a uid gets one from its place in the graph.",
 )
 JOB_NAME: ConfigOption[str] = ConfigOption(
-    "pipeline.name", text, "holdfast-job", "Name of the job where execute() is given none."
+    "pipeline.name", text, "holdfast-job", "Name of the job if execute() gets none."
 )
 EPOCH_INTERVAL: ConfigOption[int] = ConfigOption(
     "execution.epoch.interval",
     duration_ms,
     0,
-    "Least time from the start of one epoch to the next; 0 starts each when the last has ended.",
+    "Minimum time from the start of one epoch to the next; 0 starts each when the last has ended.",
 )
 MAX_EVENTS_PER_EPOCH: ConfigOption[int | None] = ConfigOption(
     "execution.epoch.max-events",
     optional(at_least(1)),
     None,
-    "Most events an epoch takes from a source that can limit them: a collection, a generator.",
+    "Maximum events per epoch from a source that can limit them: a collection, a generator.",
 )
 AVAILABLE_NOW: ConfigOption[bool] = ConfigOption(
     "execution.available-now",
     boolean,
     False,
-    "Process all there is when the job starts, then finish, though a source be unbounded.",
+    "Process everything available at start-up, then finish, even if a source is unbounded.",
 )
 CANCELLATION_TIMEOUT: ConfigOption[int] = ConfigOption(
     "task.cancellation.timeout",
     lasting(10),
     180_000,
-    "Time that a job which ends waits for sinks and listeners that do not answer, at least 10 ms. "
-    "After that it ends without them; what they have not published stays owed.",
+    "Time that an ending job waits for sinks and listeners that do not answer, at least 10 ms. "
+    "After that it ends without them; their unpublished output stays pending.",
 )
 PROGRESS: ConfigOption[str] = ConfigOption(
     "execution.progress",
@@ -131,7 +131,7 @@ JOB_ID: ConfigOption[str | None] = ConfigOption(
     "pipeline.job-id",
     optional(_job_id),
     None,
-    "Lasting id of the job: letters, digits, _ and -, at most 64. A job started with the id of one "
+    "Permanent id of the job: letters, digits, _ and -, at most 64. A job with the id of a job "
     "whose driver was lost continues from its newest checkpoint. A new id if not given.",
 )
 
@@ -154,14 +154,14 @@ _GENERAL_OPTIONS: Final[tuple[ConfigOption[Any], ...]] = (
 OPTIONS: Final[dict[str, ConfigOption[Any]]] = {
     option.key: option for option in (*_GENERAL_OPTIONS, *CHECKPOINT_OPTIONS, *RESTART_OPTIONS)
 }
-"""Every option there is, by its key."""
+"""All options by key."""
 
 _ALIASES: Final = {alias: option for option in OPTIONS.values() for alias in option.aliases}
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something to tell who wrote a setting that is nevertheless accepted."""
+    """A warning about a setting that is accepted."""
 
     message: str
     category: type[Warning]
@@ -173,11 +173,11 @@ class Setting:
 
     option: ConfigOption[Any]
     value: Any
-    notifier: tuple[Notice, ...] = ()
+    notices: tuple[Notice, ...] = ()
 
 
 def read_setting(key: str | ConfigOption[Any], value: Any) -> Setting:
-    """The option of a key and its value, checked.
+    """Find the option of a key, and check its value.
 
     Raises:
         UnknownOptionError: No option has that key.
@@ -189,10 +189,10 @@ def read_setting(key: str | ConfigOption[Any], value: Any) -> Setting:
         parsed = option.parse(value)
     except (ValueError, TypeError) as error:
         raise ConfigurationError(f"{name}: {error}, not {value!r}") from None
-    return Setting(option, parsed, tuple(_notifier(option, name, parsed)))
+    return Setting(option, parsed, tuple(_notices(option, name, parsed)))
 
 
-def _notifier(option: ConfigOption[Any], key: str, value: object) -> Iterator[Notice]:
+def _notices(option: ConfigOption[Any], key: str, value: object) -> Iterator[Notice]:
     if key != option.key:
         yield Notice(f"{key} is deprecated; use {option.key}", DeprecationWarning)
     if option.ignored and value != option.default:
@@ -218,18 +218,18 @@ class Configuration:
             self._warn_and_take(read_setting(key, value))
 
     def _warn_and_take(self, setting: Setting) -> Configuration:
-        for notice in setting.notifier:
-            # Level 3 is the line that called `set` or made this configuration.
+        for notice in setting.notices:
+            # Level 3 is the line that called `set` or created this configuration.
             warnings.warn(notice.message, notice.category, stacklevel=3)
         return self.take(setting)
 
     def take(self, setting: Setting) -> Configuration:
-        """Take over a setting that was read already, without its notices; returns self."""
+        """Set an option that was read before, without warnings; returns self."""
         self._values[setting.option.key] = setting.value
         return self
 
     def set(self, key: str | ConfigOption[Any], value: Any) -> Configuration:
-        """Set one option, by its key or itself; returns self.
+        """Set one option; returns self.
 
         Raises:
             UnknownOptionError: No option has that key.
@@ -247,7 +247,7 @@ class Configuration:
         return option.key in self._values
 
     def update(self, other: Configuration) -> Configuration:
-        """Take over all that is set in `other`; returns self."""
+        """Set all options that are set in `other`; returns self."""
         self._values.update(other._values)
         return self
 

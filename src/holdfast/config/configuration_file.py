@@ -1,4 +1,4 @@
-"""Settings from a file: `holdfast.yaml`, or the one that HOLDFAST_CONF names.
+"""Settings from a file: `holdfast.yaml`, or the file in HOLDFAST_CONF.
 
 Keys may be written flat or nested, as in Flink 2:
 
@@ -31,15 +31,15 @@ FILE_NAME: Final = "holdfast.yaml"
 FILE_VARIABLE: Final = "HOLDFAST_CONF"
 """The environment variable that names another file."""
 
-# Python notes here what it has shown, so that several environments do not repeat it.
+# Python records shown warnings here, so that several environments do not repeat them.
 _SHOWN: Final[dict[str | tuple[str, type[Warning], int], int]] = {}
 
 
 def load_configuration() -> Configuration:
-    """Settings of the file that HOLDFAST_CONF names, or of `holdfast.yaml` here, if any.
+    """Read the file in HOLDFAST_CONF, or `holdfast.yaml` in the working directory if it exists.
 
     Raises:
-        ConfigurationError: The named file does not exist, or a file cannot be understood.
+        ConfigurationError: The file in HOLDFAST_CONF does not exist, or a file is invalid.
     """
     named = os.environ.get(FILE_VARIABLE)
     if named:
@@ -49,11 +49,11 @@ def load_configuration() -> Configuration:
 
 
 def read_configuration(file: Path) -> Configuration:
-    """Settings of a YAML file.
+    """Read the settings of a YAML file.
 
     Raises:
-        ConfigurationError: The file cannot be read or is not such a file, or a key or a
-            value in it is wrong; the message names the file and the line.
+        ConfigurationError: The file cannot be read, or a key or a value is wrong; the message
+            names the file and the line.
     """
     configuration = Configuration()
     seen: dict[str, _Entry] = {}
@@ -68,7 +68,7 @@ def read_configuration(file: Path) -> Configuration:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A key and a value as the file has them, and where."""
+    """A key, its value and its line in the file."""
 
     key: str
     value: str
@@ -77,8 +77,7 @@ class _Entry:
 
 def _document(file: Path) -> yaml.Node | None:
     try:
-        # The base loader leaves values as they are written. The others read `off` as false
-        # and `1_0` as ten, where Flink and the options see texts.
+        # The base loader keeps values as texts. The others read `off` as false and `1_0` as ten.
         text = file.read_text(encoding="utf-8")
         document: yaml.Node | None = yaml.compose(text, Loader=yaml.BaseLoader)
         return document
@@ -124,9 +123,8 @@ def _setting(file: Path, entry: _Entry) -> Setting:
         setting = read_setting(entry.key, entry.value)
     except ConfigurationError as error:
         raise type(error)(f"{file}, line {entry.line}: {error}") from None
-    for notice in setting.notifier:
-        # The file is the user's own, like the program: so Python shows the warning, which it
-        # would hide for the modules of a library.
+    for notice in setting.notices:
+        # Attribute the warning to the user's file: Python hides warnings of libraries.
         warnings.warn_explicit(
             notice.message, notice.category, str(file), entry.line, "__main__", _SHOWN
         )

@@ -1,7 +1,7 @@
-"""What an option is, and how the values of options are read.
+"""Configuration options, and parsers of their values.
 
-A parser takes what a user wrote, text from a file or a value from a program, and gives
-the value, or raises `ValueError` with what is wanted. It leaves its own results as they are.
+A parser takes a text from a file or a value from a program. It returns the parsed value, or raises
+`ValueError` with the expected form. Parsers accept their own results.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ V = TypeVar("V")
 """Type of an option's value."""
 
 E = TypeVar("E", bound="Enum")
-"""Type of an option's value that is one of a few."""
+"""Type of an option's value that is a member of an enum."""
 
 DurationLike: TypeAlias = int | str | timedelta
 """Milliseconds, a text as Flink writes it ("10 s"), or a `timedelta`."""
@@ -29,7 +29,7 @@ DurationLike: TypeAlias = int | str | timedelta
 
 @dataclass(frozen=True)
 class ConfigOption(Generic[V]):
-    """One setting: its key, how its value is read, its default, what it does."""
+    """An option: its key, parser, default and description."""
 
     key: str
     parse: Callable[[Any], V]
@@ -38,7 +38,7 @@ class ConfigOption(Generic[V]):
     aliases: tuple[str, ...] = ()
     """Older keys, still accepted with a warning."""
     ignored: bool = False
-    """Whether it is accepted and checked, and changes nothing."""
+    """Whether it is checked but has no effect."""
 
 
 def integer(value: object) -> int:
@@ -79,7 +79,7 @@ def text(value: object) -> str:
 
 
 def path(value: object) -> str:
-    """A path or an address of a directory, kept as it is written."""
+    """A path or URL of a directory, unchanged."""
     given = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(given, str) or not given.strip():
         raise ValueError(
@@ -140,7 +140,7 @@ def duration_ms(value: object) -> int:
 
 
 def signed_duration_ms(value: object) -> int:
-    """Milliseconds, which may lie before zero: a negative number or `timedelta`, or "-10 s"."""
+    """Milliseconds, possibly negative: a number, a `timedelta`, or a text such as "-10 s"."""
     if isinstance(value, timedelta) and value < timedelta(0):
         return -duration_ms(-value)
     if isinstance(value, int) and value < 0:
@@ -182,14 +182,14 @@ def _amount(value: object, units: dict[str, int], unit: str) -> int | None:
 
 
 def optional(parse: Callable[[Any], V]) -> Callable[[Any], V | None]:
-    """None, which leaves the option unset, or what `parse` accepts."""
+    """A parser that also accepts None, which leaves the option unset."""
     return lambda value: None if value is None else parse(value)
 
 
 def bounded(
     parse: Callable[[Any], V], accept: Callable[[V], bool], wanted: str
 ) -> Callable[[Any], V]:
-    """What `parse` gives if `accept` agrees; else an error that says what is `wanted`."""
+    """A parser that also requires `accept`; otherwise the error says what is `wanted`."""
 
     def checked(value: object) -> V:
         parsed = parse(value)

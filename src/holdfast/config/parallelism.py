@@ -7,18 +7,18 @@ from holdfast.errors import ConfigurationError
 MAX_PARALLELISM_LIMIT = 1 << 15
 """Upper bound of the max parallelism."""
 LEAST_DEFAULT_MAX_PARALLELISM = 1 << 7
-"""Lower bound of the max parallelism that is derived."""
+"""Lower bound of the default max parallelism."""
 
 
 def default_max_parallelism(parallelism: int) -> int:
-    """Max parallelism of an operator that was given none."""
+    """Default max parallelism of an operator."""
     wanted = parallelism + parallelism // 2
     power = 1 << (wanted - 1).bit_length()
     return min(max(power, LEAST_DEFAULT_MAX_PARALLELISM), MAX_PARALLELISM_LIMIT)
 
 
 def check_max_parallelism(max_parallelism: int, where: str) -> None:
-    """Refuse a max parallelism out of bounds."""
+    """Check the bounds of a max parallelism."""
     if not 1 <= max_parallelism <= MAX_PARALLELISM_LIMIT:
         raise ConfigurationError(
             f"{where}: max parallelism must be within 1..{MAX_PARALLELISM_LIMIT}, "
@@ -27,7 +27,7 @@ def check_max_parallelism(max_parallelism: int, where: str) -> None:
 
 
 def check_parallelism(parallelism: int, max_parallelism: int, where: str) -> None:
-    """Refuse a parallelism or a max parallelism out of bounds."""
+    """Check the bounds of a parallelism and a max parallelism."""
     check_max_parallelism(max_parallelism, where)
     if parallelism < 1:
         raise ConfigurationError(f"{where}: parallelism must be at least 1, not {parallelism}")

@@ -1,9 +1,9 @@
-"""Whether and when a failed job starts again, as values.
+"""Restart strategies: whether and when a failed job restarts.
 
     >>> RestartStrategies.fixed_delay_restart(3, "10 s")
     FixedDelay(attempts=3, delay_ms=10000)
 
-A strategy only says what is wanted; counting failures is the runtime's business.
+A strategy is a value; `job.restart` counts failures and decides.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ class NoRestart:
 
 @dataclass(frozen=True, slots=True)
 class FixedDelay:
-    """Some restarts in the life of the job, each after the same time."""
+    """A limited number of restarts, each after the same delay."""
 
     attempts: int = options.FIXED_DELAY_ATTEMPTS.default
-    """Restarts before the job has failed for good."""
+    """Restarts before the job fails permanently."""
     delay_ms: int = options.FIXED_DELAY_DELAY.default
     """Time from a failure to the restart."""
 
     def __post_init__(self) -> None:
-        """Refuse what the options refuse."""
+        """Check the fields with the parsers of their options."""
         _check(self, attempts=options.FIXED_DELAY_ATTEMPTS, delay_ms=options.FIXED_DELAY_DELAY)
 
 
 @dataclass(frozen=True, slots=True)
 class FailureRate:
-    """Restarts as long as failures are rare."""
+    """Restarts while failures are rare."""
 
     max_failures: int = options.FAILURE_RATE_MAX_FAILURES.default
-    """Failures within the interval that are followed by a restart."""
+    """Failures within the interval that lead to a restart."""
     interval_ms: int = options.FAILURE_RATE_INTERVAL.default
     """Time within which failures are counted."""
     delay_ms: int = options.FAILURE_RATE_DELAY.default
     """Time from a failure to the restart."""
 
     def __post_init__(self) -> None:
-        """Refuse what the options refuse."""
+        """Check the fields with the parsers of their options."""
         _check(
             self,
             max_failures=options.FAILURE_RATE_MAX_FAILURES,
@@ -62,23 +62,23 @@ class FailureRate:
 
 @dataclass(frozen=True, slots=True)
 class ExponentialDelay:
-    """Restarts after a time that grows with every failure, up to a limit."""
+    """Restarts after a delay that grows with every failure, up to a limit."""
 
     initial_backoff_ms: int = options.EXPONENTIAL_INITIAL_BACKOFF.default
     """Time from the first failure to its restart."""
     max_backoff_ms: int = options.EXPONENTIAL_MAX_BACKOFF.default
     """Longest time from a failure to the restart."""
     backoff_multiplier: float = options.EXPONENTIAL_MULTIPLIER.default
-    """By how much the time grows from one failure to the next."""
+    """Factor by which the delay grows with every failure."""
     reset_threshold_ms: int = options.EXPONENTIAL_RESET_THRESHOLD.default
-    """Time without a failure after which the next one counts as the first."""
+    """Time without a failure after which the delay is reset."""
     jitter_factor: float = options.EXPONENTIAL_JITTER.default
-    """Part of the time that chance adds or takes away."""
+    """Fraction of the delay that is added or subtracted at random."""
     attempts: int | None = options.EXPONENTIAL_ATTEMPTS.default
-    """Restarts since the last reset before the job has failed for good; None sets no limit."""
+    """Restarts since the last reset before the job fails permanently; None for no limit."""
 
     def __post_init__(self) -> None:
-        """Refuse what the options refuse, and a first delay beyond the longest."""
+        """Check the fields with the parsers of their options, and the order of the delays."""
         _check(
             self,
             initial_backoff_ms=options.EXPONENTIAL_INITIAL_BACKOFF,
@@ -99,15 +99,15 @@ class ExponentialDelay:
 
 @dataclass(frozen=True, slots=True)
 class FallBack:
-    """Whatever the configuration says, as if no strategy were set in the program."""
+    """Uses the strategy of the configuration, as if the program set none."""
 
 
 RestartStrategy: TypeAlias = NoRestart | FixedDelay | FailureRate | ExponentialDelay
-"""Any strategy that can be in force."""
+"""Any strategy except `FallBack`."""
 
 
 class RestartStrategies:
-    """Makes restart strategies, by the names that PyFlink gives them."""
+    """Creates restart strategies, under PyFlink's names."""
 
     @staticmethod
     def no_restart() -> NoRestart:
@@ -151,17 +151,17 @@ class RestartStrategies:
 
     @staticmethod
     def fall_back_restart() -> FallBack:
-        """Whatever the configuration says."""
+        """Use the strategy of the configuration."""
         return FallBack()
 
 
 def restart_strategy(configuration: Configuration, *, checkpointing: bool) -> RestartStrategy:
-    """The strategy that a configuration puts in force.
+    """The restart strategy of a configuration.
 
     Args:
         configuration: The settings of the job.
-        checkpointing: Whether the job takes checkpoints: if no strategy is set, a job that
-            does restarts with exponential delay, and one that does not fails at once.
+        checkpointing: Whether the job takes checkpoints. If no strategy is set, a job with
+            checkpoints restarts with exponential delay, and a job without fails at once.
 
     Raises:
         ConfigurationError: The settings of the strategy contradict each other.
@@ -191,14 +191,14 @@ def restart_strategy(configuration: Configuration, *, checkpointing: bool) -> Re
 
 
 def _check(strategy: RestartStrategy, **fields: ConfigOption[Any]) -> None:
-    """Hold a strategy's fields to what their options accept, and to plain numbers."""
+    """Check that fields are numbers that their options accept."""
     for field, option in fields.items():
         value = getattr(strategy, field)
         try:
             accepted = option.parse(value)
         except ValueError as error:
             raise _refused(type(strategy), field, value, str(error)) from None
-        # The options also read texts, and a field must hold the number itself.
+        # Options also accept texts, but a field must be a number.
         if accepted != value:
             raise _refused(type(strategy), field, value, f"{accepted!r} is wanted")
 

@@ -1,4 +1,4 @@
-"""The options that say whether and when a failed job starts again."""
+"""The options of restart strategies."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _attempts(value: object) -> int | None:
     if value is None or (isinstance(value, str) and value.strip().lower() == "infinite"):
         return None
     attempts = at_least(1)(value)
-    # Flink's own way to say that there is no limit.
+    # Flink uses the largest int for "no limit".
     return None if attempts >= _UNLIMITED else attempts
 
 
@@ -50,15 +50,15 @@ RESTART_STRATEGY: ConfigOption[str | None] = ConfigOption(
     "restart-strategy.type",
     optional(_type),
     None,
-    "What follows a failure: none (off, disable), fixed-delay, failure-rate or exponential-delay; "
-    "if not given, exponential-delay with checkpoints and none without.",
+    "Restart strategy after a failure: none (off, disable), fixed-delay, failure-rate or "
+    "exponential-delay; if not given, exponential-delay with checkpoints and none without.",
     aliases=("restart-strategy",),
 )
 FIXED_DELAY_ATTEMPTS: ConfigOption[int] = ConfigOption(
     "restart-strategy.fixed-delay.attempts",
     at_least(0),
     1,
-    "Restarts before the job has failed for good.",
+    "Restarts before the job fails permanently.",
 )
 FIXED_DELAY_DELAY: ConfigOption[int] = ConfigOption(
     "restart-strategy.fixed-delay.delay",
@@ -70,7 +70,7 @@ FAILURE_RATE_MAX_FAILURES: ConfigOption[int] = ConfigOption(
     "restart-strategy.failure-rate.max-failures-per-interval",
     at_least(1),
     1,
-    "Failures within the interval that are followed by a restart; one more fails the job.",
+    "Failures within the interval that lead to a restart; one more fails the job.",
 )
 FAILURE_RATE_INTERVAL: ConfigOption[int] = ConfigOption(
     "restart-strategy.failure-rate.failure-rate-interval",
@@ -100,26 +100,27 @@ EXPONENTIAL_MULTIPLIER: ConfigOption[float] = ConfigOption(
     "restart-strategy.exponential-delay.backoff-multiplier",
     bounded(number, lambda given: given > 1, "a number greater than 1"),
     1.5,
-    "By how much the time grows from one failure to the next.",
+    "Factor by which the delay grows with every failure.",
 )
 EXPONENTIAL_RESET_THRESHOLD: ConfigOption[int] = ConfigOption(
     "restart-strategy.exponential-delay.reset-backoff-threshold",
     lasting(1),
     3_600_000,
-    "Time without a failure after which the next one counts as the first.",
+    "Time without a failure after which the delay is reset.",
 )
 EXPONENTIAL_JITTER: ConfigOption[float] = ConfigOption(
     "restart-strategy.exponential-delay.jitter-factor",
     bounded(number, lambda given: 0 <= given <= 1, "a number from 0 to 1"),
     0.1,
-    "Part of the time that chance adds or takes away, so that jobs do not restart together.",
+    "Fraction of the delay that is added or subtracted at random, so that jobs do not restart "
+    "together.",
 )
 EXPONENTIAL_ATTEMPTS: ConfigOption[int | None] = ConfigOption(
     "restart-strategy.exponential-delay.attempts-before-reset-backoff",
     _attempts,
     None,
-    "Restarts before the job has failed for good, counted anew after the reset threshold; "
-    "any number of them if not given.",
+    "Restarts before the job fails permanently, counted again after the reset threshold; "
+    "no limit if not given.",
 )
 
 RESTART_OPTIONS: Final[tuple[ConfigOption[Any], ...]] = (
@@ -136,4 +137,4 @@ RESTART_OPTIONS: Final[tuple[ConfigOption[Any], ...]] = (
     EXPONENTIAL_JITTER,
     EXPONENTIAL_ATTEMPTS,
 )
-"""Every option of restarts, in the order of the documentation."""
+"""All options of restarts, in the order of the documentation."""

@@ -1,7 +1,7 @@
-"""Where checkpoints are kept, as values.
+"""Checkpoint storages, as values.
 
-A storage names a place and its limits; it opens nothing by itself. Every storage can be
-written as options and read back from them, so the configuration alone says what is in force.
+A storage names a location and limits; it opens nothing. It can be converted to options and back, so
+the configuration always has the storage in use.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class FileSystemCheckpointStorage:
     checkpoint_path: str
     """Directory of the checkpoints: a path, or an address that fsspec can open."""
     file_state_size_threshold: int = options.INLINE_THRESHOLD.default
-    """Bytes up to which a piece of state is kept inside the metadata, at most 1 MB."""
+    """State up to this size, in bytes, is stored inside the metadata; at most 1 MB."""
     write_buffer_size: int = options.WRITE_BUFFER_SIZE.default
-    """Bytes that are collected before they are written."""
+    """Bytes that are buffered before a write."""
 
     def __post_init__(self) -> None:
-        """Refuse what the options refuse."""
+        """Check the fields with the parsers of their options."""
         _check_path(self, self.checkpoint_path)
         _check_size(self, "file_state_size_threshold", options.INLINE_THRESHOLD)
         _check_size(self, "write_buffer_size", options.WRITE_BUFFER_SIZE)
@@ -55,12 +55,12 @@ class JobManagerCheckpointStorage:
     name: ClassVar[str] = "jobmanager"
 
     checkpoint_path: str | None = None
-    """Directory for the metadata, which holds the state itself; kept in memory if None."""
+    """Directory of the metadata, which contains the state; kept in memory if None."""
     max_state_size: int = options.JOBMANAGER_MAX_STATE_SIZE.default
     """Largest state of a subtask, in bytes; a larger one fails the checkpoint."""
 
     def __post_init__(self) -> None:
-        """Refuse what the options refuse."""
+        """Check the fields with the parsers of their options."""
         if self.checkpoint_path is not None:
             _check_path(self, self.checkpoint_path)
         _check_size(self, "max_state_size", options.JOBMANAGER_MAX_STATE_SIZE)
@@ -71,10 +71,10 @@ CheckpointStorage: TypeAlias = FileSystemCheckpointStorage | JobManagerCheckpoin
 
 
 def checkpoint_storage(configuration: Configuration) -> CheckpointStorage:
-    """The storage that a configuration puts in force.
+    """The checkpoint storage of a configuration.
 
     Raises:
-        ConfigurationError: The file system is asked for, and no directory is given.
+        ConfigurationError: The storage is "filesystem", and no directory is set.
     """
     directory = configuration.get(options.CHECKPOINT_DIR)
     default = "jobmanager" if directory is None else "filesystem"
@@ -95,10 +95,10 @@ def checkpoint_storage(configuration: Configuration) -> CheckpointStorage:
 
 
 def configure_storage(configuration: Configuration, storage: CheckpointStorage) -> None:
-    """Write a storage into a configuration, such that it is read back from there.
+    """Set the options of a storage.
 
     Raises:
-        ConfigurationError: That is not a checkpoint storage.
+        ConfigurationError: `storage` is not a checkpoint storage.
     """
     match storage:
         case FileSystemCheckpointStorage():

@@ -1,4 +1,4 @@
-"""The entry to Holdfast: where programs are built and run."""
+"""The execution environment: builds programs and runs them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 PREVIEW = "preview"
-"""Id of the job that `explain` describes."""
+"""Id of the job that `explain` and `compare_savepoint` compile."""
 
 
 class StreamExecutionEnvironment(SourceMethods):
@@ -77,13 +77,13 @@ class StreamExecutionEnvironment(SourceMethods):
     def get_execution_environment(
         spark: SparkSession | None = None, configuration: Configuration | None = None
     ) -> StreamExecutionEnvironment:
-        """An environment on the given session, or on a local one.
+        """Create an environment on the given session, or on a local one.
 
         Args:
-            spark: Your own classic session; without one, the session that runs in this
-                process, or a new one on this machine's cores.
-            configuration: Settings by Flink's keys; they go before those of `holdfast.yaml`
-                in the working directory, or of the file that HOLDFAST_CONF names.
+            spark: A classic session; by default the active session of this process, or a new local
+                session on all cores.
+            configuration: Settings by Flink's keys. They take precedence over `holdfast.yaml` in
+                the working directory, or the file in HOLDFAST_CONF.
         """
         session = check_session(local_session() if spark is None else spark)
         return StreamExecutionEnvironment(
@@ -93,21 +93,21 @@ class StreamExecutionEnvironment(SourceMethods):
     # Settings
 
     def set_parallelism(self, parallelism: int) -> Self:
-        """Number of subtasks of operators that set none themselves."""
+        """Set the default number of subtasks of operators."""
         return self._set(conf.PARALLELISM, parallelism)
 
     def get_parallelism(self) -> int:
-        """Number of subtasks of operators that set none themselves."""
+        """Default number of subtasks of operators."""
         given = self._configuration.get(conf.PARALLELISM)
         return given or self.spark.sparkContext.defaultParallelism
 
     def set_max_parallelism(self, max_parallelism: int) -> Self:
-        """Number of key groups of operators that set none themselves."""
+        """Set the default number of key groups of operators."""
         check_max_parallelism(max_parallelism, "set_max_parallelism")
         return self._set(conf.MAX_PARALLELISM, max_parallelism)
 
     def get_max_parallelism(self) -> int | None:
-        """Number of key groups that was set, or None."""
+        """Default number of key groups, or None if it is not set."""
         return self._configuration.get(conf.MAX_PARALLELISM)
 
     def set_state_backend(self, backend: StateBackend) -> Self:
@@ -131,12 +131,12 @@ class StreamExecutionEnvironment(SourceMethods):
     def enable_checkpointing(
         self, interval: DurationLike, mode: CheckpointingMode | None = None
     ) -> Self:
-        """Take a checkpoint so often, in milliseconds.
+        """Take a checkpoint every `interval` (milliseconds, "10 s" or a `timedelta`).
 
         Args:
             interval: Time from one checkpoint to the next, at least 10 ms.
-            mode: Exactly once or at least once; as configured if not given, which is exactly
-                once unless set otherwise.
+            mode: Exactly once or at least once; by default as configured, which is exactly once
+                unless set otherwise.
         """
         if mode is not None:
             self.get_checkpoint_config().set_checkpointing_mode(mode)
@@ -144,11 +144,11 @@ class StreamExecutionEnvironment(SourceMethods):
         return self
 
     def get_checkpoint_config(self) -> CheckpointConfig:
-        """How checkpoints are taken; setters on it act on this environment."""
+        """The checkpoint settings; its setters change this environment."""
         return CheckpointConfig(self._configuration)
 
     def get_checkpoint_interval(self) -> int | None:
-        """Milliseconds from one checkpoint to the next, or None if none are taken."""
+        """Milliseconds from one checkpoint to the next, or None without checkpoints."""
         return self.get_checkpoint_config().get_checkpoint_interval()
 
     def get_checkpointing_mode(self) -> CheckpointingMode:
@@ -156,69 +156,69 @@ class StreamExecutionEnvironment(SourceMethods):
         return self.get_checkpoint_config().get_checkpointing_mode()
 
     def set_default_savepoint_directory(self, directory: str) -> Self:
-        """Directory of savepoints for which none is named."""
+        """Set the default directory of savepoints."""
         return self._set(SAVEPOINT_DIR, directory)
 
     def get_default_savepoint_directory(self) -> str | None:
-        """Directory of savepoints for which none is named, or None."""
+        """Default directory of savepoints, or None."""
         return self._configuration.get(SAVEPOINT_DIR)
 
     def set_restart_strategy(self, strategy: RestartStrategy | FallBack) -> Self:
-        """Say what follows a failure; goes before `restart-strategy.type`."""
+        """Set the restart strategy; takes precedence over `restart-strategy.type`."""
         if not isinstance(strategy, RestartStrategy | FallBack):
             raise ConfigurationError(
-                f"set_restart_strategy: {strategy!r} is not a restart strategy; make one with "
+                f"set_restart_strategy: {strategy!r} is not a restart strategy; create one with "
                 "RestartStrategies"
             )
         self._restart_strategy = None if isinstance(strategy, FallBack) else strategy
         return self
 
     def get_restart_strategy(self) -> RestartStrategy:
-        """What follows a failure."""
+        """The restart strategy in use."""
         checkpointing = self.get_checkpoint_config().is_checkpointing_enabled()
         return self._restart_strategy or restart_strategy(
             self._configuration, checkpointing=checkpointing
         )
 
     def set_job_id(self, job_id: str) -> Self:
-        """Lasting id of the job, under which a lost driver's successor finds its checkpoints."""
+        """Set the permanent id of the job, so that a new driver finds its checkpoints."""
         return self._set(conf.JOB_ID, job_id)
 
     def set_runtime_mode(self, mode: RuntimeExecutionMode) -> Self:
-        """Run as a stream, in one pass, or as the sources suggest."""
+        """Run as a stream, in one pass, or depending on the sources."""
         return self._set(conf.RUNTIME_MODE, mode)
 
     def set_epoch_interval(self, interval: DurationLike) -> Self:
-        """Least time from the start of one epoch to the next: "10 s", or milliseconds."""
+        """Set the minimum time from the start of one epoch to the next."""
         return self._set(conf.EPOCH_INTERVAL, interval)
 
     def set_max_events_per_epoch(self, events: int) -> Self:
-        """Most events an epoch takes from a source that can limit them."""
+        """Set the maximum events per epoch from sources that can limit them."""
         return self._set(conf.MAX_EVENTS_PER_EPOCH, events)
 
     def set_available_now(self, available_now: bool = True) -> Self:
-        """Process all there is when the job starts, then finish."""
+        """Process everything available at start-up, then finish."""
         return self._set(conf.AVAILABLE_NOW, available_now)
 
     def configure(self, configuration: Configuration) -> Self:
-        """Take over settings."""
+        """Set all options that are set in `configuration`."""
         self._configuration.update(configuration)
         return self
 
     def set_job_parameters(self, parameters: Mapping[str, str]) -> Self:
-        """Parameters that every function can read from its runtime context."""
+        """Set parameters that functions can read from their runtime context."""
         self._job_parameters = dict(parameters)
         return self
 
     def add_epoch_listener(self, listener: Callable[[EpochStatistics], None]) -> Self:
-        """Have `listener` called on the driver after every epoch."""
+        """Call `listener` on the driver after every epoch."""
         self._listeners.append(listener)
         return self
 
     def add_checkpoint_listener(self, listener: CheckpointListener) -> Self:
-        """Have `listener` told, on the driver and at once, how checkpoints end.
+        """Notify `listener` on the driver when checkpoints complete or fail.
 
-        A function that is a listener itself is told in the tasks, in the next epoch.
+        A function that is a listener is notified in the tasks, in the next epoch.
         """
         self._checkpoint_listeners.append(listener)
         return self
@@ -237,10 +237,10 @@ class StreamExecutionEnvironment(SourceMethods):
         allow_non_restored_state: bool | None = None,
         claim_mode: RecoveryClaimMode | None = None,
     ) -> JobExecutionResult:
-        """Run what was built since the last execution, and wait for its end.
+        """Run the operators added since the last execution, and wait for the end of the job.
 
-        An interrupt from the keyboard suspends a job that has an id of its own: another start
-        goes on. It cancels other jobs. The arguments are those of `execute_async`.
+        A keyboard interrupt suspends a job with a permanent id, so that a new start continues it.
+        It cancels other jobs. The arguments are those of `execute_async`.
         """
         client = self.execute_async(
             job_name,
@@ -264,15 +264,15 @@ class StreamExecutionEnvironment(SourceMethods):
         allow_non_restored_state: bool | None = None,
         claim_mode: RecoveryClaimMode | None = None,
     ) -> JobClient:
-        """Start what was built since the last execution.
+        """Start the operators added since the last execution.
 
         Args:
             job_name: Name of the job.
             from_savepoint: Savepoint or checkpoint to start from: its directory or its
-                `_metadata` file; what `execution.state-recovery.path` says if not given.
-            allow_non_restored_state: Whether state may be left behind that no operator of the
-                program claims; as `execution.state-recovery.ignore-unclaimed-state`.
-            claim_mode: Whom the savepoint belongs to from now on; as
+                `_metadata` file; by default `execution.state-recovery.path`.
+            allow_non_restored_state: Whether state that no operator claims may be dropped; by
+                default `execution.state-recovery.ignore-unclaimed-state`.
+            claim_mode: Who owns the savepoint from now on; by default
                 `execution.state-recovery.claim-mode`.
         """
         settings = self._configuration
@@ -297,7 +297,7 @@ class StreamExecutionEnvironment(SourceMethods):
         return JobClient(supervisor)
 
     def _checkpointing(self, job_id: str, recovery: RecoveryOrder) -> CheckpointService:
-        """How the job takes checkpoints; a job that runs in one pass takes none."""
+        """The checkpoint service of a job; a job in one pass takes no checkpoints."""
         backend = self.get_state_backend()
         settings = None
         if not job_trigger(self._graph.pending(), self._configuration).one_pass:
@@ -320,7 +320,7 @@ class StreamExecutionEnvironment(SourceMethods):
         try:
             results.attach(self.execute_async(job_name))
         except BaseException:
-            # Nobody will ever read it, so no later execution may fill it.
+            # No later execution may fill it: it has no reader.
             results.close()
             self._graph.nodes.pop()
             raise
@@ -330,9 +330,9 @@ class StreamExecutionEnvironment(SourceMethods):
             return list(islice(results, limit))
 
     def explain(self) -> str:
-        """The job graph with uids and states, and the Spark plan, without running anything.
+        """Describe the job graph with uids and states, and the Spark plan, without running it.
 
-        Calls `open` on a copy of every keyed function, to learn which states it uses.
+        Calls `open` on a copy of every keyed function to find its states.
         """
         from holdfast.spark.explain import explain_job
 
@@ -344,14 +344,13 @@ class StreamExecutionEnvironment(SourceMethods):
     def compare_savepoint(
         self, path: str, *, allow_non_restored_state: bool | None = None
     ) -> SavepointComparison:
-        """What starting the program from a savepoint or checkpoint would do, without starting it.
+        """Check what a start from a savepoint or checkpoint would restore, without starting.
 
-        Calls `initialize_state` and `open` on a copy of every function, to learn which states
-        it uses.
+        Calls `initialize_state` and `open` on a copy of every function to find its states.
 
         Args:
-            path: Directory of a savepoint or of a checkpoint, or the `_metadata` file in one.
-            allow_non_restored_state: As of `execute_async`.
+            path: Directory of a savepoint or checkpoint, or its `_metadata` file.
+            allow_non_restored_state: See `execute_async`.
         """
         from holdfast.checkpoint.savepoint.comparison import compare, fitting_limits
 
@@ -369,7 +368,7 @@ class StreamExecutionEnvironment(SourceMethods):
     def _compiled(
         self, checkpointing: CheckpointService, limits: dict[str, int] | None = None
     ) -> tuple[JobGraph, JobPlan, JobTrigger]:
-        """The pending program; `limits` are in place of the stored max parallelism."""
+        """Compile the pending program; `limits` replace the stored max parallelism."""
         graph = self._graph.pending()
         settings = self._configuration
         graph.check_uids(generate=settings.get(conf.AUTO_GENERATE_UIDS))

@@ -110,7 +110,7 @@ def test_the_function_can_be_shipped() -> None:
     [
         (3, r"sum\(3\): the stream has 3 columns"),
         (-1, r"sum\(-1\): the stream has 3 columns"),
-        ("m", r"sum\('m'\): there is no such column; the stream has \['k', 'n', 't'\]"),
+        ("m", r"sum\('m'\): the column does not exist; the stream has \['k', 'n', 't'\]"),
     ],
 )
 def test_a_field_that_is_not_there_is_refused(field: int | str, said: str) -> None:

@@ -267,7 +267,7 @@ def test_tags_are_equal_by_name() -> None:
 
 def test_failed_rows_have_a_type_of_their_own(rows: DataStream) -> None:
     stream = rows.map(str)
-    with pytest.raises(JobGraphError, match="make the tag without a type"):
+    with pytest.raises(JobGraphError, match="create the tag without a type"):
         stream.on_error(ErrorPolicy.side_output(OutputTag("failed", str)))
     policy = ErrorPolicy.side_output(OutputTag("failed"))
     assert stream.on_error(policy)._edges[0].node.policy is policy
@@ -287,7 +287,7 @@ def test_settings_belong_to_operators(program: Program, rows: DataStream) -> Non
             lambda s: s.on_error(ErrorPolicy.skip()),
             lambda s: s.get_side_output(OutputTag("x")),
         ):
-            with pytest.raises(JobGraphError, match="result of map, process and the like"):
+            with pytest.raises(JobGraphError, match="directly on the result of an operator"):
                 use(stream)
 
 

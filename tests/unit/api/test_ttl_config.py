@@ -192,9 +192,9 @@ def test_a_disabled_ttl_counts_as_none() -> None:
 
 @pytest.mark.parametrize("wrong", [10, "1 h", timedelta(1), builder()])
 def test_a_ttl_is_given_by_a_configuration_that_was_built(wrong: Any) -> None:
-    with pytest.raises(StateDescriptorError, match=r"'a'.*StateTtlConfig.new_builder"):
+    with pytest.raises(StateDescriptorError, match=r"'a'.*a time to live is a StateTtlConfig"):
         ValueStateDescriptor("a", ttl=wrong)
-    with pytest.raises(StateDescriptorError, match=r"'a'.*StateTtlConfig.new_builder"):
+    with pytest.raises(StateDescriptorError, match=r"'a'.*a time to live is a StateTtlConfig"):
         ValueStateDescriptor("a").enable_time_to_live(wrong)
 
 

@@ -377,7 +377,7 @@ def test_a_type_that_is_declared_comes_before_an_annotation() -> None:
 
 def test_transactions_without_a_type_are_refused_when_the_program_is_built() -> None:
     stream = Program(parallelism=1).source(ROWS)
-    with pytest.raises(TypeDeclarationError, match="Unnamed does not say of what type") as caught:
+    with pytest.raises(TypeDeclarationError, match="Unnamed does not declare the type") as caught:
         stream.add_sink(Unnamed())
     assert "annotate what Unnamed.begin_transaction returns" in str(caught.value)
     assert "set it to typing.Any" in str(caught.value)
@@ -390,7 +390,7 @@ def test_an_annotation_that_says_nothing_is_none(annotation: Any) -> None:
             return "t"
 
     Vague.begin_transaction.__annotations__["return"] = annotation
-    with pytest.raises(TypeDeclarationError, match="Vague does not say of what type"):
+    with pytest.raises(TypeDeclarationError, match="Vague does not declare the type"):
         type_of(Vague())
 
 
@@ -459,7 +459,7 @@ def test_what_was_put_into_a_checkpoint_runs_no_code(tmp_path: Path) -> None:
 def test_what_a_sink_of_ones_own_opens_needs_a_type_too() -> None:
     sink = Notebook(opens=True)
     sink.committable_type = None  # type: ignore[assignment]
-    with pytest.raises(TypeDeclarationError, match="Notebook notes what its writers open"):
+    with pytest.raises(TypeDeclarationError, match="Notebook sets notes_opened, and has no type"):
         Program().source(ROWS).sink_to(sink)
 
 

@@ -127,11 +127,17 @@ def test_what_a_stream_cannot_be_given_is_refused_and_leaves_no_node(rows: DataS
     count = len(rows._env._graph.nodes)
     for strategy, said in [
         ("10 s", "takes a WatermarkStrategy, not str"),
-        (MONOTONOUS, "does not say where timestamps come from, and the stream has none yet"),
+        (MONOTONOUS, "has no timestamp assigner, and the stream has no timestamps yet"),
         (MONOTONOUS.with_timestamp_assigner("tt"), "no column 'tt'.*did you mean 't'"),
         (MONOTONOUS.with_timestamp_assigner("other"), "there is no column 'other' in a stream"),
-        (MONOTONOUS.with_timestamp_assigner("k"), "column 'k' is of type string, which is no time"),
-        (MONOTONOUS.with_timestamp_assigner("x"), "column 'x' is of type double, which is no time"),
+        (
+            MONOTONOUS.with_timestamp_assigner("k"),
+            "column 'k' is of type string, which is not a time",
+        ),
+        (
+            MONOTONOUS.with_timestamp_assigner("x"),
+            "column 'x' is of type double, which is not a time",
+        ),
     ]:
         with pytest.raises(JobGraphError, match=said):
             rows.assign_timestamps_and_watermarks(strategy)  # type: ignore[arg-type]

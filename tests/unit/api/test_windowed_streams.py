@@ -292,7 +292,7 @@ def test_windows_in_event_time_need_a_stream_that_has_it() -> None:
     program = Program()
     with_time, without = rows(program, "one"), program.source(ROWS, "two")
     for first, second in ((with_time, without), (without, with_time)):
-        with pytest.raises(JobGraphError, match="goes by event time, which the stream does not"):
+        with pytest.raises(JobGraphError, match="uses event time, which the stream does not"):
             first.join(second).where("k").equal_to("k").window(TEN)
     untimed.key_by("k").window(CLOCK)
     untimed.key_by("k").window(ProcessingTimeSessionWindows.with_gap(1))
@@ -361,7 +361,7 @@ def test_windows_that_merge_refuse_a_trigger_that_cannot(trigger: Any) -> None:
         (lambda w: w.reduce(max, ProcessedAll()), "process takes a ProcessWindowFunction, not"),
         (lambda w: w.aggregate(Total(), 5), "apply takes a WindowFunction or a callable, not int"),
         (lambda w: w.reduce(RichLarger()), r"reduce on windows takes a function without open\(\)"),
-        (lambda w: w.sum("x"), r"sum\('x'\): there is no such column"),
+        (lambda w: w.sum("x"), r"sum\('x'\): the column does not exist"),
         (lambda w: w.max(7), r"max\(7\): the stream has 3 columns"),
     ],
 )
@@ -423,7 +423,7 @@ def test_a_count_refuses_columns_of_one_name() -> None:
 def test_windows_of_a_whole_stream_cannot_be_spread() -> None:
     stream = rows().window_all(TEN).count().set_parallelism(1).set_max_parallelism(1)
     for spread in (stream.set_parallelism, stream.set_max_parallelism):
-        with pytest.raises(JobGraphError, match="windows of the whole stream, which one subtask"):
+        with pytest.raises(JobGraphError, match="windows of the whole stream, which run on one"):
             spread(2)
 
 

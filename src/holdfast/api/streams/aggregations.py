@@ -1,8 +1,8 @@
 """Rolling aggregates over one field: `sum`, `min`, `max`, `min_by`, `max_by`.
 
-They are reduce functions on whole elements. Sum, min and max keep the first
-element's other fields; min_by and max_by keep the whole element that has the
-extreme, the earlier one if two are equal.
+They are reduce functions on whole elements. `sum`, `min` and `max` keep the other fields of the
+first element. `min_by` and `max_by` return the whole element with the extreme value; the earlier
+one if two are equal.
 """
 
 from __future__ import annotations
@@ -79,5 +79,5 @@ def field_aggregate(how: str, field: int | str, stream: StreamType) -> Callable[
     elif field in names:
         index = names.index(field)
     else:
-        raise JobGraphError(f"{how}({field!r}): there is no such column; the stream has {names}")
+        raise JobGraphError(f"{how}({field!r}): the column does not exist; the stream has {names}")
     return FieldAggregate(how, None if stream.kind == "value" else index, names[index])

@@ -1,4 +1,4 @@
-"""Two streams that meet in one function."""
+"""Functions of two streams: connected streams, broadcast and interval join."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class JoinInterval:
-    """Which elements make a pair.
+    """The condition of an interval join.
 
-    The right one's time lies between `lower` and `upper`, both included, from the left one's.
+    The right time minus the left time must lie between `lower` and `upper`, both included.
     """
 
     lower: int
@@ -50,10 +50,10 @@ class JoinInterval:
 
 
 class BroadcastStream(Generic[T]):
-    """A stream whose elements go to every subtask, to be connected with another one."""
+    """A stream whose elements go to every subtask; connect it with another stream."""
 
     def __init__(self, stream: DataStream[T], descriptors: tuple[MapStateDescriptor, ...]) -> None:
-        """`stream` as it is broadcast, with the states that may be kept of it."""
+        """The broadcast `stream`, and the descriptors of its broadcast states."""
         for descriptor in descriptors:
             if not isinstance(descriptor, MapStateDescriptor):
                 raise JobGraphError(
@@ -72,7 +72,7 @@ class BroadcastStream(Generic[T]):
 def connected(
     first: Stream[IN1], second: Stream[IN2] | BroadcastStream[IN2]
 ) -> ConnectedStreams[IN1, IN2] | BroadcastConnectedStream[IN1, IN2]:
-    """Two streams, about to be given a function."""
+    """Connect two streams."""
     if isinstance(second, BroadcastStream):
         check_one_environment(first, second.stream)
         return BroadcastConnectedStream(first, second)
@@ -94,7 +94,7 @@ class ConnectedStreams(Generic[IN1, IN2]):
         self.second = second
 
     def key_by(self, key1: Any, key2: Any) -> ConnectedStreams[IN1, IN2]:
-        """Key each stream, by names of columns or by a function; the keys must be of one type."""
+        """Key each stream by columns or by a function; both keys must have the same type."""
         return ConnectedStreams(
             self.first.key_by(*several(key1)), self.second.key_by(*several(key2))
         )
@@ -102,7 +102,7 @@ class ConnectedStreams(Generic[IN1, IN2]):
     def map(
         self, function: CoMapFunction[IN1, IN2, OUT], output_type: Any = None
     ) -> DataStream[OUT]:
-        """Turn every element of either stream into one other."""
+        """Map every element of either stream to one element."""
         _check(function, CoMapFunction, "map")
         output = _common_output(function.map1, function.map2, output_type, per_element=True)
         return self._then(OperatorKind.CO_MAP, function, output)
@@ -110,7 +110,7 @@ class ConnectedStreams(Generic[IN1, IN2]):
     def flat_map(
         self, function: CoFlatMapFunction[IN1, IN2, OUT], output_type: Any = None
     ) -> DataStream[OUT]:
-        """Turn every element of either stream into any number of others."""
+        """Map every element of either stream to any number of elements."""
         _check(function, CoFlatMapFunction, "flat_map")
         output = _common_output(
             function.flat_map1, function.flat_map2, output_type, per_element=False
@@ -150,7 +150,7 @@ class BroadcastConnectedStream(Generic[IN1, IN2]):
     """A stream, keyed or not, and a broadcast stream."""
 
     def __init__(self, data: Stream[IN1], control: BroadcastStream[IN2]) -> None:
-        """`data`, whose functions see what is broadcast in `control`."""
+        """The stream `data`, connected with the broadcast stream `control`."""
         self.data = data
         self.control = control
 
@@ -176,10 +176,10 @@ class BroadcastConnectedStream(Generic[IN1, IN2]):
 
 
 class IntervalJoin(Generic[IN1, IN2]):
-    """Two keyed streams, before it is said how near their elements must be."""
+    """Two keyed streams, without an interval yet."""
 
     def __init__(self, left: KeyedStream[Any, IN1], right: KeyedStream[Any, IN2]) -> None:
-        """Pairs of an element of `left` and one of `right`."""
+        """Check that both streams are keyed and have event time."""
         if not isinstance(right, KeyedStream):
             raise JobGraphError("interval_join takes a keyed stream; call key_by on it first")
         check_one_environment(left, right)
@@ -209,7 +209,7 @@ class IntervalJoin(Generic[IN1, IN2]):
 
 @dataclass(frozen=True)
 class IntervalJoined(Generic[IN1, IN2]):
-    """Pairs of elements, before it is said what is made of them."""
+    """Two keyed streams and an interval, without a function yet."""
 
     left: KeyedStream[Any, IN1]
     right: KeyedStream[Any, IN2]
@@ -219,25 +219,25 @@ class IntervalJoined(Generic[IN1, IN2]):
     late_right: OutputTag | None = None
 
     def lower_bound_exclusive(self) -> Self:
-        """Leave out right elements that lie exactly at the lower bound."""
+        """Exclude right elements exactly at the lower bound."""
         return replace(self, lower=self.lower + 1)
 
     def upper_bound_exclusive(self) -> Self:
-        """Leave out right elements that lie exactly at the upper bound."""
+        """Exclude right elements exactly at the upper bound."""
         return replace(self, upper=self.upper - 1)
 
     def side_output_left_late_data(self, tag: OutputTag) -> Self:
-        """Send left elements that come too late to `tag`, instead of dropping them."""
+        """Send left elements that are too late to `tag`, instead of dropping them."""
         return replace(self, late_left=tag)
 
     def side_output_right_late_data(self, tag: OutputTag) -> Self:
-        """Send right elements that come too late to `tag`, instead of dropping them."""
+        """Send right elements that are too late to `tag`, instead of dropping them."""
         return replace(self, late_right=tag)
 
     def process(
         self, function: ProcessJoinFunction[IN1, IN2, OUT], output_type: Any = None
     ) -> DataStream[OUT]:
-        """Apply a function to every pair."""
+        """Call a function with every pair."""
         _check(function, ProcessJoinFunction, "process")
         if self.lower > self.upper:
             raise JobGraphError("interval_join: with its bounds left out, the interval is empty")
@@ -271,7 +271,7 @@ def joined(
 def _common_output(
     first: Callable[..., Any], second: Callable[..., Any], declared: object, *, per_element: bool
 ) -> StreamType:
-    """The declared type; else what both methods declare, if that is one type."""
+    """The declared type, or the type that both methods declare."""
     output = output_type_of(first, declared, per_element=per_element)
     other = output_type_of(second, declared, per_element=per_element)
     if output == other or other.kind == "object":
@@ -285,7 +285,7 @@ def _common_output(
 
 
 def _check_keys(first: Stream[Any], second: Stream[Any]) -> None:
-    """Refuse keys that can never be equal, as far as their types tell."""
+    """Check that the types of the keys allow equal keys."""
     mine, theirs = _key_types(first), _key_types(second)
     if mine is not None and theirs is not None and mine != theirs:
         raise JobGraphError(
@@ -295,7 +295,7 @@ def _check_keys(first: Stream[Any], second: Stream[Any]) -> None:
 
 
 def _key_types(stream: Stream[Any]) -> list[str] | None:
-    """Types of a key that is made of columns, as keys are compared; None of others."""
+    """Types of the columns of a key, as keys are compared; None if the key is a function."""
     edge = stream._edges[0]
     columns = edge.partitioning.columns
     return [key_type(edge.type.schema.field(column).type) for column in columns] or None
@@ -307,7 +307,7 @@ def _check(function: object, wanted: type, what: str) -> None:
 
 
 def check_one_environment(first: Stream[Any], second: Stream[Any]) -> None:
-    """Refuse streams of two programs."""
+    """Check that both streams belong to one environment."""
     if first._env is not second._env:
         raise JobGraphError("connect needs streams of one environment")
 

@@ -1,4 +1,4 @@
-"""Streams: how a program is written.
+"""Streams: the fluent API of programs.
 
 Every method returns a new stream; nothing runs before `execute`.
 """
@@ -58,7 +58,7 @@ class Stream(StreamOperator, Generic[T]):
 
     @property
     def type(self) -> StreamType:
-        """What the stream carries."""
+        """The type of the elements."""
         return self._edges[0].type
 
     @overload
@@ -79,7 +79,7 @@ class Stream(StreamOperator, Generic[T]):
     def map(
         self, function: MapFunction[T, Any] | Callable[[T], Any], output_type: Any = None
     ) -> DataStream[Any]:
-        """Turn every element into one other."""
+        """Map every element to one element."""
         call = function.map if isinstance(function, MapFunction) else function
         output = output_type_of(call, output_type, per_element=True)
         return self._then(OperatorKind.MAP, output, checked_function(function, MapFunction, "map"))
@@ -110,7 +110,7 @@ class Stream(StreamOperator, Generic[T]):
         function: FlatMapFunction[T, Any] | Callable[[T], Iterable[Any] | None],
         output_type: Any = None,
     ) -> DataStream[Any]:
-        """Turn every element into any number of others."""
+        """Map every element to any number of elements."""
         call = function.flat_map if isinstance(function, FlatMapFunction) else function
         output = output_type_of(call, output_type, per_element=False)
         return self._then(
@@ -130,10 +130,10 @@ class Stream(StreamOperator, Generic[T]):
     def key_by(self, *key: str) -> KeyedStream[Any, T]: ...
 
     def key_by(self, *key: Any) -> KeyedStream[Any, T]:
-        """Spread the stream by key: names of columns, or one function.
+        """Partition the stream by key: names of columns, or one function.
 
-        Columns are hashed in the JVM. One column gives its value as the key, several
-        give a tuple. A function must give the same key for an element every time.
+        Columns are hashed in the JVM. The key of one column is its value, the key of several is a
+        tuple. A function must return the same key for an element every time.
         """
         from holdfast.api.streams.keyed_stream import KeyedStream
 
@@ -153,7 +153,7 @@ class Stream(StreamOperator, Generic[T]):
         return KeyedStream(self._env, self._partitioned(partitioning))
 
     def union(self, *others: Stream[T]) -> DataStream[T]:
-        """This stream and others of the same type as one, which is not keyed."""
+        """Merge streams of one type into one, which is not keyed."""
         stream_type = self.type
         for other in others:
             if other.type.nullable != stream_type.nullable:
@@ -179,7 +179,7 @@ class Stream(StreamOperator, Generic[T]):
     def connect(
         self, other: Stream[V] | BroadcastStream[V]
     ) -> ConnectedStreams[T, V] | BroadcastConnectedStream[T, V]:
-        """Bring two streams together in one function, which shares its state between them."""
+        """Process two streams in one function, with shared state."""
         from holdfast.api.streams.connected import connected
 
         return connected(self, other)
@@ -195,9 +195,9 @@ class Stream(StreamOperator, Generic[T]):
     def broadcast(self, *descriptors: MapStateDescriptor) -> DataStream[T] | BroadcastStream[T]:
         """Send every element to all subtasks of the next operator.
 
-        With descriptors, the result is connected with another stream, and each subtask keeps
-        broadcast states of those names. All subtasks see the elements in the same order, and
-        before the other stream's elements of the same epoch.
+        With descriptors, connect the result with another stream: each subtask then has broadcast
+        states of those names. All subtasks get the elements in the same order, and before the other
+        stream's elements of the same epoch.
         """
         from holdfast.api.streams.connected import BroadcastStream
 
@@ -205,7 +205,7 @@ class Stream(StreamOperator, Generic[T]):
         return BroadcastStream(stream, descriptors) if descriptors else stream
 
     def assign_timestamps_and_watermarks(self, strategy: WatermarkStrategy) -> DataStream[T]:
-        """Give elements their event time, and say how late they may come."""
+        """Assign event times and watermarks."""
         check_strategy(strategy, self.type, timed=self.timed)
         return self._then(OperatorKind.TIMESTAMPS, self.type, None, strategy)
 
@@ -222,56 +222,56 @@ class Stream(StreamOperator, Generic[T]):
         refresh_interval: DurationLike | None = None,
         how: str = "inner",
     ) -> DataStream:
-        """Join every row with the rows of a static DataFrame that have the same values.
+        """Join every row with the matching rows of a static DataFrame.
 
         Args:
-            table: A static DataFrame, or a function that makes one: it is read when the job
-                starts, and again whenever `refresh_interval` has passed. It is kept in memory.
-                Of a DataFrame, files are looked for again; paths, pinned versions and what is
-                cached stay as they were, so prefer a function where those change. A function
-                is called on the driver, also once when the program is built.
-            on: Columns that both have, or a mapping from the stream's columns to the table's.
-            refresh_interval: How long a copy of the table may be used; for good if None.
-            how: "inner", or "left" to keep rows that have no match, with nulls.
+            table: A static DataFrame, or a function that returns one. It is read when the job
+                starts, and again after every `refresh_interval`, and kept in memory. A refresh
+                lists the files of a DataFrame again, but keeps its paths, pinned versions and
+                cache; use a function if those change. The function is called on the driver, and
+                also once when the program is built.
+            on: Columns of both, or a mapping from the stream's columns to the table's.
+            refresh_interval: How long a copy of the table is used; for the whole job if None.
+            how: "inner", or "left" to keep rows without a match, with nulls.
         """
         self._check_typed("lookup_join")
         lookup = self._env.lookup(self.type, table, on, refresh_interval, how)
         return self._then(OperatorKind.LOOKUP_JOIN, lookup.output, None, lookup)
 
     def window_all(self, assigner: WindowAssigner) -> WindowedStream[Any, T]:
-        """Cut the whole stream into windows. One subtask does all the work."""
+        """Assign the whole stream to windows. One subtask does all the work."""
         from holdfast.api.streams.windowed import WindowedStream
 
         return WindowedStream(self, assigner)
 
     def count_window_all(self, size: int, slide: int | None = None) -> WindowedStream[Any, T]:
-        """Windows of so many elements of the whole stream; see `KeyedStream.count_window`."""
+        """Windows of `size` elements of the whole stream; see `KeyedStream.count_window`."""
         from holdfast.api.streams.windowed import count_windows
 
         return count_windows(self, size, slide)
 
     def join(self, other: Stream[V]) -> JoinedStreams[T, V]:
-        """Pair the elements of two streams that have one key and lie in one window."""
+        """Join elements of two streams with the same key and window."""
         from holdfast.api.streams.window_joins import JoinedStreams
 
         return JoinedStreams(self, other)
 
     def co_group(self, other: Stream[V]) -> CoGroupedStreams[T, V]:
-        """Bring the elements of two streams together that have one key and one window."""
+        """Group elements of two streams with the same key and window."""
         from holdfast.api.streams.window_joins import CoGroupedStreams
 
         return CoGroupedStreams(self, other)
 
     def rebalance(self) -> DataStream[T]:
-        """Deal the elements out to the next operator's subtasks in turn."""
+        """Distribute the elements to the next operator's subtasks in turn."""
         return DataStream(self._env, self._partitioned(Partitioning(Partitioner.REBALANCE)))
 
     def shuffle(self) -> DataStream[T]:
-        """Deal the elements out to the next operator's subtasks at random."""
+        """Distribute the elements to the next operator's subtasks at random."""
         return DataStream(self._env, self._partitioned(Partitioning(Partitioner.SHUFFLE)))
 
     def get_side_output(self, tag: OutputTag[V]) -> DataStream[V]:
-        """The stream of what the operator yields as `(tag, value)`."""
+        """The stream of the values that the operator yields as `(tag, value)`."""
         node = self._operator("get_side_output")
         node.side_outputs.setdefault(tag.tag_id, tag)
         stream_type = UNDECLARED if tag.type is None else StreamType.of(tag.type)
@@ -280,7 +280,7 @@ class Stream(StreamOperator, Generic[T]):
     def add_sink(
         self, sink: SinkFunction[T] | TwoPhaseCommitSinkFunction[T, Any]
     ) -> DataStreamSink:
-        """Hand every element to a function, in the tasks."""
+        """Write every element with a function, in the tasks."""
         if isinstance(sink, TwoPhaseCommitSinkFunction):
             return self.sink_to(TwoPhaseCommitSink(sink))
         if not isinstance(sink, SinkFunction):
@@ -288,7 +288,7 @@ class Stream(StreamOperator, Generic[T]):
         return self._sink(OperatorKind.SINK_FUNCTION, sink, "Sink")
 
     def sink_to(self, sink: Sink | SparkSink) -> DataStreamSink:
-        """Write with a sink that publishes in a second step, or with one of Spark's writers."""
+        """Write with a `Sink`, or with one of Spark's writers."""
         if isinstance(sink, SparkSink):
             self._check_typed(f"a {sink.format} sink")
             return self._sink(OperatorKind.OUTPUT, sink, f"Sink: {sink.format}")
@@ -299,8 +299,8 @@ class Stream(StreamOperator, Generic[T]):
             )
         if sink.notes_opened and sink.committable_type is None:
             raise TypeDeclarationError(
-                f"{sink.name} notes what its writers open, and does not say of what type that is; "
-                "set committable_type on it, as for a state, or to typing.Any to have it pickled"
+                f"{sink.name} sets notes_opened, and has no type for what its writers open; set "
+                "committable_type on it, as for a state, or to typing.Any to pickle it"
             )
         if sink.takes_rows:
             self._check_typed(f"a {sink.name}")
@@ -308,11 +308,11 @@ class Stream(StreamOperator, Generic[T]):
         return self._sink(OperatorKind.WRITER, sink, f"Sink: {sink.name}")
 
     def foreach_batch(self, function: Callable[[Any, int], object]) -> DataStreamSink:
-        """Hand a DataFrame and its number to `function`, on the driver.
+        """Call `function` with a DataFrame and an id, on the driver.
 
-        With exactly once it is called when a checkpoint is complete, with the rows and the
-        id of that checkpoint: once, or after a recovery again with the same id. Otherwise
-        it is called at the end of every epoch, with the epoch's number.
+        With exactly once it is called when a checkpoint completes, with the rows and the id of that
+        checkpoint; after a recovery it may be called again with the same id. Otherwise it is called
+        at the end of every epoch, with the epoch's number.
         """
         if not callable(function):
             raise JobGraphError(
@@ -322,13 +322,13 @@ class Stream(StreamOperator, Generic[T]):
         return self._sink(OperatorKind.OUTPUT, ForeachBatchSink(function), "Sink: foreach_batch")
 
     def print(self, label: str | None = None) -> DataStreamSink:
-        """Print every element on the driver, after `label` if one is given."""
+        """Print every element on the driver, prefixed with `label`."""
         return self._sink(OperatorKind.OUTPUT, PrintSink(label), "Sink: print")
 
     def execute_and_collect(self, job_name: str | None = None, limit: int | None = None) -> Any:
         """Run the program and iterate over the elements of this stream.
 
-        With `limit`, a list of the first so many; the job is cancelled then.
+        With `limit`, return a list of the first `limit` elements and cancel the job.
         """
         return self._env.execute_and_collect(self, job_name, limit)
 
@@ -391,6 +391,6 @@ class DataStream(Stream[T]):
 
 
 def _unkeyed(edge: Edge) -> Edge:
-    """The edge without its key: the parts of a union may be keyed differently, or not at all."""
+    """The edge without its key: the streams of a union may have different keys, or none."""
     keyed = edge.partitioning.partitioner is Partitioner.KEY
     return Edge(edge.node, edge.tag, edge.type) if keyed else edge

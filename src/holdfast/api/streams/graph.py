@@ -1,7 +1,7 @@
-"""The job graph: what a program has built, before anything runs.
+"""The job graph: the operators of a program, before anything runs.
 
-Nodes are operators; an edge says which output of which node feeds another, and how
-its rows are spread over the receiving subtasks. A graph knows nothing of Spark.
+Nodes are operators. An edge leads from an output of a node to another node, and says how rows are
+distributed to the receiving subtasks. The graph does not depend on Spark.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PACKAGE: Final = str(Path(__file__).absolute().parents[2])
 
 
 class OperatorKind(Enum):
-    """What an operator does; the value is its default name."""
+    """The kind of an operator; the value is its default name."""
 
     SOURCE = "Source"
     MAP = "Map"
@@ -57,10 +57,10 @@ class OperatorKind(Enum):
 
 
 class Partitioner(Enum):
-    """How rows find the subtask that receives them."""
+    """How rows are distributed to subtasks."""
 
     FORWARD = "forward"
-    """They stay where they are."""
+    """Rows stay on their subtask."""
     KEY = "key"
     """By key group."""
     REBALANCE = "rebalance"
@@ -68,20 +68,20 @@ class Partitioner(Enum):
     SHUFFLE = "shuffle"
     """At random."""
     BROADCAST = "broadcast"
-    """To all of them, before the rows of other exchanges."""
+    """To all subtasks, before the rows of other exchanges."""
 
 
 @dataclass(frozen=True)
 class Partitioning:
-    """An exchange, and for one by key, the key."""
+    """An exchange, and its key if it is by key."""
 
     partitioner: Partitioner
     columns: tuple[str, ...] = ()
-    """Columns the key is made of, if it is made of columns."""
+    """Columns of the key, if the key is columns."""
     selector: Callable[[Any], Any] | None = None
-    """Function that gives the key, if it is not made of columns."""
+    """Function that returns the key, if the key is not columns."""
     order: tuple[str, ...] | None = None
-    """Columns that rows are sorted by within an epoch; empty for event time, None for none."""
+    """Columns that sort the rows of an epoch; empty for event time, None for no order."""
 
 
 FORWARD: Final = Partitioning(Partitioner.FORWARD)
@@ -90,14 +90,14 @@ _KEEP_TYPE: Final = (OperatorKind.FILTER, OperatorKind.TIMESTAMPS, OperatorKind.
 
 @dataclass(frozen=True, eq=False)
 class Edge:
-    """One output of a node, on its way to another."""
+    """Leads from one output of a node to another node."""
 
     node: Node
     tag: OutputTag | None
     type: StreamType
     partitioning: Partitioning = FORWARD
     side: int = 0
-    """Which input of a node with two of them it leads to."""
+    """Which input of a node with two inputs it leads to: 0 or 1."""
 
 
 @dataclass(eq=False)
@@ -111,18 +111,18 @@ class Node:
     output: StreamType
     function: Any = None
     details: Any = None
-    """What the operator is told beside its function; of a kind that its own kind decides."""
+    """Settings of the operator besides its function; their class depends on the kind."""
     where: str = ""
     uid: str | None = None
     parallelism: int | None = None
     max_parallelism: int | None = None
     policy: ErrorPolicy = field(default_factory=ErrorPolicy)
     side_outputs: dict[str, OutputTag] = field(default_factory=dict)
-    """Side outputs that something reads."""
+    """Side outputs that other nodes read."""
 
     @property
     def keyed(self) -> bool:
-        """Whether its input is spread by key."""
+        """Whether its input is partitioned by key."""
         return any(edge.partitioning.partitioner is Partitioner.KEY for edge in self.inputs)
 
     @cached_property
@@ -132,27 +132,27 @@ class Node:
 
     @property
     def has_two_inputs(self) -> bool:
-        """Whether two streams come together in it, each with a method of its own."""
+        """Whether it has two inputs, with a method for each."""
         return any(edge.side for edge in self.inputs)
 
     @property
     def may_have_state(self) -> bool:
-        """Whether it can have keyed state, or has operator state."""
+        """Whether it may have keyed or operator state."""
         if isinstance(self.function, CheckpointedFunction | ListCheckpointed | Sink):
-            # Of a sink, output that waits to be published is found by its uid.
+            # The unpublished output of a sink is found by its uid.
             return True
         if self.kind in (OperatorKind.BROADCAST_PROCESS, OperatorKind.WINDOW):
             return True
         return self.keyed and self.kind is not OperatorKind.OUTPUT
 
     def __str__(self) -> str:
-        """Name, uid and where it was made, for messages."""
+        """Name, uid and source line, for messages."""
         uid = f" (uid {self.uid!r})" if self.uid else ""
         return f"{self.name!r}{uid}, made at {self.where}"
 
 
 class JobGraph:
-    """All nodes of a program, in the order they were made."""
+    """All nodes of a program, in the order of their creation."""
 
     def __init__(self) -> None:
         """An empty graph."""
@@ -169,7 +169,7 @@ class JobGraph:
         details: Any = None,
         name: str | None = None,
     ) -> Node:
-        """Add a node; remembers which line of the user's program made it."""
+        """Add a node, and record the line of the user's program that created it."""
         node = Node(
             id=len(self.nodes),
             kind=kind,
@@ -184,9 +184,9 @@ class JobGraph:
         return node
 
     def pending(self) -> JobGraph:
-        """The part of the graph that no execution has run yet.
+        """The part of the graph that has not been executed yet.
 
-        Like Flink, an environment runs what was added since it last ran something.
+        As in Flink, an execution runs the operators that were added since the last one.
         """
         wanted: set[int] = set()
         for node in reversed(self.nodes):
@@ -199,15 +199,15 @@ class JobGraph:
         return part
 
     def mark_executed(self, part: JobGraph) -> None:
-        """Note that all of `part` has been run."""
+        """Record that all of `part` has been executed."""
         self._executed.update(node.id for node in part.nodes)
 
     def without_uid(self) -> list[Node]:
-        """Nodes that may have state, and were given no uid."""
+        """Nodes that may have state and have no uid."""
         return [node for node in self.nodes if node.may_have_state and node.uid is None]
 
     def untyped(self) -> list[Node]:
-        """Nodes whose output crosses an exchange although nobody has declared its type."""
+        """Nodes whose output crosses an exchange without a declared type."""
         found: dict[int, Node] = {}
         for edge in (edge for node in self.nodes for edge in node.inputs):
             failed_rows = edge.tag is not None and edge.tag == edge.node.policy.tag
@@ -217,13 +217,13 @@ class JobGraph:
         return list(found.values())
 
     def check_uids(self, *, generate: bool) -> None:
-        """Refuse a uid given twice, and, unless they are generated, one not given."""
+        """Check that no uid occurs twice and, unless uids are generated, that none is missing."""
         seen: dict[str, Node] = {}
         for node in self.nodes:
             if node.uid is not None and (other := seen.setdefault(node.uid, node)) is not node:
                 raise DuplicateUidError(
                     f"uid {node.uid!r} is given twice: to {other.name!r} at {other.where} and to "
-                    f"{node.name!r} at {node.where}; a uid names one operator for good"
+                    f"{node.name!r} at {node.where}; a uid identifies one operator"
                 )
         missing = self.without_uid()
         if missing and not generate:
@@ -236,8 +236,8 @@ class JobGraph:
     def uids(self) -> dict[int, str]:
         """The uid of every node: the given one, or one derived from its place in the graph.
 
-        A derived uid depends on what the node does and on what feeds it, not on the
-        order in which the program made its nodes.
+        A derived uid depends on the kind of the node and on its inputs, not on the order in which
+        the program created the nodes.
         """
         uids: dict[int, str] = {}
         taken = {node.uid for node in self.nodes if node.uid is not None}

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 
 class KeyedStream(Stream[T], Generic[K, T]):
-    """A stream spread by key; its operators have keyed state."""
+    """A stream that is partitioned by key; its operators have keyed state."""
 
     def order_by(self, *columns: str) -> KeyedStream[K, T]:
-        """Hand the rows of an epoch to the next operator in order of these columns.
+        """Sort the rows of an epoch by columns before the next operator.
 
-        Without columns, in order of event time. Rows that are equal in them come in any
-        order, and those of a later epoch come later, whatever they hold.
+        Without columns, sort by event time. The order of equal rows is undefined. Rows of different
+        epochs are not sorted.
         """
         if columns:
             self._check_columns(columns, "order_by")
@@ -51,25 +51,25 @@ class KeyedStream(Stream[T], Generic[K, T]):
         return KeyedStream(self._env, tuple(edges))
 
     def window(self, assigner: WindowAssigner) -> WindowedStream[K, T]:
-        """Cut the stream of every key into windows."""
+        """Assign the elements of every key to windows."""
         from holdfast.api.streams.windowed import WindowedStream
 
         return WindowedStream(self, assigner)
 
     def count_window(self, size: int, slide: int | None = None) -> WindowedStream[K, T]:
-        """Windows of so many elements of a key.
+        """Windows of `size` elements of a key.
 
         Args:
-            size: Elements in a window; one that is not full never fires.
-            slide: A window of the last `size` elements fires every so many; if None, windows
-                follow each other.
+            size: Number of elements in a window; a window that is not full never fires.
+            slide: Fire a window of the last `size` elements every `slide` elements; if None,
+                windows do not overlap.
         """
         from holdfast.api.streams.windowed import count_windows
 
         return count_windows(self, size, slide)
 
     def interval_join(self, other: KeyedStream[Any, V]) -> IntervalJoin[T, V]:
-        """Pair elements of two streams that have one key and lie near each other in time."""
+        """Join elements of two streams with the same key and close event times."""
         from holdfast.api.streams.connected import IntervalJoin
 
         return IntervalJoin(self, other)
@@ -84,29 +84,29 @@ class KeyedStream(Stream[T], Generic[K, T]):
         return self._then(OperatorKind.KEYED_PROCESS, output, function)
 
     def reduce(self, function: ReduceFunction[T] | Callable[[T, T], T]) -> DataStream[T]:
-        """Fold the elements of every key; emits the result so far for every element."""
+        """Fold the elements of every key; emits the current result for every element."""
         return self._then(
             OperatorKind.REDUCE, self.type, checked_function(function, ReduceFunction, "reduce")
         )
 
     def sum(self, field: int | str = 0) -> DataStream[T]:
-        """Sum of a field so far; other fields are those of the key's first element."""
+        """Rolling sum of a field; the other fields are those of the key's first element."""
         return self._aggregate("sum", field)
 
     def min(self, field: int | str = 0) -> DataStream[T]:
-        """Least value of a field so far, in the key's first element."""
+        """Rolling minimum of a field; the other fields are those of the key's first element."""
         return self._aggregate("min", field)
 
     def max(self, field: int | str = 0) -> DataStream[T]:
-        """Greatest value of a field so far, in the key's first element."""
+        """Rolling maximum of a field; the other fields are those of the key's first element."""
         return self._aggregate("max", field)
 
     def min_by(self, field: int | str = 0) -> DataStream[T]:
-        """The element with the least value of a field so far."""
+        """The element with the smallest value of a field so far."""
         return self._aggregate("min_by", field)
 
     def max_by(self, field: int | str = 0) -> DataStream[T]:
-        """The element with the greatest value of a field so far."""
+        """The element with the largest value of a field so far."""
         return self._aggregate("max_by", field)
 
     def _aggregate(self, how: str, field: int | str) -> DataStream[T]:

@@ -1,4 +1,4 @@
-"""What a lookup join does: which columns are compared, and what is added to a row."""
+"""The settings of a lookup join."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LookupJoin:
-    """The join of a stream's rows with a table that is kept in memory."""
+    """Joins a stream's rows with a table in memory."""
 
     id: str
-    """Tells the joins of all jobs apart."""
+    """Unique among the joins of all jobs."""
     load: Callable[[], Any] | None
-    """Makes the table's DataFrame anew, on the driver; None in tasks."""
+    """Creates the table's DataFrame again, on the driver; None in tasks."""
     columns: tuple[int, ...]
-    """Positions of the stream's columns that are compared."""
+    """Positions of the stream's join columns."""
     table: pa.Schema
-    """Columns of the table: first those that are compared, then those added to a row."""
+    """Columns of the table: first the join columns, then those added to a row."""
     outer: bool
     """Whether rows without a match are kept, with nulls."""
     refresh_ms: int | None
-    """How long a copy of the table may be used; None for good."""
+    """How long a copy of the table may be used; None for the whole job."""
     output: StreamType
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but how the table is made: tasks are handed a copy of it."""
+        """Everything except `load`: tasks get a copy of the table."""
         return {**self.__dict__, "load": None}

@@ -1,4 +1,4 @@
-"""What every stream and sink has: an operator behind it, and settings of that operator."""
+"""Settings of the operator behind a stream or a sink: uid, name, parallelism, error policy."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class Environment(Protocol):
-    """What streams need of the environment they belong to."""
+    """The part of an environment that streams use."""
 
     _graph: JobGraph
 
     def execute_and_collect(self, stream: Any, job_name: str | None, limit: int | None) -> Any:
-        """Run the program and iterate over what `stream` carries."""
+        """Run the program and iterate over the elements of `stream`."""
 
     def lookup(
         self, stream: StreamType, table: Any, on: Any, refresh_interval: Any, how: str
@@ -33,21 +33,21 @@ class Environment(Protocol):
 
 
 class StreamOperator:
-    """What can be said of the operator behind a stream or a sink."""
+    """Base class of streams and sinks: settings of their operator."""
 
     def __init__(self, env: Environment, edges: tuple[Edge, ...]) -> None:
         self._env = env
         self._edges = edges
 
     def uid(self, uid: str) -> Self:
-        """Name the operator for good: its state is found under this name."""
+        """Set the operator's permanent id, which identifies its state."""
         if not isinstance(uid, str) or not uid:
             raise JobGraphError(f"a uid is a non-empty string, not {uid!r}")
         self._operator("uid").uid = uid
         return self
 
     def name(self, name: str) -> Self:
-        """Name the operator for people: in plans, statistics and Spark's UI."""
+        """Set the operator's name in plans, statistics and Spark's UI."""
         self._operator("name").name = name
         return self
 
@@ -69,19 +69,19 @@ class StreamOperator:
         return self
 
     def on_error(self, policy: ErrorPolicy) -> Self:
-        """Say what happens to a row on which the operator's function raises."""
+        """Set the policy for rows on which the operator's function raises."""
         node = self._operator("on_error")
         if node.kind in (OperatorKind.SOURCE, OperatorKind.OUTPUT, OperatorKind.LOOKUP_JOIN) or (
             isinstance(node.function, Sink) and node.function.takes_rows
         ):
             raise JobGraphError(
-                f"on_error() speaks of a function that runs on rows in tasks, and {node.name!r} "
-                "has none; call it on the result of map, process, add_sink and the like"
+                f"on_error() needs an operator whose function runs in tasks, and {node.name!r} has "
+                "none; call it on the result of an operator such as map(), process() or add_sink()"
             )
         if policy.tag is not None and policy.tag.type is not None:
             raise JobGraphError(
-                f"{policy.tag!r} takes failed rows, which have a type of their own; "
-                "make the tag without a type"
+                f"{policy.tag!r} takes failed rows, whose type is FailedRow; "
+                "create the tag without a type"
             )
         node.policy = policy
         return self
@@ -90,8 +90,8 @@ class StreamOperator:
         edge = self._edges[0]
         if len(self._edges) > 1 or edge.tag is not None or edge.partitioning is not FORWARD:
             raise JobGraphError(
-                f"{what}() speaks of an operator, and this stream is not the output of one; "
-                "call it on the result of map, process and the like"
+                f"{what}() must be called directly on the result of an operator such as map() or "
+                "process(); this stream is a union, a side output or a repartitioning"
             )
         return edge.node
 
@@ -101,21 +101,21 @@ class DataStreamSink(StreamOperator):
 
 
 def _check_not_single(node: Node, count: int, what: str) -> None:
-    """Refuse to spread the windows of a stream that is not keyed: they hold all elements."""
+    """Check that windows of a stream that is not keyed keep a parallelism of 1."""
     if count > 1 and node.kind is OperatorKind.WINDOW and not node.keyed:
         raise JobGraphError(
-            f"{what}({count}): {node.name!r} has windows of the whole stream, which one subtask "
-            "must hold; call key_by before window to spread them"
+            f"{what}({count}): {node.name!r} has windows of the whole stream, which run on one "
+            "subtask; call key_by before window to distribute them"
         )
 
 
 def checked_function(function: object, kind: type, what: str) -> object:
-    """`function`, if it is of the kind that a method takes, or any callable."""
+    """Return `function` if it is of class `kind`, or any callable."""
     if isinstance(function, kind) or callable(function):
         return function
     raise JobGraphError(wrong_function(what, function, f"{kind.__name__} or a callable"))
 
 
 def wrong_function(what: str, function: object, wanted: str) -> str:
-    """The message for a method that was given another function than it takes."""
+    """The message for a function of the wrong class."""
     return f"{what} takes a {wanted}, not {type(function).__name__}"

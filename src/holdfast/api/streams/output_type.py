@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def output_type_of(call: Callable[..., Any], declared: object, *, per_element: bool) -> StreamType:
-    """The declared type, else what the annotation of `call` says, else pickled objects."""
+    """The declared type, else the return annotation of `call`, else pickled objects."""
     if declared is not None:
         return StreamType.of(declared)
     return declared_output(call, per_element=per_element) or UNDECLARED
@@ -29,8 +29,8 @@ def output_type_of(call: Callable[..., Any], declared: object, *, per_element: b
 def declared_output(fn: Callable[..., Any], *, per_element: bool) -> StreamType | None:
     """Stream type a function's return annotation declares, or None.
 
-    None also stands for an annotation that has no columnar form or names something
-    that does not exist at run time: an annotation describes, it does not oblige.
+    Also None if the annotation has no columnar form, or names something that does not exist at run
+    time: annotations are optional, so a bad one is not an error.
 
     Args:
         fn: Function, method, `functools.partial`, class, or object with `__call__`.
@@ -50,7 +50,7 @@ def declared_output(fn: Callable[..., Any], *, per_element: bool) -> StreamType 
 
 
 def return_annotation(fn: Callable[..., Any]) -> Annotation:
-    """What a function says that it returns; None if nothing, or nothing that can be found."""
+    """The return annotation of a function; None if it is missing or cannot be resolved."""
     if isinstance(fn, functools.partial):
         return return_annotation(fn.func)
     if isinstance(fn, type):
@@ -63,7 +63,7 @@ def return_annotation(fn: Callable[..., Any]) -> Annotation:
 
 def _resolved(annotation: str, fn: Callable[..., Any]) -> Annotation:
     inner = inspect.unwrap(fn)
-    # Names imported for type checkers only are mostly these, so offer them.
+    # Names that are imported only for type checkers are mostly these.
     scope = vars(builtins) | vars(typing) | vars(collections.abc) | {"OutputTag": OutputTag}
     scope |= getattr(inner, "__globals__", {}) | _closure(inner)
     try:

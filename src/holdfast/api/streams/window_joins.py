@@ -1,4 +1,4 @@
-"""Two streams whose elements meet where they have one key and one window."""
+"""Window joins and co-groups: elements of two streams with the same key and window."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Meeting(Generic[IN1, IN2]):
-    """Two streams, before their keys are named."""
+    """Two streams, without keys yet."""
 
     first: Stream[IN1]
     second: Stream[IN2]
@@ -39,7 +39,7 @@ class _Meeting(Generic[IN1, IN2]):
 
 
 class JoinedStreams(_Meeting[IN1, IN2]):
-    """Two streams whose elements are to be paired."""
+    """Two streams to join."""
 
     def where(self, *key: Any) -> Where[IN1, IN2]:
         """The key of the first stream: names of columns, or a function."""
@@ -47,7 +47,7 @@ class JoinedStreams(_Meeting[IN1, IN2]):
 
 
 class CoGroupedStreams(_Meeting[IN1, IN2]):
-    """Two streams whose elements are to be brought together."""
+    """Two streams to co-group."""
 
     def where(self, *key: Any) -> Where[IN1, IN2]:
         """The key of the first stream: names of columns, or a function."""
@@ -56,7 +56,7 @@ class CoGroupedStreams(_Meeting[IN1, IN2]):
 
 @dataclass(frozen=True)
 class Where(Generic[IN1, IN2]):
-    """Two streams, of which the first has a key."""
+    """Two streams; the first has a key."""
 
     streams: _Meeting[IN1, IN2]
     first: KeyedStream[Any, IN1]
@@ -76,15 +76,15 @@ class EqualTo(Generic[IN1, IN2]):
     pairs: bool
 
     def window(self, assigner: WindowAssigner) -> JoinWindows[IN1, IN2]:
-        """Cut both streams into the same windows."""
+        """Assign both streams to the same windows."""
         return JoinWindows(self, assigner)
 
 
 class JoinWindows(WindowSettings, Generic[IN1, IN2]):
-    """Two streams cut into windows: those without a partner in theirs give nothing out."""
+    """The windows of a join or co-group; elements without a partner are not joined."""
 
     def __init__(self, streams: EqualTo[IN1, IN2], assigner: WindowAssigner) -> None:
-        """Windows that `assigner` makes, for both streams."""
+        """The windows of `assigner`, for both streams."""
         super().__init__(windowing(assigner, streams.first, streams.second))
         self._streams = streams
 
@@ -96,10 +96,10 @@ class JoinWindows(WindowSettings, Generic[IN1, IN2]):
         | Callable[[Any, Any], Any],
         output_type: Any = None,
     ) -> DataStream[OUT]:
-        """Call a function with what meets in a window.
+        """Call a function with the elements of both streams in a window.
 
-        Of `join`: a `JoinFunction`, a `FlatJoinFunction`, or a function of two elements that
-        gives one. Of `co_group`: a `CoGroupFunction`, or a function of two lists.
+        For `join`: a `JoinFunction`, a `FlatJoinFunction`, or a callable that makes one element of
+        two. For `co_group`: a `CoGroupFunction`, or a callable of two lists.
         """
         caller, call = self._caller(function)
         output = output_type_of(call, output_type, per_element=caller is Caller.JOIN)

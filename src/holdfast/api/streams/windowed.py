@@ -1,4 +1,4 @@
-"""Streams that are cut into windows, before it is said what is made of each."""
+"""Windowed streams: settings of windows, and functions on them."""
 
 from __future__ import annotations
 
@@ -41,29 +41,29 @@ if TYPE_CHECKING:
 
 
 class WindowSettings:
-    """What can be said of windows, whatever is made of them."""
+    """Settings of windows, of one stream or of a join."""
 
     def __init__(self, windowing: Windowing) -> None:
-        """Windows as they are by default."""
+        """Default settings."""
         self._windowing = windowing
 
     def trigger(self, trigger: Trigger) -> Self:
-        """Say when windows fire, in place of the assigner's own trigger."""
+        """Set when windows fire; replaces the default trigger of the assigner."""
         if not isinstance(trigger, Trigger):
             raise JobGraphError(f"trigger takes a Trigger, not {type(trigger).__name__}")
         check_merging(self._windowing.assigner, trigger)
         return self._with(trigger=trigger)
 
     def evictor(self, evictor: Evictor) -> Self:
-        """Drop elements before or after the function is called. Keeps all elements till then."""
+        """Remove elements before or after the function. Windows then keep all elements."""
         if not isinstance(evictor, Evictor):
             raise JobGraphError(f"evictor takes an Evictor, not {type(evictor).__name__}")
         return self._with(evictor=evictor)
 
     def allowed_lateness(self, lateness: DurationLike) -> Self:
-        """Keep windows for so long after their end, for elements that come late.
+        """Keep windows for `lateness` after their end, for late elements.
 
-        Each of them fires the window anew. In processing time nothing is late.
+        Each late element fires the window again. In processing time no element is late.
         """
         try:
             milliseconds = duration_ms(lateness)
@@ -72,9 +72,9 @@ class WindowSettings:
         return self._with(allowed_lateness_ms=milliseconds)
 
     def side_output_late_data(self, tag: OutputTag) -> Self:
-        """Send elements that come too late for all of their windows to `tag`.
+        """Send elements that are too late for all their windows to `tag`.
 
-        Without this they are dropped, and counted as numLateRecordsDropped.
+        By default they are dropped, and counted as numLateRecordsDropped.
         """
         if not isinstance(tag, OutputTag):
             raise JobGraphError(f"side_output_late_data takes an OutputTag, not {tag!r}")
@@ -87,13 +87,13 @@ class WindowSettings:
 
 
 class WindowedStream(WindowSettings, Generic[K, T]):
-    """A stream cut into windows: of every key, or of all elements of one that is not keyed.
+    """The windows of every key, or of all elements of a stream that is not keyed.
 
-    Its functions take the key first if the stream is keyed, and no key otherwise.
+    If the stream is keyed, functions take the key as their first argument.
     """
 
     def __init__(self, stream: Stream[T], assigner: WindowAssigner) -> None:
-        """Windows that `assigner` makes."""
+        """The windows of `assigner`."""
         super().__init__(windowing(assigner, stream))
         self._stream = stream
         self._keyed = isinstance(stream, KeyedStream)
@@ -104,12 +104,12 @@ class WindowedStream(WindowSettings, Generic[K, T]):
         window_function: Any = None,
         output_type: Any = None,
     ) -> DataStream[Any]:
-        """Fold the elements of a window into one, as they come; it is given out.
+        """Fold the elements of a window into one as they arrive, and emit it.
 
         Args:
-            function: Folds an element into what was folded before it.
-            window_function: Called with the one value, for what is known of the window.
-            output_type: What the window function gives out, unless its annotation says it.
+            function: Folds a new element into the folded value.
+            window_function: Called with the folded value when the window fires.
+            output_type: Type of the window function's output, unless it is annotated.
         """
         if not callable(function) and not isinstance(function, ReduceFunction):
             raise JobGraphError(wrong_function("reduce", function, "ReduceFunction or a callable"))
@@ -124,14 +124,14 @@ class WindowedStream(WindowSettings, Generic[K, T]):
         accumulator_type: Any = None,
         output_type: Any = None,
     ) -> DataStream[Any]:
-        """Add the elements of a window to an accumulator, as they come; give its result out.
+        """Add the elements of a window to an accumulator as they arrive, and emit its result.
 
         Args:
-            function: Creates, feeds, merges and reads the accumulator.
-            window_function: Called with the one result, for what is known of the window.
-            accumulator_type: Type of the accumulator, unless the annotation of
-                `create_accumulator` says it; pickled if neither does.
-            output_type: What is given out, unless an annotation says it.
+            function: Creates and merges accumulators, adds elements to them, builds results.
+            window_function: Called with the result when the window fires.
+            accumulator_type: Type of the accumulator, unless `create_accumulator` is annotated;
+                pickled if neither is given.
+            output_type: Type of the output, unless it is annotated.
         """
         if not isinstance(function, AggregateFunction):
             raise JobGraphError(wrong_function("aggregate", function, "AggregateFunction"))
@@ -153,7 +153,7 @@ class WindowedStream(WindowSettings, Generic[K, T]):
     ) -> DataStream[OUT]:
         """Call a `WindowFunction` (an `AllWindowFunction`) with all elements of a window.
 
-        A function of (key, window, elements), or of (window, elements), does as well.
+        A callable of (key, window, elements), or of (window, elements), works as well.
         """
         wanted = WindowFunction if self._keyed else AllWindowFunction
         if not isinstance(function, wanted) and (
@@ -179,10 +179,10 @@ class WindowedStream(WindowSettings, Generic[K, T]):
         return self._then(function, output, caller=Caller.PROCESS)
 
     def count(self) -> DataStream:
-        """How many elements a window holds, with the columns of its key and its bounds.
+        """Count the elements of a window.
 
-        Rows of the key's columns, then, for windows in time, `window_start` and `window_end`,
-        then `count`. A key that is a function has no columns: use `aggregate` there.
+        The output has the columns of the key, then, for time windows, `window_start` and
+        `window_end`, then `count`. The key must be columns; for a function, use `aggregate`.
         """
         key = self._key_fields()
         fields = [*key, pa.field("count", pa.int64())]
@@ -202,7 +202,7 @@ class WindowedStream(WindowSettings, Generic[K, T]):
         return stream.name("count()")
 
     def sum(self, field: int | str = 0) -> DataStream[T]:
-        """Sum of a field; other fields are those of the window's first element."""
+        """Sum of a field; the other fields are those of the window's first element."""
         return self._field_aggregate("sum", field)
 
     def min(self, field: int | str = 0) -> DataStream[T]:
@@ -269,7 +269,7 @@ class WindowedStream(WindowSettings, Generic[K, T]):
 
 
 def windowing(assigner: WindowAssigner, stream: Stream[Any], second: Any = None) -> Windowing:
-    """Windows with the defaults of an assigner."""
+    """The default settings of an assigner's windows."""
     if not isinstance(assigner, WindowAssigner):
         raise JobGraphError(
             f"window takes a WindowAssigner, such as TumblingEventTimeWindows.of('1 hour'), not "
@@ -278,7 +278,7 @@ def windowing(assigner: WindowAssigner, stream: Stream[Any], second: Any = None)
     for one in (stream, second):
         if one is not None and assigner.is_event_time() and not one.timed:
             raise JobGraphError(
-                f"{assigner!r} goes by event time, which the stream does not have; call "
+                f"{assigner!r} uses event time, which the stream does not have; call "
                 "assign_timestamps_and_watermarks before key_by, or use windows in processing time"
             )
     trigger = assigner.get_default_trigger()
@@ -288,7 +288,7 @@ def windowing(assigner: WindowAssigner, stream: Stream[Any], second: Any = None)
 
 
 def check_merging(assigner: WindowAssigner, trigger: Trigger) -> None:
-    """Refuse a trigger that cannot follow windows that merge."""
+    """Check that the trigger can merge if the windows do."""
     if isinstance(assigner, MergingWindowAssigner) and not trigger.can_merge():
         raise JobGraphError(
             f"{assigner!r} merges windows, and {trigger!r} cannot be merged; give it can_merge() "
@@ -297,7 +297,7 @@ def check_merging(assigner: WindowAssigner, trigger: Trigger) -> None:
 
 
 def count_windows(stream: Stream[T], size: int, slide: int | None) -> WindowedStream[Any, T]:
-    """Windows of so many elements."""
+    """Windows of `size` elements."""
     windowed = WindowedStream(stream, GlobalWindows.create())
     try:
         if slide is None:
@@ -327,14 +327,14 @@ class _Count(AggregateFunction):
 
 @dataclass(frozen=True)
 class _CountRow:
-    """Makes a row of a window's key, bounds and count."""
+    """Builds a row of a window's key, bounds and count."""
 
     key_columns: int
     timed: bool
     keyed: bool
 
     def __call__(self, *args: Any) -> Iterator[tuple[Any, ...]]:
-        """The row of a key if there is one, a window and the count."""
+        """The row of a window; the key is missing if the stream is not keyed."""
         *key, window, counts = args
         first = key[0] if self.key_columns > 1 else key
         bounds = (_moment(window.start), _moment(window.end)) if self.timed else ()

@@ -1,4 +1,4 @@
-"""Window assigners: which windows an element lies in."""
+"""Window assigners: assign elements to windows."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 
 class WindowAssignerContext(ABC):
-    """What an assigner can learn."""
+    """The time."""
 
     __slots__ = ()
 
     @abstractmethod
     def get_current_processing_time(self) -> int:
-        """Milliseconds since 1970, by the clock of the machine."""
+        """The machine's clock, in milliseconds since 1970."""
 
 
 class WindowAssigner(ABC):
-    """Says which windows an element lies in."""
+    """Assigns elements to windows."""
 
     window_type: ClassVar[type[Window]] = TimeWindow
     """Class of its windows."""
@@ -46,25 +46,25 @@ class WindowAssigner(ABC):
 
     @abstractmethod
     def get_default_trigger(self) -> Trigger:
-        """The trigger of its windows, unless they are given another."""
+        """The default trigger of its windows."""
 
     @abstractmethod
     def is_event_time(self) -> bool:
-        """Whether windows end by the watermark; by the clock otherwise."""
+        """Whether windows end by the watermark rather than by the clock."""
 
     def __repr__(self) -> str:
-        """Its class, for messages and plans."""
+        """The class, for messages and plans."""
         return f"{type(self).__name__}()"
 
 
 class MergingWindowAssigner(WindowAssigner):
-    """An assigner whose windows can become one, such as sessions."""
+    """An assigner whose windows can merge: sessions, for example."""
 
     @abstractmethod
     def merge_windows(self, windows: Iterable[Any]) -> Iterable[tuple[Any, list[Any]]]:
-        """Which windows become one: the new window, and those it takes the place of.
+        """Pairs of a merged window and the windows that it replaces.
 
-        Only groups of at least two; `windows` are all different.
+        Only groups of at least two; all `windows` are different.
         """
 
 
@@ -93,10 +93,10 @@ class _ByTheClock(WindowAssigner):
 
 
 class TumblingWindows(WindowAssigner):
-    """Windows of one length, one after the other."""
+    """Consecutive windows of one length."""
 
     def __init__(self, size_ms: int, offset_ms: int = 0) -> None:
-        """Windows of a length; they begin at multiples of it, and `offset_ms`."""
+        """Windows of `size_ms`; they start at its multiples plus `offset_ms`."""
         if abs(offset_ms) >= size_ms:
             raise ConfigurationError(
                 f"{type(self).__name__}: the offset ({offset_ms} ms) must be shorter than the "
@@ -121,7 +121,7 @@ class TumblingWindows(WindowAssigner):
 
 
 class TumblingEventTimeWindows(_InEventTime, TumblingWindows):
-    """Windows of one length, one after the other, in event time."""
+    """Consecutive windows of one length, in event time."""
 
     @staticmethod
     def of(size: DurationLike, offset: DurationLike = 0) -> TumblingEventTimeWindows:
@@ -129,14 +129,14 @@ class TumblingEventTimeWindows(_InEventTime, TumblingWindows):
 
         Args:
             size: Length of a window.
-            offset: When a window begins: days in China are `of("1 day", "-8 h")`.
+            offset: Shifts the start of windows: days in China are `of("1 day", "-8 h")`.
         """
         name = "TumblingEventTimeWindows"
         return TumblingEventTimeWindows(positive_ms(name, size), _offset_ms(name, offset))
 
 
 class TumblingProcessingTimeWindows(_ByTheClock, TumblingWindows):
-    """Windows of one length, one after the other, by the clock."""
+    """Consecutive windows of one length, by the clock."""
 
     @staticmethod
     def of(size: DurationLike, offset: DurationLike = 0) -> TumblingProcessingTimeWindows:
@@ -146,10 +146,10 @@ class TumblingProcessingTimeWindows(_ByTheClock, TumblingWindows):
 
 
 class SlidingWindows(WindowAssigner):
-    """Windows of one length, of which one begins every slide."""
+    """Overlapping windows of one length; one starts every slide."""
 
     def __init__(self, size_ms: int, slide_ms: int, offset_ms: int = 0) -> None:
-        """Windows of a length, `slide_ms` from start to start."""
+        """Windows of `size_ms`; one starts every `slide_ms`."""
         if abs(offset_ms) >= slide_ms:
             raise ConfigurationError(
                 f"{type(self).__name__}: the offset ({offset_ms} ms) must be shorter than the "
@@ -176,7 +176,7 @@ class SlidingWindows(WindowAssigner):
 
 
 class SlidingEventTimeWindows(_InEventTime, SlidingWindows):
-    """Windows of one length, of which one begins every slide, in event time."""
+    """Overlapping windows of one length, in event time."""
 
     @staticmethod
     def of(
@@ -190,7 +190,7 @@ class SlidingEventTimeWindows(_InEventTime, SlidingWindows):
 
 
 class SlidingProcessingTimeWindows(_ByTheClock, SlidingWindows):
-    """Windows of one length, of which one begins every slide, by the clock."""
+    """Overlapping windows of one length, by the clock."""
 
     @staticmethod
     def of(
@@ -204,7 +204,7 @@ class SlidingProcessingTimeWindows(_ByTheClock, SlidingWindows):
 
 
 class SessionWindowTimeGapExtractor(ABC):
-    """Says how long a session waits for another element after this one."""
+    """Extracts the session gap of an element."""
 
     @abstractmethod
     def extract(self, element: Any) -> int:
@@ -212,20 +212,20 @@ class SessionWindowTimeGapExtractor(ABC):
 
 
 Gap = int | Callable[[Any], int]
-"""Milliseconds, or a function of an element that gives them."""
+"""Milliseconds, or a function of an element that returns them."""
 
 
 class SessionWindows(MergingWindowAssigner):
-    """Windows that end when nothing has come for a while."""
+    """Windows that end after a time without elements."""
 
     def __init__(self, gap: Gap) -> None:
-        """Windows that wait so long, or as long as `gap` says of an element."""
+        """Windows that end after `gap` without elements."""
         self._gap = gap
 
     def assign_windows(
         self, element: Any, timestamp: int | None, context: WindowAssignerContext
     ) -> list[TimeWindow]:
-        """From the element to the end of its gap; it merges with those it meets."""
+        """From the element to the end of its gap; it merges with overlapping windows."""
         if not self.is_event_time():
             timestamp = context.get_current_processing_time()
         assert timestamp is not None
@@ -239,7 +239,7 @@ class SessionWindows(MergingWindowAssigner):
         return [TimeWindow(timestamp, timestamp + gap)]
 
     def merge_windows(self, windows: Iterable[TimeWindow]) -> list[tuple[Any, list[Any]]]:
-        """Windows that share a time, or touch, become one."""
+        """Merge windows that overlap or touch."""
         groups: list[tuple[TimeWindow, list[TimeWindow]]] = []
         for window in sorted(windows):
             if groups and groups[-1][0].intersects(window):
@@ -260,14 +260,14 @@ class EventTimeSessionWindows(_InEventTime, SessionWindows):
 
     @staticmethod
     def with_gap(size: DurationLike) -> EventTimeSessionWindows:
-        """Sessions that end when nothing has come for `size`."""
+        """Sessions that end after `size` without elements."""
         return EventTimeSessionWindows(positive_ms("EventTimeSessionWindows", size))
 
     @staticmethod
     def with_dynamic_gap(
         extractor: SessionWindowTimeGapExtractor | Callable[[Any], int],
     ) -> EventTimeSessionWindows:
-        """Sessions that wait as many milliseconds as the extractor says of an element."""
+        """Sessions whose gap, in milliseconds, depends on the element."""
         return EventTimeSessionWindows(_gap_function(extractor))
 
 
@@ -276,24 +276,24 @@ class ProcessingTimeSessionWindows(_ByTheClock, SessionWindows):
 
     @staticmethod
     def with_gap(size: DurationLike) -> ProcessingTimeSessionWindows:
-        """Sessions that end when nothing has come for `size`."""
+        """Sessions that end after `size` without elements."""
         return ProcessingTimeSessionWindows(positive_ms("ProcessingTimeSessionWindows", size))
 
     @staticmethod
     def with_dynamic_gap(
         extractor: SessionWindowTimeGapExtractor | Callable[[Any], int],
     ) -> ProcessingTimeSessionWindows:
-        """Sessions that wait as many milliseconds as the extractor says of an element."""
+        """Sessions whose gap, in milliseconds, depends on the element."""
         return ProcessingTimeSessionWindows(_gap_function(extractor))
 
 
 class GlobalWindows(WindowAssigner):
-    """One window for all elements of a key. It never ends: give it a trigger."""
+    """One window for all elements of a key. It never ends, so it needs a trigger."""
 
     window_type = GlobalWindow
 
     def __init__(self, default_trigger: Trigger | None = None) -> None:
-        """With the trigger that it has unless it is given another."""
+        """With the default trigger `default_trigger`, which never fires if None."""
         self._trigger = default_trigger or NeverTrigger()
 
     @staticmethod
@@ -313,11 +313,11 @@ class GlobalWindows(WindowAssigner):
         return [GlobalWindow.get()]
 
     def get_default_trigger(self) -> Trigger:
-        """None that ever fires, or the one at the end of the stream."""
+        """The trigger that was given; by default one that never fires."""
         return self._trigger
 
     def is_event_time(self) -> bool:
-        """Nothing is ever late for it."""
+        """No element is ever late."""
         return False
 
 
@@ -336,6 +336,6 @@ def _gap_function(
     if not callable(extractor):
         raise ConfigurationError(
             "with_dynamic_gap takes a SessionWindowTimeGapExtractor or a function of an element "
-            f"that gives milliseconds, not {extractor!r}"
+            f"that returns milliseconds, not {extractor!r}"
         )
     return extractor

@@ -1,4 +1,4 @@
-"""Evictors: what a window drops before or after its function is called."""
+"""Evictors: remove elements of a window before or after its function is called."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ class TimestampedValue(NamedTuple):
 
 
 class EvictorContext(ABC):
-    """What an evictor can learn."""
+    """The time and the watermark."""
 
     __slots__ = ()
 
     @abstractmethod
     def get_current_processing_time(self) -> int:
-        """Milliseconds since 1970, by the clock of the machine."""
+        """The machine's clock, in milliseconds since 1970."""
 
     @abstractmethod
     def get_current_watermark(self) -> int:
-        """Event time up to which all is thought to have come."""
+        """The current watermark."""
 
 
 class Evictor(ABC):
-    """Removes elements from a window, for good.
+    """Removes elements from a window.
 
-    It is given the list of the window's elements, in the order of their arrival, and removes
-    from that list what it wants gone.
+    It gets the list of the window's elements, in the order of their arrival, and removes elements
+    from that list.
     """
 
     @abstractmethod
@@ -52,11 +52,11 @@ class Evictor(ABC):
     def evict_after(
         self, elements: list[TimestampedValue], size: int, window: Any, ctx: EvictorContext
     ) -> None:
-        """Called when a window has fired, after its function."""
+        """Called after a window has fired and its function has returned."""
 
 
 class _OneSided(Evictor):
-    """What the built-in ones have in common: they evict before, or after."""
+    """Base of the built-in evictors: evicts either before or after."""
 
     def __init__(self, do_evict_after: bool) -> None:
         self._after = do_evict_after
@@ -64,27 +64,27 @@ class _OneSided(Evictor):
     def evict_before(
         self, elements: list[TimestampedValue], size: int, window: Any, ctx: EvictorContext
     ) -> None:
-        """See `Evictor.evict_before`."""
+        """Evict, unless the evictor works after the function."""
         if not self._after:
             self._evict(elements)
 
     def evict_after(
         self, elements: list[TimestampedValue], size: int, window: Any, ctx: EvictorContext
     ) -> None:
-        """See `Evictor.evict_after`."""
+        """Evict, if the evictor works after the function."""
         if self._after:
             self._evict(elements)
 
     @abstractmethod
     def _evict(self, elements: list[TimestampedValue]) -> None:
-        """Remove what is to be gone."""
+        """Remove elements from the list."""
 
 
 class CountEvictor(_OneSided):
-    """Keeps the last so many elements."""
+    """Keeps the last elements, up to a number."""
 
     def __init__(self, max_count: int, do_evict_after: bool = False) -> None:
-        """Refuse what is not a positive number."""
+        """Check that the number is positive."""
         super().__init__(do_evict_after)
         self._max_count = at_least_one("CountEvictor", max_count)
 
@@ -98,10 +98,10 @@ class CountEvictor(_OneSided):
 
 
 class TimeEvictor(_OneSided):
-    """Keeps what is not older than the newest element by more than a length of time."""
+    """Keeps the elements of a time span before the newest element."""
 
     def __init__(self, window_size_ms: int, do_evict_after: bool = False) -> None:
-        """Keep so many milliseconds."""
+        """Keep a span of `window_size_ms` milliseconds."""
         super().__init__(do_evict_after)
         self._size = window_size_ms
 
@@ -118,7 +118,7 @@ class TimeEvictor(_OneSided):
 
 
 class DeltaEvictor(_OneSided):
-    """Keeps what differs from the last element by less than a threshold."""
+    """Keeps the elements that differ from the last one by less than a threshold."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The functions that are called with what a window holds."""
+"""Functions of windows: they are called with the elements of a window."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class WindowContext(ABC, Generic[W]):
-    """What a process window function can learn about the window at hand."""
+    """The window, the time, and state of the key and of the window."""
 
     __slots__ = ()
 
@@ -23,23 +23,23 @@ class WindowContext(ABC, Generic[W]):
 
     @abstractmethod
     def current_processing_time(self) -> int:
-        """Milliseconds since 1970, by the clock of the machine."""
+        """The machine's clock, in milliseconds since 1970."""
 
     @abstractmethod
     def current_watermark(self) -> int:
-        """Event time up to which all is thought to have come."""
+        """The current watermark."""
 
     @abstractmethod
     def window_state(self) -> KeyedStateStore:
-        """State of this key and this window: clear it in `clear`. Not where windows merge."""
+        """State of this key and window; clear it in `clear`. Not available if windows merge."""
 
     @abstractmethod
     def global_state(self) -> KeyedStateStore:
-        """State of this key, which all its windows share."""
+        """State of this key, shared by all its windows."""
 
 
 class WindowFunction(Function, ABC, Generic[IN, OUT, K, W]):
-    """Called with a key's window and what it holds."""
+    """Processes the elements of a key's window."""
 
     @abstractmethod
     def apply(self, key: K, window: W, inputs: Sequence[IN]) -> Outputs[OUT]:
@@ -47,7 +47,7 @@ class WindowFunction(Function, ABC, Generic[IN, OUT, K, W]):
 
 
 class ProcessWindowFunction(Function, ABC, Generic[IN, OUT, K, W]):
-    """The same with more context: state per window and per key, time, the watermark."""
+    """Processes the elements of a key's window, with state, time and the watermark."""
 
     Context: TypeAlias = WindowContext
 
@@ -56,11 +56,11 @@ class ProcessWindowFunction(Function, ABC, Generic[IN, OUT, K, W]):
         """Yield the elements to emit."""
 
     def clear(self, context: WindowContext[W]) -> None:
-        """Clear the window's own state: the window is gone."""
+        """Clear the state of the window, which is removed."""
 
 
 class AllWindowFunction(Function, ABC, Generic[IN, OUT, W]):
-    """Called with a window of a stream that is not keyed, and what it holds."""
+    """Processes the elements of a window of a stream that is not keyed."""
 
     @abstractmethod
     def apply(self, window: W, inputs: Sequence[IN]) -> Outputs[OUT]:
@@ -68,7 +68,7 @@ class AllWindowFunction(Function, ABC, Generic[IN, OUT, W]):
 
 
 class ProcessAllWindowFunction(Function, ABC, Generic[IN, OUT, W]):
-    """The same with more context."""
+    """Like `AllWindowFunction`, with state, time and the watermark."""
 
     Context: TypeAlias = WindowContext
 
@@ -77,11 +77,11 @@ class ProcessAllWindowFunction(Function, ABC, Generic[IN, OUT, W]):
         """Yield the elements to emit."""
 
     def clear(self, context: WindowContext[W]) -> None:
-        """Clear the window's own state: the window is gone."""
+        """Clear the state of the window, which is removed."""
 
 
 class JoinFunction(Function, ABC, Generic[IN1, IN2, OUT]):
-    """Called with every pair of elements that have one key and one window."""
+    """Joins every pair of elements of one key and window."""
 
     @abstractmethod
     def join(self, first: IN1, second: IN2) -> OUT:
@@ -89,7 +89,7 @@ class JoinFunction(Function, ABC, Generic[IN1, IN2, OUT]):
 
 
 class FlatJoinFunction(Function, ABC, Generic[IN1, IN2, OUT]):
-    """The same, with any number of elements for a pair."""
+    """Joins every pair of elements of one key and window; any number of elements out."""
 
     @abstractmethod
     def join(self, first: IN1, second: IN2) -> Outputs[OUT]:
@@ -97,7 +97,7 @@ class FlatJoinFunction(Function, ABC, Generic[IN1, IN2, OUT]):
 
 
 class CoGroupFunction(Function, ABC, Generic[IN1, IN2, OUT]):
-    """Called with all elements of two streams that have one key and one window."""
+    """Processes all elements of two streams of one key and window."""
 
     @abstractmethod
     def co_group(self, first: Sequence[IN1], second: Sequence[IN2]) -> Outputs[OUT]:

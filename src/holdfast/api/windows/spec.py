@@ -1,4 +1,4 @@
-"""How a stream is cut into windows, as its operator is told."""
+"""The settings of a window operator."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ class Caller(Enum):
     """How the function of a window is called."""
 
     NOTHING = "nothing"
-    """There is none: what was folded is given out."""
+    """There is no function: the folded value is emitted."""
     APPLY = "apply"
     """With a key, a window and elements."""
     PROCESS = "process"
     """With a key, a context and elements."""
     JOIN = "join"
-    """With every pair of elements of two streams; gives one element."""
+    """With every pair of elements of two streams; returns one element."""
     FLAT_JOIN = "flat join"
-    """With every pair of elements of two streams; gives any number."""
+    """With every pair of elements of two streams; returns any number of elements."""
     CO_GROUP = "co-group"
     """With the elements of each of two streams."""
 
 
 @dataclass(frozen=True)
 class Fold:
-    """What is kept of a window's elements: one value, to which each is added."""
+    """Folds the elements of a window into one value."""
 
     function: Any
-    """An `AggregateFunction`, or what reduces two elements to one."""
+    """An `AggregateFunction`, a `ReduceFunction` or a callable of two elements."""
     aggregates: bool
     type: Any = None
-    """Type of the accumulator, of an aggregate."""
+    """Type of the accumulator of an aggregate."""
 
 
 @dataclass(frozen=True)
 class Windowing:
-    """Everything about the windows of one operator but the function they are given to."""
+    """All settings of a window operator except its function."""
 
     assigner: WindowAssigner
     trigger: Trigger
@@ -54,11 +54,11 @@ class Windowing:
     allowed_lateness_ms: int
     late: OutputTag | None
     fold: Fold | None
-    """None where all elements are kept."""
+    """None if all elements are kept."""
     caller: Caller
     input: StreamType
     second: StreamType | None = None
-    """Type of the other stream's elements, where two are joined."""
+    """Type of the second stream's elements in a join."""
 
     def __str__(self) -> str:
         """The windows in words, for plans."""
@@ -72,5 +72,5 @@ class Windowing:
 
     @property
     def merges(self) -> bool:
-        """Whether windows can become one."""
+        """Whether windows can merge."""
         return isinstance(self.assigner, MergingWindowAssigner)

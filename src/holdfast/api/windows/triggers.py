@@ -1,7 +1,7 @@
-"""Triggers: when a window gives out what it holds.
+"""Triggers: when a window fires.
 
-A trigger is asked about every element, and called back at the times it has asked for. What
-it remembers is state of the window: it has no attributes that change.
+A trigger is called for every element of a window, and when its timers fire. It keeps its data in
+state of the window, never in attributes.
 """
 
 from __future__ import annotations
@@ -22,51 +22,51 @@ if TYPE_CHECKING:
 
 
 class TriggerResult(Enum):
-    """What is to happen to a window: whether it fires, and whether it is emptied."""
+    """Whether a window fires, and whether it is emptied."""
 
     CONTINUE = (False, False)
     """Nothing."""
     FIRE_AND_PURGE = (True, True)
     """The window's function is called, then the window is emptied."""
     FIRE = (True, False)
-    """The window's function is called; the window keeps what it holds."""
+    """The window's function is called; the window keeps its elements."""
     PURGE = (False, True)
     """The window is emptied."""
 
     def __init__(self, fire: bool, purge: bool) -> None:
-        """The two answers."""
+        """Set the two flags."""
         self.is_fire = fire
         self.is_purge = purge
 
 
 class TriggerContext(ABC):
-    """What a trigger can learn and do; always about one key and one window."""
+    """Time, timers and state of one key and window."""
 
     __slots__ = ()
 
     @abstractmethod
     def get_current_processing_time(self) -> int:
-        """Milliseconds since 1970, by the clock of the machine."""
+        """The machine's clock, in milliseconds since 1970."""
 
     @abstractmethod
     def get_current_watermark(self) -> int:
-        """Event time up to which all is thought to have come."""
+        """The current watermark."""
 
     @abstractmethod
     def register_event_time_timer(self, time: int) -> None:
-        """Have `on_event_time` called when the watermark has reached `time`."""
+        """Call `on_event_time` when the watermark reaches `time`."""
 
     @abstractmethod
     def register_processing_time_timer(self, time: int) -> None:
-        """Have `on_processing_time` called when the clock has reached `time`."""
+        """Call `on_processing_time` when the clock reaches `time`."""
 
     @abstractmethod
     def delete_event_time_timer(self, time: int) -> None:
-        """Take a timer back; nothing happens if there is none."""
+        """Delete a timer if it exists."""
 
     @abstractmethod
     def delete_processing_time_timer(self, time: int) -> None:
-        """Take a timer back; nothing happens if there is none."""
+        """Delete a timer if it exists."""
 
     @abstractmethod
     def get_partitioned_state(self, state_descriptor: StateDescriptor) -> Any:
@@ -74,21 +74,21 @@ class TriggerContext(ABC):
 
     @abstractmethod
     def get_metric_group(self) -> MetricGroup:
-        """Where to register metrics."""
+        """Registers metrics."""
 
 
 class OnMergeContext(TriggerContext):
-    """The same while windows are merged; the window is the one that comes of it."""
+    """The context of a merge; its window is the merged one."""
 
     __slots__ = ()
 
     @abstractmethod
     def merge_partitioned_state(self, state_descriptor: StateDescriptor) -> None:
-        """Bring the merged windows' states of that name together in the new window's."""
+        """Merge the states of that name into the state of the merged window."""
 
 
 class Trigger(ABC):
-    """Says when a window fires."""
+    """Decides when a window fires."""
 
     TriggerContext: TypeAlias = TriggerContext
     OnMergeContext: TypeAlias = OnMergeContext
@@ -97,18 +97,18 @@ class Trigger(ABC):
     def on_element(
         self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext
     ) -> TriggerResult:
-        """Called for every element that was added to a window."""
+        """Called for every element that is added to a window."""
 
     @abstractmethod
     def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
-        """Called when the watermark has reached a timer."""
+        """Called when the watermark reaches a timer."""
 
     @abstractmethod
     def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
-        """Called when the clock has reached a timer."""
+        """Called when the clock reaches a timer."""
 
     def can_merge(self) -> bool:
-        """Whether it can be used where windows merge; it has an `on_merge` then."""
+        """Whether it can be used where windows merge; needs `on_merge`."""
         return False
 
     def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
@@ -117,10 +117,10 @@ class Trigger(ABC):
 
     @abstractmethod
     def clear(self, window: Any, ctx: TriggerContext) -> None:
-        """Remove all state and timers of a window, which is gone."""
+        """Remove all state and timers of a window that is removed."""
 
     def __repr__(self) -> str:
-        """Its class, for messages and plans."""
+        """The class, for messages and plans."""
         return f"{type(self).__name__}()"
 
 
@@ -151,7 +151,7 @@ class EventTimeTrigger(QuietTrigger):
     def on_element(
         self, element: Any, timestamp: int | None, window: Window, ctx: TriggerContext
     ) -> TriggerResult:
-        """Fire at once if the watermark is there already; else wait for it."""
+        """Fire at once if the watermark has passed the window; otherwise wait for it."""
         end = window.max_timestamp()
         if end <= ctx.get_current_watermark():
             return TriggerResult.FIRE
@@ -163,13 +163,13 @@ class EventTimeTrigger(QuietTrigger):
         return TriggerResult.FIRE if time == window.max_timestamp() else TriggerResult.CONTINUE
 
     def on_merge(self, window: Window, ctx: OnMergeContext) -> None:
-        """Wait for the end of the new window, unless the watermark is there already."""
+        """Wait for the end of the merged window, unless the watermark has passed it."""
         end = window.max_timestamp()
         if end > ctx.get_current_watermark():
             ctx.register_event_time_timer(end)
 
     def clear(self, window: Window, ctx: TriggerContext) -> None:
-        """Take the timer back."""
+        """Delete the timer."""
         ctx.delete_event_time_timer(window.max_timestamp())
 
 
@@ -193,21 +193,21 @@ class ProcessingTimeTrigger(QuietTrigger):
         return TriggerResult.FIRE
 
     def on_merge(self, window: Window, ctx: OnMergeContext) -> None:
-        """Wait for the end of the new window, unless the clock is there already."""
+        """Wait for the end of the merged window, unless the clock has passed it."""
         end = window.max_timestamp()
         if end > ctx.get_current_processing_time():
             ctx.register_processing_time_timer(end)
 
     def clear(self, window: Window, ctx: TriggerContext) -> None:
-        """Take the timer back."""
+        """Delete the timer."""
         ctx.delete_processing_time_timer(window.max_timestamp())
 
 
 class CountTrigger(QuietTrigger):
-    """Fires when so many elements have come since it last did."""
+    """Fires when a number of elements has arrived since it last fired."""
 
     def __init__(self, max_count: int) -> None:
-        """Refuse what is not a positive number."""
+        """Check that the number is positive."""
         self._max_count = at_least_one("CountTrigger", max_count)
         self._count = ReducingStateDescriptor("count", _add, int)
 
@@ -219,7 +219,7 @@ class CountTrigger(QuietTrigger):
     def on_element(
         self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext
     ) -> TriggerResult:
-        """Count, and fire when there are enough."""
+        """Count the element, and fire when the number is reached."""
         count = ctx.get_partitioned_state(self._count)
         count.add(1)
         if count.get() < self._max_count:
@@ -228,11 +228,11 @@ class CountTrigger(QuietTrigger):
         return TriggerResult.FIRE
 
     def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
-        """Add the counts up."""
+        """Add the counts."""
         ctx.merge_partitioned_state(self._count)
 
     def clear(self, window: Any, ctx: TriggerContext) -> None:
-        """Forget the count."""
+        """Clear the count."""
         ctx.get_partitioned_state(self._count).clear()
 
     def __repr__(self) -> str:
@@ -241,10 +241,10 @@ class CountTrigger(QuietTrigger):
 
 
 class PurgingTrigger(Trigger):
-    """Another trigger, with the window emptied whenever that one fires."""
+    """Wraps a trigger, and empties the window whenever it fires."""
 
     def __init__(self, nested: Trigger) -> None:
-        """Refuse what is not a trigger."""
+        """Check that `nested` is a trigger."""
         if not isinstance(nested, Trigger):
             raise ConfigurationError(f"PurgingTrigger.of takes a trigger, not {nested!r}")
         self._nested = nested
@@ -257,27 +257,27 @@ class PurgingTrigger(Trigger):
     def on_element(
         self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext
     ) -> TriggerResult:
-        """As the other trigger, purging."""
+        """Call the wrapped trigger, and purge if it fires."""
         return _purging(self._nested.on_element(element, timestamp, window, ctx))
 
     def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
-        """As the other trigger, purging."""
+        """Call the wrapped trigger, and purge if it fires."""
         return _purging(self._nested.on_event_time(time, window, ctx))
 
     def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
-        """As the other trigger, purging."""
+        """Call the wrapped trigger, and purge if it fires."""
         return _purging(self._nested.on_processing_time(time, window, ctx))
 
     def can_merge(self) -> bool:
-        """Whether the other trigger can."""
+        """Whether the wrapped trigger can merge."""
         return self._nested.can_merge()
 
     def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
-        """As the other trigger."""
+        """Call the wrapped trigger."""
         self._nested.on_merge(window, ctx)
 
     def clear(self, window: Any, ctx: TriggerContext) -> None:
-        """As the other trigger."""
+        """Call the wrapped trigger."""
         self._nested.clear(window, ctx)
 
     def __repr__(self) -> str:
@@ -286,19 +286,19 @@ class PurgingTrigger(Trigger):
 
 
 class NeverTrigger(QuietTrigger):
-    """Never fires: what a global window has unless it is given another."""
+    """Never fires; the default of global windows."""
 
     def on_element(
         self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext
     ) -> TriggerResult:
-        """Nothing."""
+        """Do nothing."""
         return TriggerResult.CONTINUE
 
     def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def clear(self, window: Any, ctx: TriggerContext) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class EndOfStreamTrigger(NeverTrigger):
@@ -312,12 +312,12 @@ class EndOfStreamTrigger(NeverTrigger):
         return TriggerResult.CONTINUE
 
     def on_event_time(self, time: int, window: Window, ctx: TriggerContext) -> TriggerResult:
-        """Fire at the end of time, and forget."""
+        """Fire at the end of time, and empty the window."""
         at_the_end = time == window.max_timestamp()
         return TriggerResult.FIRE_AND_PURGE if at_the_end else TriggerResult.CONTINUE
 
     def can_merge(self) -> bool:
-        """It is for the global window, which merges with none."""
+        """Global windows do not merge."""
         return False
 
 
@@ -330,14 +330,14 @@ def _add(old: int, new: int) -> int:
 
 
 def at_least_one(what: str, value: object) -> int:
-    """A count that is given to `what`, if it is a positive int."""
+    """Check a count that was given to `what`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigurationError(f"{what} takes a positive number of elements, not {value!r}")
     return value
 
 
 def positive_ms(what: str, value: DurationLike) -> int:
-    """A length of time that is given to `what`, in milliseconds, if it is at least one."""
+    """Check a duration that was given to `what`; in milliseconds, at least one."""
     try:
         return _at_least_one_ms(value)
     except ValueError as error:

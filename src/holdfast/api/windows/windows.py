@@ -1,4 +1,4 @@
-"""Windows: the finite parts into which a stream is cut."""
+"""Windows: finite parts of a stream."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ _bounds: Final = Struct(">QQ")
 
 
 class Window(ABC):
-    """A part of a stream, of each key; its state and timers lie under its bytes.
+    """A part of the stream of a key. Its bytes identify its state and timers.
 
-    A window of another class than those here is equal to one of the same bytes, and keeps
-    them for good: state is found by them.
+    A custom window class must give equal windows the same bytes, and never change them: state is
+    found by these bytes.
     """
 
     __slots__ = ()
 
     @abstractmethod
     def max_timestamp(self) -> int:
-        """Largest event time that lies in it, in milliseconds."""
+        """The largest event time in the window, in milliseconds."""
 
     @abstractmethod
     def to_bytes(self) -> bytes:
-        """Its identity: at least one byte, the same for equal windows."""
+        """The window's identity: at least one byte, the same for equal windows."""
 
     @classmethod
     @abstractmethod
     def from_bytes(cls, data: bytes) -> Any:
-        """The window that has these bytes."""
+        """The window with these bytes."""
 
 
 @total_ordering
 class TimeWindow(Window):
-    """From one time to another: `start` lies in it, `end` does not."""
+    """The time from `start` (inclusive) to `end` (exclusive)."""
 
     __slots__ = ("end", "start")
 
@@ -48,15 +48,15 @@ class TimeWindow(Window):
         self.end = end
 
     def max_timestamp(self) -> int:
-        """The last millisecond before its end."""
+        """The last millisecond before the end."""
         return self.end - 1
 
     def intersects(self, other: TimeWindow) -> bool:
-        """Whether the two share a time, or touch."""
+        """Whether the two windows overlap or touch."""
         return self.start <= other.end and self.end >= other.start
 
     def cover(self, other: TimeWindow) -> TimeWindow:
-        """The smallest window that holds both."""
+        """The smallest window that contains both."""
         return TimeWindow(min(self.start, other.start), max(self.end, other.end))
 
     def to_bytes(self) -> bytes:
@@ -65,7 +65,7 @@ class TimeWindow(Window):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> TimeWindow:
-        """See `Window.from_bytes`."""
+        """The window with these bytes."""
         start, end = _bounds.unpack(data)
         return cls(start - _SIGN, end - _SIGN)
 
@@ -89,13 +89,13 @@ class TimeWindow(Window):
 
 
 class GlobalWindow(Window):
-    """The only window: everything lies in it, and it never ends."""
+    """A single window that contains all elements and never ends."""
 
     __slots__ = ()
 
     @staticmethod
     def get() -> GlobalWindow:
-        """The window."""
+        """The only window."""
         return _THE_WINDOW
 
     def max_timestamp(self) -> int:
@@ -108,7 +108,7 @@ class GlobalWindow(Window):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> GlobalWindow:
-        """See `Window.from_bytes`."""
+        """The only window."""
         return _THE_WINDOW
 
     def __eq__(self, other: object) -> bool:
