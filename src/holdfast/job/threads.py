@@ -47,8 +47,6 @@ def start_thread(what: str, work: Callable[[], None]) -> threading.Thread:
 
 
 T = TypeVar("T")
-
-
 """What a call is given."""
 
 R = TypeVar("R")
@@ -98,27 +96,11 @@ def in_threads(
             thread.join()
 
 
-"""What a call gives back."""
-
-
 AFTERWARDS = 5.0
-
-
-"""Seconds that a call gets which begins when the job has lost its patience."""
-
 LONGEST_END = 60.0
-
-
-"""Seconds that a job may take to end, beside those that it waits for sinks and listeners."""
-
 LOOK = 0.05
-
-
 """Seconds between two looks whether the job still has patience."""
-
 MOST_HANGING = 3
-
-
 """Calls of one kind that may hang at a time; no other is made until one of them comes back."""
 
 
@@ -136,13 +118,24 @@ class CallEndedError(Exception):
 class Patience:
     """The patience of one job; serves any thread."""
 
-    def __init__(self, answer: float = 600.0, end: float = 180.0) -> None:
+    def __init__(
+        self,
+        answer: float = 600.0,
+        end: float = 180.0,
+        *,
+        afterwards: float = AFTERWARDS,
+        longest_end: float = LONGEST_END,
+    ) -> None:
         """Patience that is not lost yet.
 
         Args:
             answer: Seconds that one call to a sink or a listener may take.
             end: Seconds that the job may take to end, once it was told to.
+            afterwards: Seconds that a call may take which begins when patience is lost.
+            longest_end: Seconds that the job may take to end, beside `end`.
         """
+        self._afterwards = afterwards
+        self._longest_end = longest_end
         self.answer = answer
         self.end = end
         self._lock = threading.Lock()
@@ -175,7 +168,7 @@ class Patience:
         No longer than a moment if patience is lost already; no longer at all once it is.
         """
         lost = self.is_lost
-        until = monotonic() + (min(seconds, AFTERWARDS) if lost else seconds)
+        until = monotonic() + (min(seconds, self._afterwards) if lost else seconds)
         while not event.is_set() and self.is_lost == lost:
             left = until - monotonic()
             if left <= 0:
@@ -194,7 +187,7 @@ class Patience:
         Raises:
             JobExecutionError: It has not come.
         """
-        limit = self.end + LONGEST_END
+        limit = self.end + self._longest_end
         if not ended.wait(limit):
             raise JobExecutionError(
                 f"job {name!r} was told to end, and has not within {limit:.0f} s: it waits for "

@@ -80,22 +80,26 @@ def release(done: set[str], storage: JobStorage) -> None:
 
 
 SPILL_AT: Final = 8 * 1024 * 1024
-
-
 """Bytes that are held in memory; more go to a local file until they are uploaded."""
 
 
 class FileStaging:
     """Keeps rows among a job's checkpoint files; pickles, and serves any thread."""
 
-    def __init__(self, files: JobCheckpointFiles, inline_below: int = 0) -> None:
-        """Rows of fewer bytes than `inline_below` are kept in their handle."""
+    def __init__(
+        self, files: JobCheckpointFiles, inline_below: int = 0, *, spill_at: int = SPILL_AT
+    ) -> None:
+        """Rows of fewer bytes than `inline_below` are kept in their handle.
+
+        More bytes than `spill_at` go to a local file until they are uploaded.
+        """
         self._files = files
         self._inline_below = inline_below
+        self._spill_at = spill_at
 
     def open(self, name: str, schema: pa.Schema) -> SpooledRows:
         """Begin to keep rows."""
-        return SpooledRows(self._files, self._inline_below, name, schema)
+        return SpooledRows(self._files, self._inline_below, name, schema, self._spill_at)
 
     def put(self, name: str, rows: Iterable[pa.RecordBatch], schema: pa.Schema) -> StagedRows:
         """Keep rows durably, all at once."""
@@ -111,7 +115,7 @@ class FileStaging:
     def get(self, staged: StagedRows) -> Iterator[pa.RecordBatch]:
         """The rows, verified, in their order."""
         try:
-            if staged.size <= SPILL_AT:
+            if staged.size <= self._spill_at:
                 yield from pa.ipc.open_stream(self._files.read_bytes(staged.handle))
                 return
             with tempfile.TemporaryDirectory(prefix="holdfast-staged-") as directory:
@@ -135,14 +139,19 @@ class SpooledRows:
     """Rows on their way into checkpoint storage."""
 
     def __init__(
-        self, files: JobCheckpointFiles, inline_below: int, name: str, schema: pa.Schema
+        self,
+        files: JobCheckpointFiles,
+        inline_below: int,
+        name: str,
+        schema: pa.Schema,
+        spill_at: int,
     ) -> None:
         self._files = files
         self._inline_below = inline_below
         self._name = f"{STAGED}/{name}~{uuid.uuid4().hex[:12]}"
         self._schema = schema
         self._rows = 0
-        self._spool = _Spool()
+        self._spool = _Spool(spill_at)
         options = pa.ipc.IpcWriteOptions(compression="lz4")
         self._writer = pa.ipc.new_stream(self._spool, schema, options=options)
 
@@ -188,7 +197,8 @@ class SpooledRows:
 class _Spool(io.RawIOBase):
     """Takes bytes: in memory first, and all in a local file when they become many."""
 
-    def __init__(self) -> None:
+    def __init__(self, spill_at: int) -> None:
+        self._spill_at = spill_at
         self.memory = bytearray()
         self.local: tempfile._TemporaryFileWrapper[bytes] | None = None
         self.size = 0
@@ -201,7 +211,7 @@ class _Spool(io.RawIOBase):
         self.size += count
         if self.local is None:
             self.memory += data
-            if self.size > SPILL_AT:
+            if self.size > self._spill_at:
                 self.local = tempfile.NamedTemporaryFile(prefix="holdfast-staged-")  # noqa: SIM115
                 self.local.write(self.memory)
                 self.memory = bytearray()

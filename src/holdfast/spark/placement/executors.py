@@ -31,9 +31,15 @@ class ExecutorWatch:
     """Tells when an executor disappears; does nothing where there is but the driver."""
 
     def __init__(
-        self, spark: SparkSession, pinning: Pinning, on_loss: Callable[[BaseException], None]
+        self,
+        spark: SparkSession,
+        pinning: Pinning,
+        on_loss: Callable[[BaseException], None],
+        *,
+        look_every: float = LOOK_EVERY,
     ) -> None:
         """Watch from now on."""
+        self._look_every = look_every
         self._context = spark.sparkContext
         self._on_loss = on_loss
         self._stopped = threading.Event()
@@ -52,7 +58,7 @@ class ExecutorWatch:
     def _run(self) -> None:
         """Look again and again, whatever a look comes to, until nobody needs that any more."""
         said = False
-        while not self._stopped.wait(LOOK_EVERY):
+        while not self._stopped.wait(self._look_every):
             try:
                 if self._session_has_ended():
                     return
