@@ -105,7 +105,7 @@ def job(subtasks: int) -> JobPlan:
     graph = JobGraph()
     kind = StreamType.of(ROWS)
     node = graph.add(OperatorKind.SOURCE, (), kind, name="Source")
-    program: Any = SimpleNamespace(graph=graph)
+    program: Any = SimpleNamespace(_graph=graph)
     stream = DataStream(program, (Edge(node, None, kind),))
     stream = stream.uid("source")
     for number in range(OPERATORS):
@@ -360,7 +360,7 @@ def _told(sent: bytes, subtask: int) -> float:
         begun = time.process_time_ns()
         function = pickle.loads(sent)
         if hasattr(function, "_assignments"):
-            function._assignments.told(function._epoch, subtask)
+            function._assignments.of_subtask(function._epoch, subtask)
         times.append((time.process_time_ns() - begun) / 1e3)
     return statistics.median(times)
 

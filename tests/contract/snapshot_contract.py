@@ -273,7 +273,7 @@ say(time.perf_counter() - start)
     def test_only_one_snapshot_can_be_taken_over_whole(self, tmp_path):
         snapshot = self.made(tmp_path, {b"a": b"1"})
         for sources in ([], [snapshot, snapshot]):
-            with pytest.raises(StateError, match=f"from one snapshot, not from {len(sources)}"):
+            with pytest.raises(StateError, match=f"of one snapshot, not of {len(sources)}"):
                 self.restored(sources, tmp_path / "new", whole=True)
 
     @pytest.mark.parametrize("whole", [True, False])
@@ -352,7 +352,7 @@ say(time.perf_counter() - start)
                 {b"\x00\x00statea": b'{"id":1,"kind":"list","schema":["int"]}'},
                 "the kind of state 'a' is list",
             ),
-            (metadata({"a": 1}) | {entry(1, 0, b"k"): b"2"}, "hold the same entry"),
+            (metadata({"a": 1}) | {entry(1, 0, b"k"): b"2"}, "have the same entry"),
         ],
     )
     def test_snapshots_that_do_not_agree_are_refused(self, tmp_path, other, message):

@@ -267,8 +267,8 @@ def test_a_refused_type_leaves_the_store_as_it_was(
         with pytest.raises(StateMigrationError) as caught:
             subtask.get(kind, WRONG, other)
         assert str(caught.value).splitlines()[:3] == [
-            f"state {kind!r} was written with the type of an earlier program, and cannot be read "
-            "as the one that is declared now:",
+            f"state {kind!r} was written with the type of an earlier program and cannot be read "
+            "as the type that is declared now:",
             "  Click.n: was int, is str",
             "  Click.user: is new and has no default; give it one",
         ]
@@ -311,7 +311,7 @@ def test_the_keys_of_a_map_cannot_change(subtask: Subtask) -> None:
 def test_one_run_has_one_type_of_a_state(subtask: Subtask) -> None:
     scope = subtask.state.namespaced()
     subtask.get("value", V1)
-    with pytest.raises(StateDescriptorError, match="asked for with another type before"):
+    with pytest.raises(StateDescriptorError, match="registered with another type before"):
         subtask.state.register(ValueStateDescriptor("value", V2), scope)
     subtask.state.register(ValueStateDescriptor("value", V1), scope)
 

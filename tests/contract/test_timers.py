@@ -269,7 +269,7 @@ def test_timers_need_a_key(subtask: Subtask) -> None:
 
 def test_states_of_users_cannot_take_the_names_of_timers(subtask: Subtask) -> None:
     for name in (EVENT_TIMERS, PROCESSING_TIMERS):
-        with pytest.raises(StateDescriptorError, match="kept for the operator's timers"):
+        with pytest.raises(StateDescriptorError, match="reserved for the operator's timers"):
             subtask.state.register(ValueStateDescriptor(name, int))
 
 

@@ -363,7 +363,7 @@ def test_sessions_that_cannot_hold_state_are_refused() -> None:
     Connect.__module__ = "pyspark.sql.connect.session"
     with pytest.raises(UnsupportedSparkError, match="Spark Connect"):
         StreamExecutionEnvironment.get_execution_environment(Connect())  # type: ignore[arg-type]
-    with pytest.raises(UnsupportedSparkError, match="SparkSession is wanted"):
+    with pytest.raises(UnsupportedSparkError, match="expected a SparkSession"):
         StreamExecutionEnvironment.get_execution_environment("local")  # type: ignore[arg-type]
 
 

@@ -15,6 +15,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from holdfast import (
+    DataStream,
     EmbeddedRocksDBStateBackend,
     HashMapStateBackend,
     KeyedProcessFunction,
@@ -291,7 +292,7 @@ class Tagging(MapFunction):
 def test_consumers_of_one_stream_do_not_see_each_others_changes(
     env: StreamExecutionEnvironment,
 ) -> None:
-    words = env.from_collection(["a", "b", "c", "d"]).map(lambda w: {"k": w})
+    words: DataStream = env.from_collection(["a", "b", "c", "d"]).map(lambda w: {"k": w}, Any)
     words.map(Tagging()).print()
     seen: list[Any] = []
     words.map(lambda e: e["k"], str).foreach_batch(lambda df, _: seen.extend(df.collect()))

@@ -154,9 +154,7 @@ def test_an_upload_that_stalls_expires_and_the_job_goes_on(
     assert struck.exists()
     failed = figures(client).latest_failed
     assert failed
-    assert "not complete within its time-out (the time-out is 4000 ms)" in str(
-        failed.failure_message
-    )
+    assert "not complete within its timeout (the timeout is 4000 ms)" in str(failed.failure_message)
 
     def another() -> bool:
         newest = figures(client).latest_completed

@@ -184,7 +184,7 @@ def test_a_savepoint_that_cannot_be_taken_leaves_nothing_and_the_job_goes_on(
     client = saved.start(job, files=1)
     with pytest.raises(ConfigurationError, match=r"set execution\.checkpointing\.savepoint-dir"):
         client.trigger_savepoint()
-    with pytest.raises(ConfigurationError, match=r"'native' is no form of a savepoint; give Save"):
+    with pytest.raises(ConfigurationError, match=r"'native' is no format of a savepoint; give"):
         client.trigger_savepoint(str(saved.target), "native")  # type: ignore[arg-type]
     for end in (client.trigger_savepoint, client.stop_with_savepoint):
         with pytest.raises(CheckpointError, match=r"/file/_metadata: .*Not a directory"):

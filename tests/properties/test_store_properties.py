@@ -116,7 +116,7 @@ def test_staged_entries_are_merged_in_order(committed, writes, prefix, start, in
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(staged_module, "_INSERT_UP_TO", insert_up_to)
         for items in writes:
-            staged.stage(items)
+            staged.put(items)
             model.update(items)
             under = sorted(item for item in committed.items() if item[0].startswith(prefix))
             expected = sorted(

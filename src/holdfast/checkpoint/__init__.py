@@ -1,5 +1,6 @@
-"""How state survives.
+"""Checkpoints, savepoints, recovery, and exactly-once output.
 
-`coordinator` decides and does no I/O; `checkpointer` and `completion` carry out what it says;
-`service` is the one entry for a job. Workers are reached through the `WorkerCalls` protocol.
+`service` is the entry of a running job. `coordinator` decides and does no I/O. `tracker` holds the
+pending checkpoints under one lock. `checkpointer` takes checkpoints, and `completion` executes the
+coordinator's instructions. The `WorkerCalls` protocol reaches the executors.
 """

@@ -12,9 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoint.completion import Completion
-from holdfast.checkpoint.failures import FailureReason
 from holdfast.checkpoint.files.job_files import JobStorage
-from holdfast.checkpoint.instructions import CheckpointKind, Finalize
+from holdfast.checkpoint.instructions import CheckpointKind, FailureReason, Finalize
 from holdfast.checkpoint.listeners import CheckpointNotifier
 from holdfast.checkpoint.pending import CheckpointBase, PendingCheckpoint
 from holdfast.checkpoint.source_positions import SourceCommits, end_of

@@ -33,10 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.checkpoint.commit.service import CommitService
-    from holdfast.checkpoint.failures import FailureReason
     from holdfast.checkpoint.files.job_files import JobStorage
     from holdfast.checkpoint.files.metadata import CheckpointMetadata
-    from holdfast.checkpoint.instructions import Instruction
+    from holdfast.checkpoint.instructions import FailureReason, Instruction
     from holdfast.checkpoint.listeners import CheckpointNotifier
     from holdfast.checkpoint.pending import PendingCheckpoint
     from holdfast.checkpoint.savepoint.requests import Savepoints

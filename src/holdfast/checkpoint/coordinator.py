@@ -1,13 +1,13 @@
-"""When checkpoints begin, complete, fail and go: a state machine without I/O.
+"""The checkpoint coordinator: a state machine without I/O.
 
-Events come in as method calls that carry the time, in milliseconds on a clock that
-never goes back; what is to be done comes out as a list of instructions. A checkpoint's life:
+Events are method calls. They carry the time in milliseconds on a monotonic clock, and return a
+list of instructions. The states of a checkpoint:
 
     trigger ──► collecting ──all acknowledged──► finalizing ──stored──► completed
                     │                                │                      │
-                    └── declined, failed, expired, subsumed ──► aborted     └─► retired
+                    └────── failed, expired, subsumed ──► aborted           └─► retired
 
-The coordinator belongs to one thread at a time; whoever shares it holds a lock.
+The coordinator is not thread-safe; its owner holds a lock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from bisect import insort
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from holdfast.checkpoint.failures import FailureCounter, FailureReason
 from holdfast.checkpoint.instructions import (
     Aborted,
     CancelUpload,
@@ -24,6 +23,7 @@ from holdfast.checkpoint.instructions import (
     Completed,
     DiscardCheckpoint,
     FailJob,
+    FailureReason,
     Finalize,
     Instruction,
     Participant,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Acknowledgements:
-    """Who has acknowledged a checkpoint that is pending."""
+    """The participants of a pending checkpoint that have acknowledged it."""
 
     id: int
     kind: CheckpointKind
@@ -49,7 +49,7 @@ class Acknowledgements:
 
     @property
     def finalizing(self) -> bool:
-        """Whether all have acknowledged, so that its metadata is being written."""
+        """Whether all have acknowledged, so that the metadata is being written."""
         return len(self.acknowledged) == len(self.participants)
 
     def awaits(self, participant: Participant) -> bool:
@@ -58,18 +58,17 @@ class Acknowledgements:
 
 
 class Coordinator:
-    """Decides over the checkpoints of one job.
+    """Decides when the checkpoints of one job begin, complete, fail and are deleted.
 
-    Ids increase strictly and are never used twice, whatever becomes of a
-    checkpoint. Every `Finalize` has to be answered by `stored` or `store_failed`.
+    Ids increase and are never used twice. Every `Finalize` must be answered by `stored` or
+    `store_failed`.
 
     Args:
         settings: The rules that checkpoints follow.
         now: The time at which the first interval begins.
         next_id: The id of the first checkpoint; above all ids used before.
-        completed: Ids of complete checkpoints that exist already and are to be
-            retired in their turn. If they are more than `num_retained`, the next
-            completion retires the surplus.
+        completed: Ids of checkpoints that are complete already. If they are more than
+            `num_retained`, the next completion retires the surplus.
 
     Raises:
         ConfigurationError: If `next_id` is below 1 or not above every completed id.
@@ -91,56 +90,54 @@ class Coordinator:
                 f"next_id is {next_id}; it must be at least {newest + 1}, since no id is used twice"
             )
         self._next_id = next_id
-        self._failures = FailureCounter(settings.tolerable_failures, last_success=newest)
+        self._failures = _FailureCounter(settings.tolerable_failures, last_success=newest)
         self._last_trigger = now
         self._last_completion: int | None = None
         self._pending: dict[int, Acknowledgements] = {}
         self._in_doubt: list[int] = []
-        """Aborted while their metadata was being written: discarded when that has ended."""
+        """Aborted while their metadata was written; discarded when the write has ended."""
 
     @property
     def pending(self) -> tuple[int, ...]:
-        """Ids begun and neither completed nor aborted, oldest first."""
+        """Ids of checkpoints that are neither completed nor aborted, oldest first."""
         return tuple(self._pending)
 
     @property
     def retained(self) -> tuple[int, ...]:
-        """Ids of completed checkpoints that are kept, oldest first; no savepoints."""
+        """Ids of the completed checkpoints that are kept, oldest first, without savepoints."""
         return tuple(self._retained)
 
     @property
     def in_doubt(self) -> tuple[int, ...]:
-        """Ids aborted while their metadata was being written; never restore from them.
+        """Ids aborted while their metadata was written; never restore from them.
 
-        Such a checkpoint may look complete in storage until the answer to its
-        `Finalize` has led to a `DiscardCheckpoint`.
+        They may look complete in storage until the answer to `Finalize` leads to a
+        `DiscardCheckpoint`.
         """
         return tuple(self._in_doubt)
 
     @property
     def next_id(self) -> int:
-        """The id that the next checkpoint will have."""
+        """The id of the next checkpoint."""
         return self._next_id
 
     def resume_after(self, checkpoint_id: int) -> None:
-        """Go on from a complete checkpoint, which may be one that turned up in storage.
+        """Continue after the checkpoint that was restored, and retain it.
 
-        A driver that was replaced may have completed it meanwhile. Its id is used then, and
-        it is kept like any other.
+        It may be unknown here: a driver that was replaced can have completed it meanwhile.
         """
         self._next_id = max(self._next_id, checkpoint_id + 1)
         if checkpoint_id not in self._retained:
             insort(self._retained, checkpoint_id)
 
     def due(self, now: int) -> bool:
-        """Whether a periodic checkpoint would begin if triggered now."""
+        """Whether a periodic checkpoint begins if it is triggered now."""
         return self.next_due(now) == now
 
     def next_due(self, now: int) -> int | None:
-        """When a periodic checkpoint may begin, or None if no time alone brings it.
+        """When the next periodic checkpoint may begin; `now` if it is overdue.
 
-        Never earlier than `now`. None means that periodic checkpoints are switched
-        off, or that one in flight has to end first.
+        None if there are no periodic checkpoints, or if a pending one has to end first.
         """
         interval = self._settings.interval_ms
         if interval is None or self._is_full:
@@ -173,9 +170,9 @@ class Coordinator:
     def acknowledge(
         self, checkpoint_id: int, participant: Participant, now: int
     ) -> list[Instruction]:
-        """Note that a participant has done its part; the last one finalizes.
+        """Record an acknowledgement; the last one finalizes the checkpoint.
 
-        An acknowledgement that comes late, twice or uncalled for has no effect.
+        Late, repeated and unexpected acknowledgements have no effect.
         """
         pending = self._pending.get(checkpoint_id)
         if pending is None or not pending.awaits(participant):
@@ -186,15 +183,15 @@ class Coordinator:
     def fail(
         self, checkpoint_id: int, reason: FailureReason, now: int, detail: str = ""
     ) -> list[Instruction]:
-        """Abort for any reason; no effect on a checkpoint that is not pending."""
+        """Abort a checkpoint; no effect if it is not pending."""
         pending = self._pending.get(checkpoint_id)
         return [] if pending is None else self._fail(pending, reason, now, detail)
 
     def expire(self, now: int) -> list[Instruction]:
-        """Abort whatever has reached the time-out; fails the job once at most."""
+        """Abort the checkpoints that have reached the timeout; fails the job at most once."""
         timeout = self._settings.timeout_ms
         expired = [one for one in self._pending.values() if now - one.triggered_at >= timeout]
-        detail = f"the time-out is {timeout} ms"
+        detail = f"the timeout is {timeout} ms"
         instructions: list[Instruction] = []
         verdicts: list[Instruction] = []
         for one in expired:
@@ -203,7 +200,7 @@ class Coordinator:
         return [*instructions, *verdicts[:1]]
 
     def stored(self, checkpoint_id: int, now: int) -> list[Instruction]:
-        """Complete a checkpoint whose metadata is written, or discard it if aborted.
+        """Complete a checkpoint whose metadata is written; discard it if it was aborted.
 
         Raises:
             JobExecutionError: If participants have yet to acknowledge.
@@ -237,7 +234,7 @@ class Coordinator:
         ]
 
     def abort_all(self, now: int, reason: FailureReason) -> list[Instruction]:
-        """Abort everything pending, savepoints too; counts as no failure."""
+        """Abort all pending checkpoints and savepoints; does not count as a failure."""
         instructions: list[Instruction] = []
         for pending in tuple(self._pending.values()):
             instructions += self._abort(pending, reason, now)
@@ -245,7 +242,7 @@ class Coordinator:
 
     @property
     def _is_full(self) -> bool:
-        """Whether no periodic checkpoint may be added to those that are pending."""
+        """Whether no further periodic checkpoint may begin now."""
         kinds = {one.kind for one in self._pending.values()}
         too_many = len(self._pending) >= self._settings.max_concurrent
         return too_many or CheckpointKind.WITH_SAVEPOINT in kinds
@@ -259,9 +256,9 @@ class Coordinator:
         if pending is not None and not pending.finalizing:
             missing = len(pending.participants) - len(pending.acknowledged)
             raise JobExecutionError(
-                f"the metadata of checkpoint {checkpoint_id} was written while {missing} of "
-                f"{len(pending.participants)} participants had yet to acknowledge; it must be "
-                "written only when the coordinator says Finalize"
+                f"the metadata of checkpoint {checkpoint_id} was written before {missing} of "
+                f"{len(pending.participants)} participants had acknowledged; it must be written "
+                "only after the instruction Finalize"
             )
         return pending
 
@@ -280,8 +277,8 @@ class Coordinator:
             CancelUpload(pending.id),
         ]
         if pending.finalizing:
-            # Deleted now, the directory could be given a `_metadata` afterwards by the write
-            # under way, and would pass for a complete checkpoint without files.
+            # Do not delete it yet: the running write could still create `_metadata`, and the
+            # checkpoint would look complete without its files.
             self._in_doubt.append(pending.id)
             return ended
         return [*ended, DiscardCheckpoint(pending.id)]
@@ -310,3 +307,47 @@ class Coordinator:
         surplus = self._retained[: -self._settings.num_retained]
         del self._retained[: len(surplus)]
         return [Retire(one) for one in surplus]
+
+
+class _FailureCounter:
+    """Counts consecutive failures; the caller reports each checkpoint at most once.
+
+    Attributes:
+        consecutive: Failures since the last success, or since the job last failed because of
+            them.
+    """
+
+    def __init__(self, tolerable: int, *, last_success: int = 0) -> None:
+        self.consecutive = 0
+        self._tolerable = tolerable
+        self._last_success = last_success
+
+    def succeeded(self, checkpoint_id: int) -> None:
+        """Reset the count, unless a newer checkpoint has succeeded already."""
+        if checkpoint_id > self._last_success:
+            self._last_success = checkpoint_id
+            self.consecutive = 0
+
+    def failed(
+        self, checkpoint_id: int, reason: FailureReason, detail: str, *, savepoint: bool
+    ) -> str | None:
+        """Why the job has to fail now, or None if it continues.
+
+        It fails if a local snapshot could not be taken, or after more consecutive failures than
+        tolerated. Savepoints and checkpoints older than the last success are not counted.
+        """
+        what = f"checkpoint {checkpoint_id} failed: {reason.value}"
+        what += f" ({detail})" if detail else ""
+        if reason is FailureReason.SYNCHRONOUS_FAILURE:
+            return f"{what}; the job has to restart from its last complete checkpoint"
+        if savepoint or not reason.counted or checkpoint_id <= self._last_success:
+            return None
+        self.consecutive += 1
+        if self.consecutive <= self._tolerable:
+            return None
+        # The job restarts now, with its full tolerance.
+        self.consecutive = 0
+        return (
+            f"{what}; that is one consecutive failure more than the {self._tolerable} tolerated. "
+            "Remove the cause, or raise execution.checkpointing.tolerable-failed-checkpoints"
+        )

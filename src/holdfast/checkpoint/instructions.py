@@ -9,45 +9,71 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, TypeAlias
-
-if TYPE_CHECKING:
-    from holdfast.checkpoint.failures import FailureReason
+from typing import TypeAlias
 
 Participant: TypeAlias = tuple[str | int, int]
-"""Who acknowledges: the uid of an operator or the number of a stage, and the subtask."""
+"""Who acknowledges: uid of an operator or number of a stage, and the subtask."""
+
+
+class FailureReason(Enum):
+    """Why a checkpoint was aborted; the value completes "checkpoint 7 failed: ..."."""
+
+    IO_EXCEPTION = "its data could not be read or written"
+    CHECKPOINT_ASYNC_EXCEPTION = "a snapshot could not be uploaded"
+    CHECKPOINT_EXPIRED = "it was not complete within its timeout"
+    FINALIZE_CHECKPOINT_FAILURE = "its metadata could not be written"
+    SYNCHRONOUS_FAILURE = "a subtask could not take its local snapshot"
+    EPOCH_FAILED = "the epoch that carried it failed"
+    SUBSUMED = "a newer checkpoint was complete before it"
+    JOB_RESTARTING = "the job is restarting"
+    JOB_STOPPED = "the job has been stopped"
+
+    @property
+    def counted(self) -> bool:
+        """Whether it counts as a tolerated failure."""
+        return self in _COUNTED
+
+
+_COUNTED = frozenset(
+    {
+        FailureReason.IO_EXCEPTION,
+        FailureReason.CHECKPOINT_ASYNC_EXCEPTION,
+        FailureReason.CHECKPOINT_EXPIRED,
+        FailureReason.FINALIZE_CHECKPOINT_FAILURE,
+    }
+)
 
 
 class CheckpointKind(Enum):
-    """What a checkpoint is taken for, hence which rules bind it."""
+    """Why a checkpoint is taken, which decides the rules it follows."""
 
     PERIODIC = "periodic"
-    """Taken by the clock: bound by interval, minimum pause and number in flight."""
+    """Taken by the clock: follows the interval, the minimum pause and the maximum number."""
     FORCED = "forced"
-    """Asked for: bound by none of them, otherwise like a periodic one."""
+    """Requested: follows none of these rules, otherwise like a periodic one."""
     WITH_SAVEPOINT = "with savepoint"
-    """Taken for a savepoint beside it: like a forced one, but none is begun until it has ended,
-    and its failure counts for nothing."""
+    """Taken together with a savepoint: like a forced one, but no periodic one begins until it has
+    ended, and its failure is not counted."""
     SAVEPOINT = "savepoint"
-    """Asked for and owned by the user: neither retired nor subsumed, nor does it subsume."""
+    """Requested and owned by the user: never retired, never subsumed, subsumes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finalize:
-    """All have acknowledged: write the metadata.
+    """Write the metadata: all participants have acknowledged.
 
-    The answer is `stored` or `store_failed`, always, even if the checkpoint is
-    aborted meanwhile: only then is it known that its files may be deleted.
+    The answer is always `stored` or `store_failed`, even if the checkpoint is aborted meanwhile:
+    its files may be deleted only after that.
     """
 
     id: int
     timestamp: int
-    """When the last acknowledgement came in."""
+    """Time of the last acknowledgement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """The checkpoint can be restored from; publish what waited for it."""
+    """Publish the output of the checkpoint, which is complete."""
 
     id: int
     timestamp: int
@@ -55,32 +81,32 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """The checkpoint will never complete."""
+    """Record that the checkpoint will never complete."""
 
     id: int
     reason: FailureReason
     timestamp: int
     detail: str = ""
-    """What went wrong, in the words of whoever reported it."""
+    """The error message."""
 
 
 @dataclass(frozen=True, slots=True)
 class CancelUpload:
-    """Stop whatever is still at work for an aborted checkpoint."""
+    """Cancel the uploads of an aborted checkpoint."""
 
     id: int
 
 
 @dataclass(frozen=True, slots=True)
 class DiscardCheckpoint:
-    """Delete the files of a checkpoint that was aborted."""
+    """Delete the files of an aborted checkpoint."""
 
     id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """Delete a complete checkpoint that newer ones have pushed out."""
+    """Delete a completed checkpoint that newer ones replace."""
 
     id: int
 
@@ -95,4 +121,4 @@ class FailJob:
 Instruction: TypeAlias = (
     Finalize | Completed | Aborted | CancelUpload | DiscardCheckpoint | Retire | FailJob
 )
-"""Anything that the coordinator may ask for."""
+"""Any instruction of the coordinator."""

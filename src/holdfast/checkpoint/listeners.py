@@ -1,4 +1,7 @@
-"""Telling how checkpoints end: listeners on the driver at once, functions in the next epoch."""
+"""Notifies listeners of completed and aborted checkpoints.
+
+Listeners on the driver are called at once. Functions hear of it in the next epoch.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class CheckpointNotifier:
-    """Who is told, and what functions have not heard yet."""
+    """Notifies listeners and functions of how checkpoints end."""
 
     def __init__(
         self,
@@ -23,7 +26,7 @@ class CheckpointNotifier:
         on_failure: Callable[[CheckpointError], None],
         patience: Patience | None = None,
     ) -> None:
-        """Tell `listeners`; one that raises, or hangs, is reported to `on_failure`."""
+        """Notify `listeners`; one that raises or hangs is reported to `on_failure`."""
         self._listeners = tuple(listeners)
         self._patience = patience or Patience()
         self._on_failure = on_failure
@@ -32,29 +35,29 @@ class CheckpointNotifier:
         self._aborted: list[int] = []
 
     def completed(self, checkpoint_id: int) -> None:
-        """Tell of a complete one."""
+        """Notify of a completed checkpoint."""
         with self._lock:
             self._completed.append(checkpoint_id)
-        self._tell("notify_checkpoint_complete", checkpoint_id)
+        self._notify("notify_checkpoint_complete", checkpoint_id)
 
     def aborted(self, checkpoint_id: int) -> None:
-        """Tell of one that has failed."""
+        """Notify of an aborted checkpoint."""
         with self._lock:
             self._aborted.append(checkpoint_id)
-        self._tell("notify_checkpoint_aborted", checkpoint_id)
+        self._notify("notify_checkpoint_aborted", checkpoint_id)
 
     def take(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Complete and failed ones that functions have not heard of; they are told now."""
+        """Completed and aborted checkpoints since the last call, for the functions."""
         with self._lock:
-            told = tuple(self._completed), tuple(self._aborted)
+            news = tuple(self._completed), tuple(self._aborted)
             self._completed, self._aborted = [], []
-        return told
+        return news
 
-    def _tell(self, method: str, checkpoint_id: int) -> None:
+    def _notify(self, method: str, checkpoint_id: int) -> None:
         for listener in self._listeners:
-            tell = partial(_tell, getattr(listener, method), checkpoint_id)
+            call = partial(_call, getattr(listener, method), checkpoint_id)
             try:
-                self._patience.call(f"listener {type(listener).__name__}", tell)
+                self._patience.call(f"listener {type(listener).__name__}", call)
             except NoAnswerError as error:
                 self._on_failure(
                     CheckpointError(
@@ -72,5 +75,5 @@ class CheckpointNotifier:
                 )
 
 
-def _tell(method: Callable[[int], None], checkpoint_id: int, wanted: Callable[[], bool]) -> None:
+def _call(method: Callable[[int], None], checkpoint_id: int, wanted: Callable[[], bool]) -> None:
     method(checkpoint_id)

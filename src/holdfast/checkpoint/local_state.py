@@ -1,4 +1,4 @@
-"""Local state on the executors: which snapshots stay, and removing the rest."""
+"""Local state on the executors: decides which snapshots stay, and deletes the rest."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 def tidy_local_state(
     plan: JobPlan, job: JobIdentity, calls: WorkerCalls, local_copies: Iterable[str] = ()
 ) -> None:
-    """Remove what earlier job attempts of a job have left on the executors.
+    """Delete what earlier job attempts have left on the executors.
 
     Args:
         plan: The compiled job.
-        job: Names the job attempt that begins.
+        job: The job attempt that begins.
         calls: Reaches the executors.
-        local_copies: Local snapshots that stay.
+        local_copies: Local snapshots to keep.
     """
     tidy = partial(
         tidy_job,
@@ -40,16 +40,16 @@ def tidy_local_state(
 
 
 class LocalSnapshots:
-    """Knows, for the tasks that remove the others, whose local snapshots stay.
+    """Decides which local snapshots stay; thread-safe.
 
-    Tasks leave a snapshot behind in every epoch that carries a checkpoint. An upload in a
-    thread of the driver takes its own away. All others, those of uploads that Spark may try
-    again, of checkpoints that failed, and backups that are no longer the newest, go with the
-    next epoch: every executor that has some takes part in it. A store that has not changed
-    has none in the newest checkpoint; its backup is that of an older one. Serves any thread.
+    Tasks leave a local snapshot in every epoch that carries a checkpoint. An upload in a thread of
+    the driver deletes its own. All others are deleted in the next epoch, in which every executor
+    takes part: snapshots of uploads that Spark may repeat, of failed checkpoints, and old
+    backups. A store that has not changed has no snapshot in the newest checkpoint; its backup is
+    that of an older one.
 
     Args:
-        keep: Whether those of the newest complete checkpoint stay as a backup.
+        keep: Whether the snapshots of the newest complete checkpoint stay as a backup.
     """
 
     def __init__(self, *, keep: bool) -> None:
@@ -62,12 +62,12 @@ class LocalSnapshots:
 
     @property
     def copies(self) -> dict[tuple[str, int], str]:
-        """Those of the newest complete checkpoint, by uid and subtask; none if none are kept."""
+        """Backups of the newest complete checkpoint, by uid and subtask; empty without backups."""
         with self._lock:
             return {where: directory for where, (_, directory) in self._copies.items()}
 
     def begun(self, checkpoint_id: int) -> None:
-        """A checkpoint is under way; its snapshots are wanted until it has ended."""
+        """Keep the snapshots of a checkpoint until it has ended."""
         with self._lock:
             self._under_way.add(checkpoint_id)
 
@@ -77,12 +77,12 @@ class LocalSnapshots:
         copies: Mapping[tuple[str, int], str],
         unchanged: Collection[tuple[str, int]] = (),
     ) -> None:
-        """A checkpoint is complete.
+        """Make the snapshots of a completed checkpoint the backup.
 
         Args:
             checkpoint_id: The checkpoint.
-            copies: Its local snapshots, by uid and subtask; none if it cannot be restored from.
-            unchanged: Stores that are as the checkpoint before holds them.
+            copies: Its local snapshots, by uid and subtask; empty if it cannot be restored.
+            unchanged: Stores that have not changed since the checkpoint before.
         """
         with self._lock:
             self._end(checkpoint_id)
@@ -92,14 +92,14 @@ class LocalSnapshots:
                 self._copies = kept | new
 
     def aborted(self, checkpoint_id: int) -> None:
-        """A checkpoint has failed."""
+        """Let the snapshots of an aborted checkpoint go."""
         with self._lock:
             self._end(checkpoint_id)
 
     def order(self, next_checkpoint: int) -> KeptSnapshots | None:
-        """Those that stay, for the next epoch; None if none have to go.
+        """The snapshots that the next epoch keeps; None if it has none to delete.
 
-        If that epoch fails, another job attempt begins, which clears all that there is.
+        If that epoch fails, the next job attempt deletes all of them.
 
         Args:
             next_checkpoint: The lowest id that no checkpoint before the epoch has.

@@ -1,10 +1,9 @@
-"""The position of a job's sources as part of a checkpoint.
+"""Stores the positions of a job's sources in checkpoints.
 
-A file source's log names every file it has ever seen. So a checkpoint holds the end
-of it, and handles to parts that earlier checkpoints have written: what is uploaded
-follows what is new. A new part takes in parts before it, so that each of those that stay is
-larger than all behind it together: of n bytes there are about log(n) parts, and each
-byte is written about log(n) times in the life of a job.
+The log of a file source names every file it has ever seen. So a checkpoint holds the end of the
+log, and handles to parts that earlier checkpoints have written: only new entries are uploaded. A
+new part absorbs earlier ones, so that each remaining part is larger than all later parts together.
+A log of n bytes has about log(n) parts, and each byte is written about log(n) times.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ if TYPE_CHECKING:
 
 
 class SourceCommits:
-    """Passes the offsets in completed checkpoints on to the sources that want them."""
+    """Passes the offsets of completed checkpoints to sources with a `commit` method."""
 
     def __init__(self, plan: JobPlan, patience: Patience | None = None) -> None:
-        """Of the job's sources, those that have a `commit`."""
+        """Collect the `commit` methods of the job's sources."""
         self._patience = patience or Patience()
         self._commits: dict[str, Callable[[str], None]] = {
             source.uid: commit
@@ -43,14 +42,14 @@ class SourceCommits:
         self._newest = 0
 
     def completed(self, metadata: CheckpointMetadata) -> None:
-        """Tell them of a checkpoint; of one older than the last, nothing.
+        """Commit the offsets of a checkpoint; has no effect for an older one than the last.
 
-        By one thread at a time: checkpoints are completed one after the other.
+        Called by one thread at a time: checkpoints are completed one after the other.
 
         Raises:
-            CheckpointError: A source raised or hangs; those behind it were told all the same.
+            CheckpointError: A source raised or hangs; all others were called.
         """
-        # An older one may be completed after a newer one, and offsets must not go back.
+        # An older checkpoint may complete after a newer one, and offsets must not go back.
         if metadata.checkpoint_id <= self._newest or not self._commits:
             return
         self._newest = metadata.checkpoint_id
@@ -79,9 +78,7 @@ class SourceCommits:
 
 
 PARTS: Final = "parts"
-
-
-"""Name under which a source's snapshot lists the older parts of its logs."""
+"""Key under which a source's snapshot lists the older parts of its logs."""
 
 
 def source_snapshots(
@@ -91,9 +88,9 @@ def source_snapshots(
     checkpoint_id: int,
     inline_below: int,
 ) -> list[SourceSnapshot]:
-    """What a checkpoint holds of its sources, given the completed one before it.
+    """The positions of the sources, for the metadata of a checkpoint.
 
-    `position` was captured since that one, whose parts are used again.
+    `position` was captured since `base`, whose parts are used again.
     """
     before = {} if base is None else {source.uid: source for source in base.sources}
     snapshots = []
@@ -114,7 +111,7 @@ def source_snapshots(
 
 
 def _larger(parts: Sequence[Handle], size: int) -> int:
-    """How many parts stay as they are when one of `size` bytes comes behind them."""
+    """How many parts stay unchanged when a part of `size` bytes follows them."""
     kept = len(parts)
     for at in reversed(range(len(parts))):
         if parts[at].size <= size:
@@ -124,7 +121,7 @@ def _larger(parts: Sequence[Handle], size: int) -> int:
 
 
 def position_of(metadata: CheckpointMetadata, files: JobCheckpointFiles) -> QueryPosition:
-    """The whole position in a checkpoint, ready to be laid out."""
+    """The whole position in a checkpoint, with all parts of its logs."""
     return QueryPosition(
         metadata.batch_id,
         metadata.spark["offset_metadata"],
@@ -138,7 +135,7 @@ def position_of(metadata: CheckpointMetadata, files: JobCheckpointFiles) -> Quer
 
 
 def end_of(metadata: CheckpointMetadata) -> QueryPosition:
-    """Where the position in a checkpoint ends, without the older parts of its logs."""
+    """The end of the position in a checkpoint, without the older parts of its logs."""
     sources = {source.uid: _decoded(source.position) for source in metadata.sources}
     return QueryPosition(metadata.batch_id, metadata.spark["offset_metadata"], sources)
 

@@ -1,4 +1,4 @@
-"""Figures about checkpoints, as rich as those that Flink shows."""
+"""Collects statistics about checkpoints, as detailed as Flink's."""
 
 from __future__ import annotations
 
@@ -22,23 +22,21 @@ if TYPE_CHECKING:
 
 
 HISTORY: Final = 10
-
-
-"""Checkpoints of which the details are kept."""
+"""Number of checkpoints whose details are kept."""
 
 
 class CheckpointStatisticsKeeper:
-    """Follows checkpoints; may be read from other threads.
+    """Collects the statistics of a job's checkpoints; thread-safe.
 
-    What happened when is told by the wall clock, how long it took by the monotonic one.
+    Timestamps are those of the wall clock, durations those of the monotonic clock.
     """
 
     def __init__(self) -> None:
-        """No checkpoints yet."""
+        """Create empty statistics."""
         self._lock = threading.Lock()
         self._open: dict[int, CheckpointStatistics] = {}
         self._triggered: dict[int, int] = {}
-        """When those that are open were triggered, on the monotonic clock."""
+        """Trigger times of the pending checkpoints, on the monotonic clock."""
         self._history: deque[CheckpointStatistics] = deque(maxlen=HISTORY)
         self._total = self._completed = self._failed = self._restored = 0
         self._latest_completed: CheckpointStatistics | None = None
@@ -47,7 +45,7 @@ class CheckpointStatisticsKeeper:
         self._tallies = {name: _Tally() for name in _SUMMARISED}
 
     def begun(self, checkpoint_id: int, now: Moment, subtasks: int) -> None:
-        """A checkpoint was triggered."""
+        """Record a new checkpoint."""
         with self._lock:
             one = CheckpointStatistics(checkpoint_id, now.wall_ms, subtasks)
             self._open[checkpoint_id] = one
@@ -58,7 +56,7 @@ class CheckpointStatisticsKeeper:
     def epoch_ended(
         self, checkpoint_id: int, now: Moment, epoch: int, persisted_size: int = 0
     ) -> None:
-        """The epoch that carried it has ended, and left so many bytes of input over."""
+        """Record the end of the epoch that carried it, and the size of its channel state."""
         with self._lock:
             one = self._open.get(checkpoint_id)
             if one is not None:
@@ -69,7 +67,7 @@ class CheckpointStatisticsKeeper:
     def acknowledged(
         self, checkpoint_id: int, now: Moment, stores: list[SubtaskCheckpoint]
     ) -> None:
-        """One task has handed in its part."""
+        """Record the acknowledgement of one task."""
         with self._lock:
             one = self._open.get(checkpoint_id)
             if one is None:
@@ -85,7 +83,7 @@ class CheckpointStatisticsKeeper:
             )
 
     def completed(self, checkpoint_id: int, now: Moment, path: str) -> None:
-        """It is complete."""
+        """Record its completion."""
         with self._lock:
             took = self._since(checkpoint_id, now)
             one = self._close(checkpoint_id)
@@ -102,7 +100,7 @@ class CheckpointStatisticsKeeper:
                     tally.add(getattr(one, name))
 
     def failed(self, checkpoint_id: int, now: Moment, message: str) -> None:
-        """It has failed."""
+        """Record its failure."""
         with self._lock:
             took = self._since(checkpoint_id, now)
             one = self._close(checkpoint_id)
@@ -115,21 +113,21 @@ class CheckpointStatisticsKeeper:
                 self._latest_failed = one
 
     def published(self, checkpoint_id: int, duration_ms: int) -> None:
-        """The output of a complete checkpoint is out."""
+        """Record how long its output took to publish."""
         with self._lock:
             for one in self._history:
                 if one.id == checkpoint_id:
                     one.publish_duration_ms = duration_ms
 
     def discarded(self, checkpoint_id: int) -> None:
-        """A complete checkpoint was deleted in its turn."""
+        """Record that a completed checkpoint was deleted."""
         with self._lock:
             for one in self._history:
                 if one.id == checkpoint_id:
                     one.discarded = True
 
     def restored(self, restore: RestoreStatistics) -> None:
-        """The job went back to a checkpoint."""
+        """Record a recovery."""
         with self._lock:
             self._restored += 1
             self._latest_restored = restore
@@ -143,7 +141,7 @@ class CheckpointStatisticsKeeper:
         return self._open.pop(checkpoint_id, None)
 
     def snapshot(self) -> CheckpointingStatistics:
-        """The figures now."""
+        """A copy of the statistics."""
         with self._lock:
             return CheckpointingStatistics(
                 total=self._total,
@@ -162,7 +160,7 @@ class CheckpointStatisticsKeeper:
 
 
 def _copy(one: CheckpointStatistics) -> CheckpointStatistics:
-    # Not the figures of subtasks, which are many and do not change.
+    # The subtasks' statistics are shared: they are many, and never change.
     return replace(one, subtasks=list(one.subtasks))
 
 
@@ -172,7 +170,7 @@ def _copied(one: CheckpointStatistics | None) -> CheckpointStatistics | None:
 
 @dataclass(slots=True)
 class _Tally:
-    """A figure over many checkpoints, in constant space."""
+    """Minimum, maximum and sum of a figure over all checkpoints."""
 
     least: int | None = None
     greatest: int = 0

@@ -1,6 +1,6 @@
 """Uploads one subtask's snapshot.
 
-These functions run where the local state is: in a thread of the driver, or in a task.
+These functions run where the local state is: in a thread of the driver, or in a Spark task.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Upload:
-    """A local snapshot that is to be uploaded."""
+    """A local snapshot to upload."""
 
     checkpoint_id: int
     stage: int
@@ -35,24 +35,24 @@ class Upload:
     directory: str
     incremental: bool
     inline_below: int
-    """Size below which a file travels within the metadata."""
+    """Size below which a file is stored inside the metadata."""
     files: dict[str, int] = field(default_factory=dict)
-    """Size of every file that its store must have, by name."""
+    """Size of every file of the store, by name."""
     has_operator_state: bool = False
-    """Whether it must have operator state."""
+    """Whether the snapshot has operator state."""
     inline_at_most: int = MOST_INLINE
-    """Bytes of all its files that may."""
+    """Most bytes of all its files inside the metadata."""
     known: dict[str, FileHandle] = field(default_factory=dict)
-    """Files that storage has from the checkpoint before, by local name."""
+    """Files that the checkpoint before has uploaded, by local name."""
     keep: bool = False
-    """Whether the local snapshot stays: for a quick recovery, or since Spark may try again."""
+    """Whether the local snapshot stays, as a backup or because Spark may repeat the task."""
     savepoint: SavepointTarget | None = None
-    """A savepoint that gets its part of it too."""
+    """A savepoint that is written from the same snapshot."""
 
 
 @dataclass(frozen=True)
 class Uploaded:
-    """What became of it."""
+    """The result of an upload."""
 
     upload: Upload
     files: dict[str, Handle]
@@ -65,9 +65,9 @@ class Uploaded:
 def upload_one(
     upload: Upload, *, files: JobCheckpointFiles, cancelled: Cancelled = never
 ) -> Uploaded:
-    """Upload one local snapshot; when that is done, remove it unless it is to be kept.
+    """Upload one local snapshot, and delete it unless `upload.keep` is set.
 
-    After an error it stays, for whoever tries again; it goes with the next epoch.
+    After an error it stays for another try. The next epoch deletes it.
     """
     uploaded = _upload(upload, files, cancelled)
     if not upload.keep:
@@ -125,7 +125,7 @@ def _operator_state(upload: Upload) -> bytes | None:
 
 
 def _added_part(upload: Upload, target: SavepointTarget, cancelled: Cancelled) -> SavepointPart:
-    """The savepoint's part; if it fails, the checkpoint does not, unless it is to."""
+    """Write the savepoint's part; an error fails the checkpoint only if the target says so."""
     try:
         return _savepoint_part(upload, target, cancelled)
     except Exception as error:

@@ -16,9 +16,8 @@ from holdfast.checkpoint.local_state import LocalSnapshots
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from holdfast.checkpoint.failures import FailureReason
     from holdfast.checkpoint.files.metadata import CheckpointMetadata
-    from holdfast.checkpoint.instructions import Instruction
+    from holdfast.checkpoint.instructions import FailureReason, Instruction
     from holdfast.checkpoint.pending import CheckpointBase, PendingCheckpoint
     from holdfast.checkpoint.savepoint.ownership import ClaimedSnapshot
     from holdfast.clock import Clock

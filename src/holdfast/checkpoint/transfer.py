@@ -1,4 +1,4 @@
-"""Moving local snapshots to checkpoint storage and back."""
+"""Transfers local snapshots to checkpoint storage and back."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.storage.files import Cancelled, JobCheckpointFiles
 
 T = TypeVar("T")
-"""What a transfer gives back."""
+"""Result of a transfer."""
 
 _SHAREABLE: Final = ".sst"
 _VERIFIED_AT_ONCE: Final = 1024 * 1024
@@ -33,7 +33,7 @@ _NONE: Final[dict[str, FileHandle]] = {}
 
 @contextmanager
 def files_at_a_time(number: int) -> Iterator[None]:
-    """Let transfers that this thread begins move so many files of a store at a time."""
+    """Within the block, transfers of this thread move `number` files of a store at a time."""
     token = _at_a_time.set(max(number, 1))
     try:
         yield
@@ -54,30 +54,29 @@ def upload_snapshot(
     owner: str = "",
     cancelled: Cancelled = never,
 ) -> tuple[dict[str, Handle], int]:
-    """Upload a local snapshot directory; its files by name, and the bytes uploaded.
+    """Upload a local snapshot; returns its files by name, and the number of bytes uploaded.
 
-    Files are shared ones: a later checkpoint uses them too if the store has not changed.
-    What a failed upload leaves behind is referred to by nothing, and goes with the
-    next sweep.
+    The files are shared: a later checkpoint refers to them too if the store has not changed. No
+    checkpoint refers to the files of a failed upload, and the next sweep deletes them.
 
     Args:
-        directory: The local snapshot; nobody may change it meanwhile.
-        files: Where to.
-        checkpoint_id: The checkpoint it belongs to.
-        expected: Size of every file of it, by name, as whoever made it has told; others that
-            lie beside them are left out. All that is there, if None.
+        directory: The local snapshot; nothing may change it meanwhile.
+        files: The target.
+        checkpoint_id: The checkpoint that the snapshot belongs to.
+        expected: Size of every file of the snapshot, by name; other files are ignored. None
+            uploads all files.
         known: Shared files of the last completed checkpoint of this subtask in the same
-            job attempt, by local name. In another lineage a name may stand for other
+            job attempt, by local name. In another job attempt a name may stand for other
             bytes.
-        inline_below: Files smaller than this travel within the metadata.
-        inline_at_most: Bytes of all those together; the smallest come first.
-        incremental: Whether files that never change are taken from `known`.
+        inline_below: Files smaller than this are stored inside the metadata.
+        inline_at_most: Most bytes of all inline files together; the smallest come first.
+        incremental: Whether to take files that never change from `known`.
         owner: The operator and subtask, for error messages.
-        cancelled: Asked between chunks.
+        cancelled: Called between chunks.
 
     Raises:
         CheckpointStorageError: Storage failed, is full, or holds no state of that size.
-        CheckpointError: The transfer was cancelled; or the snapshot is not there, or not whole.
+        CheckpointError: The transfer was cancelled, or the snapshot is missing or incomplete.
     """
     sizes = _sizes(directory) if expected is None else whole_snapshot(directory, expected)
     _check_limits(files, sizes, owner or str(directory))
@@ -102,7 +101,7 @@ def upload_snapshot(
 def upload_bytes(
     data: bytes, files: JobCheckpointFiles, checkpoint_id: int, *, inline_below: int = 0
 ) -> Handle:
-    """Handle of `data`: within the metadata if it is small, else in a file."""
+    """Store `data` inside its handle if it is small, else in a file."""
     if not data or len(data) < inline_below:
         return inline(data)
     return files.write_bytes(shared_name(checkpoint_id), data)
@@ -115,12 +114,12 @@ def download_snapshot(
     *,
     cancelled: Cancelled = never,
 ) -> None:
-    """Build the directory of a local snapshot again, every file verified.
+    """Download a local snapshot, and verify every file.
 
-    After an error the directory is incomplete and has to be thrown away.
+    After an error the directory is incomplete and must be deleted.
 
     Raises:
-        CorruptCheckpointError: A file is gone, or is not what the checkpoint wrote.
+        CorruptCheckpointError: A file is missing, or has changed since the checkpoint.
         CheckpointStorageError: Storage or the local disk failed.
         CheckpointError: The transfer was cancelled.
     """
@@ -136,7 +135,7 @@ def download_snapshot(
 
 
 def _all_done(calls: Iterable[Callable[[], T]]) -> list[T]:
-    """Results of all calls, of which some run at a time; after an error no more are begun."""
+    """Run all calls, some of them at a time; after an error no further call begins."""
     threads = _at_a_time.get()
     if threads == 1:
         return [call() for call in calls]
@@ -146,12 +145,12 @@ def _all_done(calls: Iterable[Callable[[], T]]) -> list[T]:
 
 
 def difference(handles: Mapping[str, Handle], directory: Path) -> str | None:
-    """What is not as the handles name it in a local directory; None if all of it is.
+    """The first difference between a local directory and the handles; None if there is none.
 
-    Files that the handles do not name are not looked at.
+    Files without a handle are ignored.
 
     Raises:
-        OSError: A file is not there, or cannot be read.
+        OSError: A file is missing, or cannot be read.
     """
     for name, handle in handles.items():
         path = directory / checked_name(name)
@@ -174,14 +173,14 @@ def _holds(path: Path, handle: Handle) -> bool:
 
 
 def whole_snapshot(directory: Path, expected: Mapping[str, int]) -> dict[str, int]:
-    """Size of every file of a local snapshot, by name, in order; nothing is missing.
+    """Check that a local snapshot is complete; returns the sizes of its files, by name.
 
     Args:
-        directory: Where it is. Other files may lie there too.
-        expected: What whoever made it has told.
+        directory: The snapshot. Other files in it are ignored.
+        expected: Size of every file when the snapshot was taken.
 
     Raises:
-        CheckpointError: A file is not there, or is not as large as it was.
+        CheckpointError: A file is missing, or its size has changed.
     """
     sizes = _sizes(directory)
     for name, size in expected.items():
@@ -201,7 +200,7 @@ def _sizes(directory: Path) -> dict[str, int]:
     except OSError as error:
         raise storage_error("reading the local snapshot", str(directory), error) from error
     if not sizes:
-        # Nor is it an error to look for files where there is no directory.
+        # Also if the directory does not exist.
         raise _not_whole(directory, "there are no files")
     return sizes
 

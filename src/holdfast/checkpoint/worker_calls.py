@@ -1,4 +1,4 @@
-"""WorkerCalls: how the checkpoint layer reaches the processes that hold local state."""
+"""WorkerCalls: calls functions in the processes that hold local state."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 T = TypeVar("T")
-"""What a call is given."""
+"""Argument of a call."""
 R = TypeVar("R")
-"""What a call gives back."""
+"""Result of a call."""
 
 
 class WorkerCalls(Protocol):
-    """Calls functions where the local state of subtasks is; serves any thread."""
+    """Calls functions where the local state of subtasks is; thread-safe."""
 
     threads: int
-    """Calls at a time on one executor; if they are fewer, files at a time."""
+    """Parallel calls on one executor; with fewer calls, parallel files."""
 
     @property
     def local(self) -> bool:
         """Whether calls run in threads of the driver."""
 
     def pickle(self, function: object, what: str) -> bytes:
-        """A function as bytes for workers; the error names `what` if it cannot be pickled."""
+        """Pickle a function for workers; an error names `what`."""
 
     def record_location(self, tasks: int, subtask: int, executor: str) -> None:
-        """Note which executor a subtask runs on, in a stage of `tasks` tasks."""
+        """Record the executor of a subtask, in a stage of `tasks` tasks."""
 
     def cancel(self, group: str) -> None:
-        """Cancel the calls that run as tasks under that name."""
+        """Cancel the calls of a group that run as Spark tasks."""
 
     def map(
         self, function: Callable[[T], R], items: Sequence[tuple[int, int, T]], group: str
     ) -> Iterator[R]:
-        """Results of `function` for all items, as they come, in any order.
+        """Call `function` for all items; yields results as they come, in any order.
 
         Args:
             function: Called once for every item, from several threads; must be picklable.
             items: Subtask, number of tasks of its stage, and the argument.
-            group: The name by which the calls can be cancelled.
+            group: The name for `cancel`.
 
         Raises:
-            HoldfastError: A call has raised it, wherever it was made.
+            HoldfastError: A call has raised it, in whatever process.
         """

@@ -1,4 +1,5 @@
 """The job as data: plans, watermarks, timers, restarts, statistics.
 
-Decides, and does no I/O. Knows no Spark; the checkpoint layer and Spark build upon it.
+These modules decide and do no I/O. They do not know Spark; the checkpoint layer and the Spark layer
+build on them.
 """

@@ -1,8 +1,8 @@
-"""From a job graph to the stages that run it.
+"""Compiles a job graph to stages.
 
-Operators that feed each other directly, on the same number of subtasks, share a
-stage; every exchange starts a new one. Stage 0 belongs to the sources and is
-compiled once per source: operators chained to two sources run behind each of them.
+Operators that feed each other directly, with the same parallelism, share a stage. Every exchange
+starts a new one. Stage 0 belongs to the sources and is compiled once per source: operators chained
+to two sources run behind each of them.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ if TYPE_CHECKING:
 _SINKS = -1
 
 
-"""Stands for all sinks of an output, where otherwise a node's id says who consumes it."""
+"""Used instead of a node's id for all sinks of an output."""
 
 _RAW = -1
 
 
-"""Id of the channel on which a source's own rows reach its stage."""
+"""Id of the channel between a source and its stage."""
 
 
 def compile_job(graph: JobGraph, settings: Settings) -> JobPlan:
-    """The stages, exchanges and outputs of a graph."""
+    """Compile a graph to stages, exchanges and outputs."""
     if all(node.kind is OperatorKind.SOURCE for node in graph.nodes):
         raise JobGraphError(
             "the job has no operators, so there is nothing to run; build a stream from a source "
@@ -69,7 +69,7 @@ def compile_job(graph: JobGraph, settings: Settings) -> JobPlan:
 
 
 class _Compiler:
-    """The steps of one compilation, and what they have found out so far."""
+    """The steps of one compilation, and their results."""
 
     def __init__(self, graph: JobGraph, settings: Settings) -> None:
         nodes = _in_use(graph)
@@ -123,15 +123,15 @@ class _Compiler:
         )
 
     def _producer(self, edge: Edge) -> Node:
-        """Where the rows of an edge come from; times that the JVM gives need no node."""
+        """The node that produces an edge's rows; skips timestamps that the JVM assigns."""
         return edge.node.inputs[0].node if edge.node.id in self._absorbed else edge.node
 
     def _is_staged(self, node: Node) -> bool:
-        """Whether the node's rows wait for a checkpoint before they go to the driver."""
+        """Whether the node's rows are staged until their checkpoint, and then go to the driver."""
         return self._settings.exactly_once and _takes_frames(node)
 
     def _is_output(self, node: Node) -> bool:
-        """Whether the node takes rows off the last exchange, on the driver."""
+        """Whether the node takes rows on the driver, after the last exchange."""
         return node.kind is OperatorKind.OUTPUT and not self._is_staged(node)
 
     def _place(self, node: Node) -> None:
@@ -162,7 +162,7 @@ class _Compiler:
         if edge.partitioning.partitioner is not Partitioner.FORWARD or node.has_two_inputs:
             return False
         if self._stages[self._producer(edge).id] == 0:
-            # Tasks at the sources come and go with the input: nothing outlives an epoch there.
+            # Tasks at the sources end with their epoch, and keep no state.
             return (
                 node.parallelism is None
                 and not _keeps_something(node)
@@ -185,7 +185,7 @@ class _Compiler:
                     self._channels[key] = self._channel(edge, node, is_output=False)
 
     def _make_output_channel(self, node: Node) -> None:
-        # A sink is handed an epoch's rows once, so all parts of a union share one channel.
+        # A sink gets an epoch's rows once, so all inputs of a union share one channel.
         channel = self._channels.get(self._output_key(node, 0))
         if channel is None:
             channel = self._channel(node.inputs[0], node, is_output=True)
@@ -193,7 +193,7 @@ class _Compiler:
             self._channels[self._output_key(node, position)] = channel
 
     def _output_key(self, node: Node, position: int) -> tuple[int, str | None, int, int]:
-        """Where a sink's channel is found: sinks of one output share it, a union has its own."""
+        """Key of a sink's channel: sinks of one output share it, a union has a separate one."""
         edge = node.inputs[position]
         consumer = (_SINKS, 0) if len(node.inputs) == 1 else (node.id, position)
         return (self._producer(edge).id, _tag(edge), *consumer)
@@ -219,19 +219,19 @@ class _Compiler:
         )
 
     def _time_source(self, node: Node) -> str | None:
-        """What alone has given the rows of a node their event time, if it is one alone."""
+        """The only time source of a node's rows; None if there are several or none."""
         above = self._time.feeds[self._uids[node.id]]
         return next(iter(above)) if len(above) == 1 else None
 
     def _keeps_place(self, edge: Edge, node: Node) -> bool:
-        """Whether rows that only cross stages, without an exchange, can keep their subtask."""
+        """Whether rows can keep their subtask on an edge that crosses stages."""
         return self._is_output(node) or (
             self._stages[self._producer(edge).id] > 0
             and self._parallelism[self._producer(edge).id] == self._parallelism[node.id]
         )
 
     def _exchange(self, stage: int) -> Exchange:
-        """The exchange into `stage`: channels made before it and taken off in it or later."""
+        """The exchange into `stage`: channels written before it and read in it or later."""
         crossing = {
             channel.id: channel
             for (producer, *_), channel in self._channels.items()
@@ -248,7 +248,7 @@ class _Compiler:
         return Exchange(channels, tuple(payloads), payload_of, routed=stage <= self._last)
 
     def _tasks(self, exchange: Exchange) -> int:
-        # Rows that only pass through need their subtask to exist as well.
+        # The subtasks of rows that only pass through must exist as well.
         return max((c.parallelism for c in exchange.channels), default=self._settings.parallelism)
 
     def _at(self, stage: int) -> list[Node]:
@@ -366,14 +366,14 @@ class _Compiler:
 
 
 def _keeps_something(node: Node) -> bool:
-    """Whether it has operator state or a table, hears of checkpoints, or stages output."""
+    """Whether it has operator state or a table, listens to checkpoints, or stages output."""
     return node.kind is OperatorKind.LOOKUP_JOIN or isinstance(
         node.function, CheckpointedFunction | ListCheckpointed | CheckpointListener | Sink
     )
 
 
 def _takes_frames(node: Node) -> bool:
-    """Whether the node takes rows as a DataFrame, and lets them wait for a checkpoint."""
+    """Whether the node takes rows as a DataFrame, staged until their checkpoint."""
     sink = node.function
     return isinstance(sink, ForeachBatchSink) or (isinstance(sink, SparkSink) and sink.staged)
 
@@ -383,7 +383,7 @@ def _tag(edge: Edge) -> str | None:
 
 
 def _declared_type(node: Node, tag: str | None) -> StreamType:
-    """Type of an output; a union may read it under one that allows more nulls."""
+    """Type of an output; a union may read it as one that allows more nulls."""
     if tag is None:
         return node.output
     spec = node.side_outputs[tag].type
@@ -399,7 +399,7 @@ def _key_plan(edge: Edge) -> KeyPlan | None:
 
 
 def _sorted_channels(exchange: Exchange, stage: int) -> tuple[SortedChannel, ...]:
-    """The channels that a stage reads in order: first what is broadcast, then the others."""
+    """The channels that a stage reads in order: broadcast ones first."""
     taken = [channel for channel in exchange.channels if channel.stage == stage]
     found = [SortedChannel(channel, ()) for channel in taken if channel.broadcast][:1]
     return (

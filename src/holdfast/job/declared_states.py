@@ -1,4 +1,4 @@
-"""The states that an operator declares, learned on the driver before anything runs."""
+"""Finds the states that an operator declares, on the driver, before anything runs."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ if TYPE_CHECKING:
     from holdfast.runtime.plan import OperatorPlan
 
 _WITHOUT_STATE: Final = (EventTimeTrigger, ProcessingTimeTrigger, NeverTrigger, EndOfStreamTrigger)
-"""Triggers that keep nothing of a window."""
+"""Triggers without state."""
 
 
 class OwnState(NamedTuple):
-    """An operator state that is declared, and how it is dealt out."""
+    """A declared operator state, and its redistribution mode."""
 
     mode: Mode
     descriptor: StateDescriptor
@@ -64,15 +64,15 @@ class DeclaredStates:
 
     keyed: dict[str, StateDescriptor] = field(default_factory=dict)
     built_in: frozenset[str] = frozenset()
-    """Those keyed states that the operator has by itself, under names that nobody chose."""
+    """Names of keyed states that belong to the operator, not to the function."""
     own: dict[str, OwnState] = field(default_factory=dict)
     """Operator state."""
     unknown: str | None = None
-    """Why there may be others, if there may be."""
+    """Why there may be further states, or None."""
 
 
 def declared_states(operator: OperatorPlan, job_parameters: Mapping[str, str]) -> DeclaredStates:
-    """The states that an operator declares; its function is tried, on a copy of it."""
+    """Find the states that an operator declares, by opening a copy of its function."""
     found = DeclaredStates()
     function, details = operator.function, operator.details
     match operator.kind:
@@ -97,7 +97,7 @@ def declared_states(operator: OperatorPlan, job_parameters: Mapping[str, str]) -
 
 
 def _window_states(windowing: Windowing) -> Iterator[StateDescriptor]:
-    """What windows register when they are opened; see `runtime/windows/operator.py`."""
+    """The states that windows register when opened; see `runtime/windows/operator.py`."""
     yield contents_descriptor(windowing)
     if windowing.merges:
         yield ValueStateDescriptor(OPEN_WINDOWS, tuple[tuple[bytes, bytes], ...])
@@ -106,16 +106,16 @@ def _window_states(windowing: Windowing) -> Iterator[StateDescriptor]:
 
 
 def _asked_for_by_windows(windowing: Windowing) -> str | None:
-    """Why windows may ask for further states when they run, if they may."""
+    """Why windows may request further states when they run, or None."""
     if type(windowing.trigger) not in _WITHOUT_STATE:
-        return f"{type(windowing.trigger).__name__} may ask for states when windows run"
+        return f"{type(windowing.trigger).__name__} may request states when windows run"
     if windowing.caller is Caller.PROCESS:
-        return "process() may ask for states of windows and keys when it runs"
+        return "process() may request states of windows and keys when it runs"
     return None
 
 
 def _try(operator: OperatorPlan, job_parameters: Mapping[str, str], found: DeclaredStates) -> None:
-    """Let a copy of the function ask for its states, as a task would."""
+    """Let a copy of the function request its states, as in a task."""
     if not isinstance(operator.function, Function | CheckpointedFunction):
         return
     context = _RecordingContext(operator, job_parameters, found)
@@ -133,7 +133,7 @@ def _try(operator: OperatorPlan, job_parameters: Mapping[str, str], found: Decla
 
 
 class _RecordingContext(SubtaskContext):
-    """The context of the first subtask, which notes the keyed states that are asked for."""
+    """The context of the first subtask; records the keyed states that are requested."""
 
     def __init__(
         self, operator: OperatorPlan, job_parameters: Mapping[str, str], found: DeclaredStates
@@ -148,7 +148,7 @@ class _RecordingContext(SubtaskContext):
 
 
 class _RecordingInitialization(FunctionInitializationContext, OperatorStateStore):
-    """Notes the operator states that are asked for, and gives empty ones."""
+    """Records the operator states that are requested, and returns empty ones."""
 
     def __init__(self, runtime: RuntimeContext, found: DeclaredStates) -> None:
         self._runtime = runtime

@@ -1,4 +1,4 @@
-"""Telling listeners on the driver of every epoch."""
+"""Notifies listeners on the driver of every epoch."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 
 class EpochListeners:
-    """The epoch listeners of one job; the next epoch waits for them, but not for ever."""
+    """The epoch listeners of one job; the next epoch waits for them, with a time limit."""
 
     def __init__(self, listeners: Iterable[Listener], patience: Patience) -> None:
-        """Tell `listeners`, one after the other."""
+        """Notify `listeners`, one after the other."""
         self._listeners = tuple(listeners)
         self._patience = patience
 
     def tell(self, epoch: EpochStatistics) -> None:
-        """Tell all of them of an epoch that has ended.
+        """Notify all listeners of a completed epoch.
 
         Raises:
-            JobExecutionError: One has raised, or hangs.
+            JobExecutionError: A listener raised or hangs.
         """
         for listener in self._listeners:
             name = getattr(listener, "__qualname__", type(listener).__qualname__)

@@ -1,4 +1,4 @@
-"""Whether all subtasks of an operator have keys of one type."""
+"""Checks that all subtasks of an operator have keys of one type."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 class KeyAgreement:
-    """Compares what tasks report of their keys, epoch after epoch.
+    """Compares the key types that tasks report, epoch after epoch.
 
-    Keys of different types may all go to different subtasks, where none of them is odd. Tasks
-    are told what is known, and refuse keys of another type themselves; so only the tasks of one
-    epoch have to be compared.
+    Keys of different types may reach different subtasks, where each looks consistent. Tasks get
+    the known types, and refuse keys of another type themselves. So only the tasks of one epoch
+    have to be compared.
     """
 
     def __init__(self, plan: JobPlan, known: Mapping[str, str]) -> None:
-        """Operators of `plan`, of whose keys the shapes are known, by uid, that had state."""
+        """Check the operators of `plan`; `known` are the key shapes of restored state, by uid."""
         self._operators = {
             operator.uid: f"operator {operator.name!r} (uid {operator.uid!r})"
             for stage in plan.stages
@@ -33,14 +33,14 @@ class KeyAgreement:
 
     @property
     def shapes(self) -> dict[str, str]:
-        """Names of the shapes of keys under which state is kept, by uid."""
+        """Names of the known key shapes, by uid."""
         return dict(self._shapes)
 
     def check(self, epoch: int, reports: Iterable[TaskReport]) -> None:
-        """Take in what the tasks of an epoch have reported.
+        """Check the reports of an epoch's tasks.
 
         Raises:
-            KeyTypeError: The keys of an operator are of different types.
+            KeyTypeError: The keys of an operator have different types.
         """
         found: dict[str, tuple[KeyShape, TaskReport]] = {}
         stored: set[str] = set()

@@ -1,4 +1,4 @@
-"""The job as data: its plan, its identity, an epoch's order and result, positions of sources."""
+"""The job as data: plan, identity, an epoch's order and result, positions of sources."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class FileLog:
     """The entries of a file source's log in (`after`, `upto`], oldest first."""
 
     after: int
-    """The newest log batch left out; -1 if none is."""
+    """The newest log batch that is left out; -1 if none is."""
     upto: int
     entries: tuple[str, ...]
-    """Lines of JSON as Spark wrote them."""
+    """Lines of JSON, as Spark wrote them."""
 
     def join(self, later: FileLog) -> FileLog:
-        """Both as one; `later` must begin where this ends, or be whole itself."""
+        """Append `later`, which must begin where this ends, or be complete."""
         if later.after == -1:
             return later
         if later.after != self.upto:
@@ -52,31 +52,31 @@ class FileLog:
 
 @dataclass(frozen=True, slots=True)
 class SourcePosition:
-    """How far one Spark source was read, and what it needs to go on from there."""
+    """How far one Spark source was read, and its files."""
 
     offset: str | None
-    """The end of the batch, as JSON; None if the source had nothing to offer yet."""
+    """The end of the batch, as JSON; None if the source had no data yet."""
     previous: str | None = None
-    """The end of the batch before, likewise."""
+    """The end of the previous batch, as JSON."""
     log: FileLog | None = None
-    """What a file source has seen; None for other sources."""
+    """The log of a file source; None for other sources."""
     files: dict[str, str] = field(default_factory=dict)
-    """Texts of the files another kind of source keeps, by relative path."""
+    """Contents of the files of other sources, by relative path."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueryPosition:
-    """What a query has read when `batch_id` is done, and no more."""
+    """What a query has read after micro-batch `batch_id`."""
 
     batch_id: int
     metadata: str
     """The settings line of the batch's offsets, as JSON."""
     sources: dict[str, tuple[SourcePosition, ...]]
-    """By uid: a position for each streaming leaf of the source's DataFrame, in order."""
+    """Positions of the streaming leaves of every source's DataFrame, by uid."""
 
 
 def join(parts: Sequence[QueryPosition]) -> QueryPosition:
-    """The last of `parts` with the whole of every log, from parts oldest first."""
+    """Join positions, oldest first: the last one, with the complete log of every source."""
     *earlier, last = parts
     sources = {
         uid: tuple(
@@ -98,90 +98,90 @@ def _joined(parts: list[SourcePosition], last: SourcePosition) -> SourcePosition
 
 @dataclass(frozen=True)
 class JobIdentity:
-    """Which job this is, and where its local state lives."""
+    """Names a job, its attempt, and its local state."""
 
     job_id: str
     name: str
     local_dir: str | None
     job_attempt: str = "1"
-    """Names the start or restart whose stores these are; never used twice."""
+    """Name of the job attempt; never used twice."""
     run: str = ""
-    """Names what this driver runs: local state of a job's other runs is not its own."""
+    """Unique name of this driver's run, which owns its local state."""
     replaced: tuple[str, ...] = ()
-    """Runs that have held the job before, and never will again."""
+    """Runs that this one has replaced for good."""
 
 
 @dataclass(frozen=True)
 class StartingPoint:
-    """Where the first epoch of a job attempt continues from."""
+    """The state from which the first epoch of a job attempt continues."""
 
     epoch: int = 0
-    """Number of the last epoch that its state contains."""
+    """The last epoch that the state contains."""
     expected: dict[tuple[str, int], str] = field(default_factory=dict)
-    """Version of every store that there is, by uid and subtask."""
+    """Version of every restored store, by uid and subtask."""
     checkpoint: int | None = None
-    """Checkpoint that it was restored from."""
+    """The checkpoint that was restored."""
     channel_rows: tuple[ChannelRows, ...] = ()
-    """Input that the checkpoint holds."""
+    """Channel state of the checkpoint."""
     with_timers: frozenset[str] = frozenset()
-    """Operators, by uid, that have had timers."""
+    """Uids of operators that may have timers."""
     key_shapes: dict[str, str] = field(default_factory=dict)
-    """Names of the shapes of the keys that there is state of, by uid."""
+    """Names of the key shapes in the state, by uid."""
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """What becomes of the output of sinks that publish in a second step."""
+    """How sinks deliver their output."""
 
     exactly_once: bool = False
-    """Whether it waits for a checkpoint."""
+    """Whether output is staged until its checkpoint is complete."""
     staging: Staging | None = None
-    """Where rows are kept that wait for something, if any are."""
+    """Where rows are staged, if at all."""
 
 
 @dataclass(frozen=True)
 class EpochOrder:
-    """What is special about one epoch."""
+    """The order for one epoch: its checkpoint, its limits, and news of earlier checkpoints."""
 
     checkpoint: CheckpointOrder | None = None
     next_checkpoint: int = 1
     completed: tuple[int, ...] = ()
     aborted: tuple[int, ...] = ()
     idle: bool = False
-    """Whether nothing is processed: the epoch runs for its checkpoint alone."""
+    """Whether the epoch has no input, and runs for its checkpoint alone."""
     cut_at: int | None = None
-    """When tasks stop before the end of their input, in milliseconds since 1970."""
+    """When tasks stop processing and store the rest of their input, in ms since 1970."""
     cut_within_ms: int = 0
-    """Time from the start of the epoch until then."""
+    """Time from the start of the epoch to `cut_at`."""
     least_work_ms: int = 0
-    """Time that each of them gets for what was left over before, all the same."""
+    """Least time that a task spends on channel state, even after `cut_at`."""
     last: bool = False
-    """Whether the job has no more input, so that time comes to its end."""
+    """Whether the job has no more input, so that all timers fire."""
     drains: bool = False
-    """Whether event time alone comes to its end."""
+    """Whether all event-time timers fire."""
     kept_snapshots: KeptSnapshots | None = None
-    """Local snapshots that stay, if others are to be removed."""
+    """Local snapshots to keep; None if no other has to be deleted."""
     held: Mapping[tuple[str, int], str] = field(default_factory=dict)
-    """Versions of stores that the newest complete checkpoint holds, by uid and subtask."""
+    """Versions of stores in the newest complete checkpoint, by uid and subtask."""
     staging: Staging | None = None
-    """Where rows are kept that wait; where all epochs keep them, if None."""
+    """Where rows are staged; None for the staging of `Delivery`."""
     job_attempt: str = ""
-    """The start of the job that it was given to, for whoever keeps the checkpoints."""
+    """Name of the job attempt."""
 
 
 @dataclass(frozen=True)
 class EpochResult:
-    """What an epoch has come to."""
+    """The result of an epoch."""
 
     statistics: EpochStatistics
     reports: list[TaskReport]
     channel_rows: tuple[ChannelRows, ...] = ()
-    """Input that is left for the next one."""
+    """Channel state for the next epoch."""
 
 
 @dataclass(frozen=True)
 class JobExecutionResult:
-    """How a job ended that ended well."""
+    """The result of a job that has finished."""
 
     job_id: str
     name: str
@@ -190,20 +190,20 @@ class JobExecutionResult:
 
 
 class JobHandle(Protocol):
-    """What watches a running job asks of it."""
+    """A running job, for code that watches it."""
 
     @property
     def cancelled(self) -> bool:
-        """Whether the job has been told to stop."""
+        """Whether the job was cancelled or suspended."""
 
     def result(self, timeout: float | None = None) -> JobExecutionResult:
-        """Wait for the job's end; TimeoutError if it has not ended in time."""
+        """Wait for the end; raises TimeoutError after `timeout` seconds."""
 
     def status(self) -> JobStatus:
-        """What the job does now."""
+        """The job's status."""
 
     def statistics(self) -> JobStatistics:
-        """The job in figures."""
+        """The job's statistics."""
 
     def cancel(self) -> None:
         """Stop the job; output since its last completed checkpoint is discarded."""
@@ -214,7 +214,7 @@ class JobHandle(Protocol):
 
 @dataclass(frozen=True)
 class Settings:
-    """What the environment decides for all operators."""
+    """Settings of the environment for all operators."""
 
     parallelism: int
     max_parallelism: int | None
@@ -222,37 +222,37 @@ class Settings:
     batch_mode: bool
     job_parameters: dict[str, str]
     exactly_once: bool = False
-    """Whether output waits for a checkpoint where its sink allows that."""
+    """Whether output is published with its checkpoint, if its sink supports that."""
     stored_max_parallelism: dict[str, int] = field(default_factory=dict)
-    """Number of key groups that state was written with, by uid; where none is set."""
+    """Max parallelism of stored state, by uid, for operators that set none."""
 
 
 @dataclass(frozen=True)
 class SourcePlan:
-    """One source, and what runs on its rows before the first exchange."""
+    """One source, and the operators before the first exchange."""
 
     node: Node
     uid: str
     stage: StagePlan
     channels: tuple[Channel, ...]
-    """Channels on which the source's own rows leave, if nothing runs on them first."""
+    """Channels that the source writes to without an operator in between."""
     time_column: TimeColumn | None = None
-    """Where rows have their event time, if the JVM can say so."""
+    """Column of the event time, if the JVM can read it."""
 
     @property
     def keeps_files(self) -> bool:
-        """Whether it is a static DataFrame, read from files that belong to the job."""
+        """Whether it is a static DataFrame, read from files of the job."""
         return bool(getattr(self.node.function, "keeps_files", False))
 
     @property
     def direct(self) -> bool:
-        """Whether no Python runs on the rows before the first exchange."""
+        """Whether no Python code runs before the first exchange."""
         return not self.stage.operators
 
 
 @dataclass(frozen=True)
 class OutputPlan:
-    """Rows that leave the job, and the sinks that take them."""
+    """An output of the job, and its sinks."""
 
     channel: Channel
     sinks: tuple[Node, ...]
@@ -271,22 +271,22 @@ class JobPlan:
     parallelism: dict[int, int]
     max_parallelism: dict[int, int]
     stage_parallelism: tuple[int, ...]
-    """Number of tasks of every level from 1 on."""
+    """Number of tasks of every stage from 1 on."""
     frame_sinks: dict[str, Node] = field(default_factory=dict)
-    """Sinks on the driver whose rows wait for a checkpoint with exactly once, by uid.
+    """Sinks on the driver whose rows are staged with exactly once, by uid.
 
-    They are known in other modes too: a checkpoint may hold rows for them.
+    Also known in other modes, since a checkpoint may hold rows for them.
     """
     sorted_by: tuple[tuple[SortedChannel, ...], ...] = ()
-    """In which order every level from 1 on reads its rows; in any, where there is nothing."""
+    """Channels that every stage from 1 on reads in order; others in any order."""
     time: TimeLine = field(default_factory=TimeLine)
-    """What gives rows their event time, and which operators depend on it."""
+    """The time sources, and the operators that depend on them."""
     lookups: dict[str, LookupJoin] = field(default_factory=dict)
     """Lookup joins, by uid."""
 
     @property
     def tasks(self) -> list[tuple[int, int]]:
-        """Stage and subtask of every task of an epoch; (0, 0) if there is none."""
+        """Stage and subtask of every task of an epoch; (0, 0) if there are no stages."""
         found = [
             (stage.index, subtask)
             for stage, number in zip(self.stages, self.stage_parallelism, strict=True)
@@ -301,4 +301,4 @@ class SortedChannel:
 
     channel: Channel
     columns: tuple[str, ...]
-    """Columns of its payload; none for event time, and for the place of broadcast rows."""
+    """Columns of its payload to sort by; none for event time and for broadcast rows."""

@@ -1,4 +1,4 @@
-"""One line that says how a job is doing, for as long as somebody watches it."""
+"""Prints the progress of a job as one changing line."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from holdfast.job.statistics import CheckpointingStatistics, JobStatistics
 
 EVERY = 0.5
-"""Seconds between two lines."""
+"""Seconds between two updates."""
 _ERASE = "\r\x1b[K"
 
 
 def wait_watched(client: JobHandle, stream: TextIO | None = None) -> JobExecutionResult:
-    """Wait for the job's end; while it runs, its progress is one changing line."""
+    """Wait for the end of a job, and show its progress as one changing line."""
     target = sys.stderr if stream is None else stream
     try:
         while True:
@@ -25,7 +25,7 @@ def wait_watched(client: JobHandle, stream: TextIO | None = None) -> JobExecutio
                 return client.result(EVERY)
             except TimeoutError:
                 if client.status().is_terminal:
-                    # It ended in between; or the job itself failed with a time-out.
+                    # The job ended in between, or failed with a TimeoutError itself.
                     return client.result()
                 target.write(f"{_ERASE}{progress_line(client.statistics())}")
                 target.flush()
@@ -35,7 +35,7 @@ def wait_watched(client: JobHandle, stream: TextIO | None = None) -> JobExecutio
 
 
 def progress_line(figures: JobStatistics, now: int | None = None) -> str:
-    """The figures as one line.
+    """Format statistics as one line.
 
     Example: `counts · epoch 12 · 2,400,000 events · 480,000/s · checkpoint 3, 0.8 s ago, 1.2 MB`
     """

@@ -1,6 +1,6 @@
-"""Whether and when a failed job starts again: state machines without a clock.
+"""Restart strategies: state machines that decide whether and when a failed job restarts.
 
-Times are in milliseconds on a clock that never goes back.
+Times are in milliseconds on a monotonic clock.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from holdfast.config.restart import (
 
 @dataclass(frozen=True, slots=True)
 class RestartDecision:
-    """The job is to be restarted."""
+    """A decision to restart the job."""
 
     delay_ms: int
-    """How long to wait before; 0 restarts at once."""
+    """Milliseconds to wait before the restart."""
 
 
 class RestartTracker:
-    """Decides after each failure of one job whether it is restarted.
+    """Decides after each failure of one job whether it restarts.
 
     Args:
-        strategy: The rule to follow.
-        random: Where jitter comes from; a generator of its own by default.
+        strategy: The configured strategy.
+        random: Source of jitter; a new generator by default.
     """
 
     def __init__(self, strategy: RestartStrategy, *, random: Random | None = None) -> None:
         self._rule = _rule_for(strategy, random or Random())
 
     def failed(self, now: int) -> RestartDecision | None:
-        """How the job goes on after a failure at `now`, or None if it ends."""
+        """Decide after a failure at `now`; None if the job ends."""
         delay = self._rule.failed(now)
         return None if delay is None else RestartDecision(delay)
 
 
 class _Rule(Protocol):
-    """What a strategy remembers of the failures so far."""
+    """A strategy and its memory of failures."""
 
     def failed(self, now: int) -> int | None:
         """Milliseconds until the restart, or None for no restart."""
@@ -83,7 +83,7 @@ class _Fixed:
 class _Rate:
     def __init__(self, strategy: FailureRate) -> None:
         self._strategy = strategy
-        # One more than is allowed: when full, its oldest tells whether the rate is exceeded.
+        # One more than allowed: when full, the oldest one shows whether the rate is exceeded.
         self._times: deque[int] = deque(maxlen=strategy.max_failures + 1)
 
     def failed(self, now: int) -> int | None:
@@ -102,7 +102,7 @@ class _Exponential:
 
     def failed(self, now: int) -> int | None:
         restart_at = self._restart_at
-        # What fails before the restart that is planned belongs to the same breakdown.
+        # A failure before the planned restart belongs to the same breakdown.
         if restart_at is None or now > restart_at:
             restart_at = self._plan(now, restart_at)
         limit = self._strategy.attempts

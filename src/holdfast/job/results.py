@@ -1,4 +1,4 @@
-"""Iterating, on the driver, over what a running job gives out."""
+"""Iterates over the output of a running job, on the driver."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _EPOCHS_AHEAD: Final = 8
 class CollectedResults:
     """Elements of a stream, as epochs deliver them; closing it cancels the job.
 
-    The job waits when it is some epochs ahead of its reader.
+    The job waits if it is some epochs ahead of its reader.
     """
 
     def __init__(self) -> None:
-        """No job yet."""
+        """Create results without a job."""
         self._epochs: queue.Queue[list[Any]] = queue.Queue(_EPOCHS_AHEAD)
         self._closed = False
         self._client: JobHandle | None = None
 
     def collect(self, elements: list[Any]) -> None:
-        """Take one epoch's elements; called by the job."""
+        """Add one epoch's elements; called by the job."""
         while elements and not self._closed and not self._is_cancelled():
             try:
                 self._epochs.put(elements, timeout=_WAIT)
@@ -40,17 +40,17 @@ class CollectedResults:
         return self._client is not None and self._client.cancelled
 
     def attach(self, client: JobHandle) -> None:
-        """Say which job fills this."""
+        """Set the job that produces the elements."""
         self._client = client
 
     @property
     def client(self) -> JobHandle:
-        """The job that fills this."""
+        """The job that produces the elements."""
         assert self._client is not None
         return self._client
 
     def __iter__(self) -> Iterator[Any]:
-        """All elements; ends with the job, raising what made it fail."""
+        """Iterate over all elements; raises at the end if the job failed."""
         client = self.client
         while True:
             ended = client.status().is_terminal
@@ -68,7 +68,7 @@ class CollectedResults:
             self._client.cancel()
 
     def __enter__(self) -> CollectedResults:
-        """Itself."""
+        """Return the results."""
         return self
 
     def __exit__(
@@ -77,7 +77,7 @@ class CollectedResults:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Cancel the job, if it still runs; after an error, as an interrupt does."""
+        """Cancel the job if it still runs; after an error, stop it as Ctrl-C does."""
         if error is not None and self._client is not None:
             self._closed = True
             self._client.interrupt()

@@ -1,4 +1,4 @@
-"""A sink that keeps rows in checkpoint storage until the driver publishes them as a DataFrame."""
+"""A sink that stages rows in checkpoint storage until the driver publishes a DataFrame of them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 class StagedFrameSink(Sink):
-    """Keeps an epoch's rows for a DataFrame of them."""
+    """Stages an epoch's rows for a DataFrame."""
 
     takes_rows = True
 
     def create_writer(self, context: WriterContext) -> SinkWriter:
-        """A writer that puts rows into checkpoint storage."""
+        """Create a writer that stages rows in checkpoint storage."""
         return _Writer(context)
 
     def create_committer(self, runtime: RuntimeContext) -> Committer:
-        """None: the driver publishes all subtasks' rows at once."""
+        """Not used: the driver publishes the rows of all subtasks at once."""
         raise AssertionError("frames are published by the driver")
 
 

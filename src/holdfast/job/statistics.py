@@ -1,4 +1,4 @@
-"""Figures of a job and of its checkpoints, as rich as Flink's."""
+"""Statistics of a job and of its checkpoints, as detailed as Flink's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.api.metrics import MetricValues
 
 
 class JobStatus(Enum):
-    """Where a job stands."""
+    """The status of a job."""
 
     RUNNING = "RUNNING"
     RESTARTING = "RESTARTING"
@@ -17,7 +17,7 @@ class JobStatus(Enum):
     CANCELED = "CANCELED"
     FAILED = "FAILED"
     SUSPENDED = "SUSPENDED"
-    """It ended here, and another start goes on with it: nothing that it needs was deleted."""
+    """It has ended, and another start continues it: nothing that it needs was deleted."""
 
     @property
     def is_terminal(self) -> bool:
@@ -27,7 +27,7 @@ class JobStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EpochStatistics:
-    """One epoch."""
+    """Statistics of one epoch."""
 
     epoch: int
     events: int
@@ -37,7 +37,7 @@ class EpochStatistics:
 
 @dataclass(slots=True)
 class OperatorStatistics:
-    """One operator, over all subtasks and epochs."""
+    """Statistics of one operator, over all subtasks and epochs."""
 
     name: str
     uid: str
@@ -49,15 +49,15 @@ class OperatorStatistics:
     state_bytes: int = 0
     """Size of its local stores on disk."""
     expired_removed: int = 0
-    """Entries that have expired and were swept out of its local stores."""
+    """Expired entries that were removed from its local stores."""
     watermark: int | None = None
-    """Event time up to which all is thought to have come; None if it has none yet."""
+    """The operator's watermark; None if it has none yet."""
     metrics: MetricValues = field(default_factory=MetricValues)
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatistics:
-    """A job at one moment."""
+    """Statistics of a job at one moment."""
 
     job_id: str
     name: str
@@ -71,13 +71,13 @@ class JobStatistics:
     """By uid."""
     restarts: int = 0
     watermarks: dict[str, int] = field(default_factory=dict)
-    """How far event time has come, by uid of an operator or of what assigns timestamps."""
+    """Watermarks, by uid of an operator or of a node that assigns timestamps."""
     checkpoints: CheckpointingStatistics | None = None
     """None if the job takes no checkpoints."""
 
 
 class CheckpointStatus(Enum):
-    """Where a checkpoint stands."""
+    """The status of a checkpoint."""
 
     IN_PROGRESS = "IN_PROGRESS"
     COMPLETED = "COMPLETED"
@@ -86,24 +86,24 @@ class CheckpointStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SubtaskCheckpoint:
-    """One subtask's part in a checkpoint."""
+    """Statistics of one subtask's part in a checkpoint."""
 
     uid: str
     subtask: int
     ack_timestamp: int
     sync_duration_ms: int
-    """Time for which its epoch was held up by the local snapshot."""
+    """Time that the local snapshot took within the epoch."""
     async_duration_ms: int
     """Time that the upload took."""
     state_size: int
     checkpointed_size: int
     alignment_ms: int = 0
-    """Always 0: the end of an epoch is where all inputs are aligned anyway."""
+    """Always 0: all inputs are aligned at the end of an epoch."""
 
 
 @dataclass(slots=True)
 class CheckpointStatistics:
-    """One checkpoint."""
+    """Statistics of one checkpoint."""
 
     id: int
     trigger_timestamp: int
@@ -118,9 +118,9 @@ class CheckpointStatistics:
     checkpointed_size: int = 0
     """Bytes that were uploaded for this checkpoint."""
     persisted_size: int = 0
-    """Bytes of input that it holds because there was no time to process it."""
+    """Bytes of channel state."""
     epoch_duration_ms: int = 0
-    """From the trigger to the end of the epoch: what alignment is in a pipeline."""
+    """From the trigger to the end of the epoch; Flink's alignment."""
     sync_duration_ms: int = 0
     """Longest local snapshot."""
     async_duration_ms: int = 0
@@ -129,7 +129,7 @@ class CheckpointStatistics:
     """Writing the metadata."""
     end_to_end_duration_ms: int = 0
     publish_duration_ms: int | None = None
-    """Publishing its output, after it was complete; None before that has succeeded."""
+    """Publishing its output after its completion; None until that has succeeded."""
     external_path: str | None = None
     discarded: bool = False
     failure_timestamp: int | None = None
@@ -139,7 +139,7 @@ class CheckpointStatistics:
 
 @dataclass(frozen=True, slots=True)
 class RestoreStatistics:
-    """The last restore."""
+    """Statistics of the last restore."""
 
     checkpoint_id: int
     timestamp: int
@@ -153,7 +153,7 @@ class RestoreStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Least, greatest and average of a figure."""
+    """Minimum, maximum and average of a figure."""
 
     min: int = 0
     max: int = 0
@@ -162,7 +162,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSummary:
-    """Figures over all completed checkpoints of a job."""
+    """Statistics over all completed checkpoints of a job."""
 
     state_size: Spread = Spread()
     checkpointed_size: Spread = Spread()
@@ -171,7 +171,7 @@ class CheckpointSummary:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointingStatistics:
-    """All checkpoints of a job, at one moment."""
+    """Statistics of all checkpoints of a job, at one moment."""
 
     total: int = 0
     in_progress: int = 0

@@ -1,4 +1,4 @@
-"""Gathers a job's statistics, epoch by epoch."""
+"""Collects a job's statistics, epoch by epoch."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class StatisticsKeeper:
-    """Adds up what tasks report; read from other threads."""
+    """Adds up the reports of tasks; other threads may read it."""
 
     def __init__(self, plan: JobPlan) -> None:
-        """No epochs yet."""
+        """Create empty statistics."""
         self._lock = threading.Lock()
         self._events = 0
         self._duration_ms = 0
@@ -44,7 +44,7 @@ class StatisticsKeeper:
         reports: list[TaskReport],
         watermarks: Mapping[str, int] | None = None,
     ) -> EpochStatistics:
-        """Take in one epoch's reports, and where the watermarks stand after it, by uid."""
+        """Add one epoch's reports, and the watermarks after it, by uid."""
         with self._lock:
             self._watermarks = {
                 uid: time for uid, time in (watermarks or {}).items() if time != MIN_WATERMARK
@@ -61,7 +61,7 @@ class StatisticsKeeper:
             return self._last
 
     def restarted(self) -> None:
-        """The job has failed and will start again."""
+        """Count a restart."""
         with self._lock:
             self._restarts += 1
 
@@ -85,7 +85,7 @@ class StatisticsKeeper:
         return events
 
     def snapshot(self, job_id: str, name: str, status: JobStatus) -> JobStatistics:
-        """The figures now."""
+        """A copy of the statistics."""
         with self._lock:
             return JobStatistics(
                 job_id=job_id,
@@ -102,7 +102,7 @@ class StatisticsKeeper:
 
 
 def _first_operators(plan: JobPlan) -> frozenset[str]:
-    """Operators that rows of a source reach first."""
+    """Operators that a source's rows reach first."""
     first = set()
     for source in plan.sources:
         for index in source.stage.entries.get(-1, ()):

@@ -1,8 +1,7 @@
-"""Threads of the driver: none of them ends unheard, and none keeps the program from ending.
+"""Threads of the driver: their errors are logged, and they do not keep the program from ending.
 
-A call that hangs cannot be ended from outside. So each runs in a thread of its own, and
-whoever waits for it stops waiting after a while. The call may come back much later. By then
-nobody wants it any more: whatever would follow upon it is left undone.
+A call that hangs cannot be stopped from outside. So each call of users' code runs in another
+thread, and its caller waits with a time limit. If the call returns later, its result is ignored.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ logger = logging.getLogger("holdfast")
 
 
 def guarded(what: str, work: Callable[[], None]) -> Callable[[], None]:
-    """`work` for a thread: what it raises is in the log, since nobody else hears of it."""
+    """Wrap the work of a thread so that its errors are logged."""
 
     def guard() -> None:
         try:
@@ -40,28 +39,25 @@ def guarded(what: str, work: Callable[[], None]) -> Callable[[], None]:
 
 
 def start_thread(what: str, work: Callable[[], None]) -> threading.Thread:
-    """Let a thread of its own do some work; it inherits nothing of Spark, and needs no session."""
+    """Do some work in a new thread, which inherits nothing of Spark and needs no session."""
     thread = threading.Thread(target=guarded(what, work), name=f"holdfast: {what}", daemon=True)
     thread.start()
     return thread
 
 
 T = TypeVar("T")
-"""What a call is given."""
-
+"""Argument or result of a call."""
 R = TypeVar("R")
-
-
-"""What a call gives back."""
+"""Result of a call."""
 
 
 def in_threads(
     function: Callable[[T], R], items: Iterable[T], threads: int, name: str
 ) -> Iterator[R]:
-    """Results of `function` for all items, as they come, in any order.
+    """Call `function` for all items; yields results as they come, in any order.
 
-    What a call raises is raised here, once the calls under way have ended; no other begins.
-    Unlike those of a `ThreadPoolExecutor`, these threads do not keep the program from ending.
+    An error is raised here, after the running calls have ended; no other call begins. Unlike those
+    of a `ThreadPoolExecutor`, these threads do not keep the program from ending.
     """
     todo = deque(items)
     results: SimpleQueue[tuple[R | None, BaseException | None]] = SimpleQueue()
@@ -99,24 +95,27 @@ def in_threads(
 AFTERWARDS = 5.0
 LONGEST_END = 60.0
 LOOK = 0.05
-"""Seconds between two looks whether the job still has patience."""
+"""Seconds between two checks whether patience is lost."""
 MOST_HANGING = 3
-"""Calls of one kind that may hang at a time; no other is made until one of them comes back."""
+"""Calls of one kind that may hang at a time; further calls fail until one of them returns."""
 
 
 class NoAnswerError(Exception):
-    """A call has not come back in time; says for how long, or why nobody waits."""
+    """A call has not returned in time; the message says for how long, or why it was not made."""
 
 
 class CallEndedError(Exception):
-    """A call has raised what ends a thread or a program, such as SystemExit; names it.
+    """A call has raised a BaseException such as SystemExit; the message names it.
 
-    Whoever waits for the call is not ended by that: it is a failure as any other.
+    It does not end the caller: it is a failure like any other.
     """
 
 
 class Patience:
-    """The patience of one job; serves any thread."""
+    """Time limits of one job for sinks, listeners and its end; thread-safe.
+
+    When a job that was told to end does not, it loses its patience: then no wait goes on.
+    """
 
     def __init__(
         self,
@@ -126,13 +125,13 @@ class Patience:
         afterwards: float = AFTERWARDS,
         longest_end: float = LONGEST_END,
     ) -> None:
-        """Patience that is not lost yet.
+        """Create time limits.
 
         Args:
-            answer: Seconds that one call to a sink or a listener may take.
-            end: Seconds that the job may take to end, once it was told to.
-            afterwards: Seconds that a call may take which begins when patience is lost.
-            longest_end: Seconds that the job may take to end, beside `end`.
+            answer: Seconds that one call of a sink or listener may take.
+            end: Seconds that the job may take to end after it was told to.
+            afterwards: Time limit in seconds of calls that begin when patience is lost.
+            longest_end: Seconds that the job may take to end, in addition to `end`.
         """
         self._afterwards = afterwards
         self._longest_end = longest_end
@@ -145,27 +144,27 @@ class Patience:
 
     @staticmethod
     def of(configuration: Configuration) -> Patience:
-        """What is configured."""
+        """The configured time limits."""
         given = configuration.get
         return Patience(given(COMMITTER_TIMEOUT) / 1000, given(CANCELLATION_TIMEOUT) / 1000)
 
     @property
     def is_lost(self) -> bool:
-        """Whether nobody waits any longer for calls that were made before."""
+        """Whether earlier calls are no longer waited for."""
         return self._lost.is_set()
 
     def lose(self) -> None:
-        """Wait no longer for any call: the job has been told to end, and does not."""
+        """Stop waiting for all calls: the job was told to end, and has not."""
         self._lost.set()
 
     def is_calling(self) -> bool:
-        """Whether this thread is one in which a call is made, which cannot wait for the job."""
+        """Whether this thread runs a call, so that it cannot wait for the job."""
         return threading.get_ident() in self._threads
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
-        """Wait for an event, at most so long; whether it has come.
+        """Wait for an event, at most `seconds`; whether it is set.
 
-        No longer than a moment if patience is lost already; no longer at all once it is.
+        If patience is lost already, the limit is `afterwards`. The wait ends when it gets lost.
         """
         lost = self.is_lost
         until = monotonic() + (min(seconds, self._afterwards) if lost else seconds)
@@ -177,39 +176,39 @@ class Patience:
         return event.is_set()
 
     def see_to_the_end(self, ended: threading.Event) -> None:
-        """Wait for the end of a job that was told to end; after a while, for nothing else."""
+        """Lose patience if a job that was told to end has not ended in time."""
         if not ended.wait(self.end):
             self.lose()
 
     def wait_for_end(self, name: str, ended: threading.Event) -> None:
-        """Wait for the end of a job, somewhat longer than patience lasts.
+        """Wait for the end of a job, somewhat longer than `end`.
 
         Raises:
-            JobExecutionError: It has not come.
+            JobExecutionError: It has not ended.
         """
         limit = self.end + self._longest_end
         if not ended.wait(limit):
             raise JobExecutionError(
                 f"job {name!r} was told to end, and has not within {limit:.0f} s: it waits for "
-                "Spark, for checkpoint storage or for a function of the program. Nothing of it is "
+                "Spark, for checkpoint storage or for a function of the program. Nothing was "
                 "deleted; end this program, and start the job again"
             )
 
     def call(self, what: str, work: Callable[[Callable[[], bool]], T]) -> T:
-        """Do some work in another thread; what it gives back or raises.
+        """Do some work in another thread, and return its result.
 
         Args:
-            what: Whom the work calls: calls of the same kind that hang are counted together.
-            work: Is given a function that tells whether its result is still wanted.
+            what: Name of the callee; hanging calls with the same name are counted together.
+            work: Gets a function that returns whether its result is still wanted.
 
         Raises:
-            NoAnswerError: It has not come back in time, or too many before it have not.
-            CallEndedError: It has raised something that is no Exception.
+            NoAnswerError: It has not returned in time, or too many earlier calls hang.
+            CallEndedError: It has raised a BaseException that is no Exception.
         """
         with self._lock:
             if self._hanging[what] >= MOST_HANGING:
                 raise NoAnswerError(
-                    f"{MOST_HANGING} earlier calls have not come back either, so no other is made"
+                    f"{MOST_HANGING} earlier calls have not returned either, so no other is made"
                 )
         call = _Call(work)
         begun = monotonic()
@@ -238,7 +237,7 @@ class Patience:
 
 
 class _Call(Generic[T]):
-    """Some work, and what has come of it."""
+    """Some work and its result."""
 
     def __init__(self, work: Callable[[Callable[[], bool]], T]) -> None:
         self._work = work

@@ -1,4 +1,4 @@
-"""Which timers are due, and how time passes in the next epoch."""
+"""Decides which timers are due, and how time advances in the next epoch."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ Store = tuple[str, int]
 
 
 class TimerSchedule:
-    """Time in one job attempt: watermarks, and when the next timers are due."""
+    """Watermarks and next timers of one job attempt."""
 
     def __init__(
         self, plan: JobPlan, restored: Iterable[Store], now: int, interval_ms: int = 0
     ) -> None:
-        """Nothing was seen yet.
+        """Create the schedule of a job attempt before its first epoch.
 
         Args:
             plan: The compiled job.
-            restored: Stores in which there may be timers, since they were restored.
-            now: Milliseconds on a clock that never goes back.
-            interval_ms: How long rows may wait for the next epoch, while none runs.
+            restored: Restored stores, which may have timers.
+            now: Milliseconds on a monotonic clock.
+            interval_ms: How long rows may wait for the next epoch while none runs.
         """
         self._watermarks = Watermarks(plan.time, now, interval_ms)
         with_timers = {
@@ -43,25 +43,25 @@ class TimerSchedule:
             if operator.has_timers
         }
         self._unknown = {store for store in restored if store[0] in with_timers}
-        """Stores of which nothing is known yet, so that somebody has to look."""
+        """Stores whose timers are unknown until an epoch has read them."""
         self._event: dict[Store, int] = {}
         self._processing: dict[Store, int] = {}
         self._targets: dict[str, int] = {}
         self._held = False
-        """Whether the epoch that runs moves no watermark, since it may be cut."""
+        """Whether the running epoch does not advance watermarks, since it may be cut."""
 
     @property
     def has_pending_timers(self) -> bool:
-        """Whether any timer is pending, or could be."""
+        """Whether any timer is or may be pending."""
         return bool(self._unknown or self._event or self._processing)
 
     def of_epoch(self, order: EpochOrder, now: Moment) -> EpochTime:
-        """How time passes in the epoch that is about to run."""
+        """How time advances in the next epoch."""
         self._held = order.cut_at is not None
         if order.last or order.drains:
             self._targets = self._watermarks.at_the_end()
         elif self._held:
-            # What it leaves over may be older than what it has seen: nothing may overtake it.
+            # Its channel state may be older than the rows it processes: nothing may overtake it.
             self._targets = {}
         else:
             self._targets = self._watermarks.possible(now.monotonic_ms)
@@ -74,7 +74,7 @@ class TimerSchedule:
         )
 
     def is_due(self, now: Moment, *, event_time: bool = True) -> bool:
-        """Whether an epoch without input would fire timers, or could."""
+        """Whether an epoch without input fires timers, or may."""
         targets = self._watermarks.possible(now.monotonic_ms) if event_time else {}
         return any(True for _ in self._due(targets, now.wall_ms))
 
@@ -86,13 +86,13 @@ class TimerSchedule:
         read_at: int | None = None,
         channel_state: bool = False,
     ) -> None:
-        """The epoch has ended well.
+        """Update the schedule after an epoch.
 
         Args:
-            reports: What its tasks have reported.
-            now: When it has ended, on a clock that never goes back.
-            read_at: When its input was read, on the same; None if it had none.
-            channel_state: Whether some of the input waits for another epoch.
+            reports: The reports of its tasks.
+            now: Its end, on a monotonic clock.
+            read_at: When its input was read; None without input.
+            channel_state: Whether it has left channel state.
         """
         self._watermarks.advanced(self._targets)
         self._targets = {}
@@ -110,14 +110,14 @@ class TimerSchedule:
             self._catch_up(now)
 
     def _catch_up(self, now: int) -> None:
-        """Move watermarks that an epoch has not moved, if no timers wait for that."""
+        """Advance watermarks as far as possible, unless that would fire timers."""
         possible = self._watermarks.possible(now)
         waiting = (possible.get(uid, time - 1) >= time for (uid, _), time in self._event.items())
         if not any(waiting):
             self._watermarks.advanced(possible)
 
     def watermarks(self) -> dict[str, int]:
-        """Where the watermarks of operators and time sources stand, by uid."""
+        """Watermarks of operators and time sources, by uid."""
         current = {uid: self._watermarks.current(uid) for uid in self._watermarks.operators}
         return {**current, **self._watermarks.sources()}
 
@@ -141,7 +141,7 @@ def _note(times: dict[Store, int], where: Store, time: int | None) -> None:
 
 
 def warn_of_held_time(job: str, plan: JobPlan) -> None:
-    """Name operators with timers whose watermark never moves."""
+    """Warn of operators with timers whose watermark never advances."""
     names = {
         operator.uid: operator.name
         for stage in plan.stages

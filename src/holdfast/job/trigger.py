@@ -1,4 +1,4 @@
-"""How fast a job goes and how it ends, by what its sources are."""
+"""Decides when epochs run and how a job ends, by its sources and configuration."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class JobTrigger:
 
     interval_ms: int
     available_now: bool
-    """Whether the job ends when it has processed all there is."""
+    """Whether the job ends when it has processed all available data."""
     one_pass: bool
     """Whether all data is processed as one epoch, without a streaming query."""
     ends: bool = False
-    """Whether there will never be more data than there is."""
+    """Whether all sources are bounded."""
     confirms_end: bool = False
-    """Whether the job makes sure that it has read all of it, since no other start would."""
+    """Whether the job checks at its end that all data was read, since no other start would."""
 
 
 def runs_as_batch(graph: JobGraph, configuration: Configuration) -> bool:
-    """Whether all input is processed in one pass, and only final results are given out.
+    """Whether all input is processed in one pass, with only final results.
 
     Raises:
-        JobGraphError: Batch mode is asked for, and a source never ends.
+        JobGraphError: Batch mode is configured, and a source is unbounded.
     """
     mode = configuration.get(conf.RUNTIME_MODE)
     unbounded = [node for node in _sources(graph) if not node.function.bounded]
@@ -49,10 +49,10 @@ def runs_as_batch(graph: JobGraph, configuration: Configuration) -> bool:
 
 
 def job_trigger(graph: JobGraph, configuration: Configuration) -> JobTrigger:
-    """When epochs begin, and whether the job ends by itself.
+    """The trigger of a job.
 
     Raises:
-        JobGraphError: The job is to end when all is read, and a source never runs out.
+        JobGraphError: Available-now is configured, and a source never ends.
     """
     sources = _sources(graph)
     all_bounded = all(node.function.bounded for node in sources)
@@ -62,8 +62,8 @@ def job_trigger(graph: JobGraph, configuration: Configuration) -> JobTrigger:
     endless = [node for node in sources if node.function.endless]
     if available_now and endless:
         raise JobGraphError(
-            f"available-now ends when all there is has been read, and {endless[0]} never runs "
-            "out; give the generator a count"
+            f"available-now ends when all available data is read, and {endless[0]} never ends; "
+            "give the generator a count"
         )
     return JobTrigger(
         interval_ms=configuration.get(conf.EPOCH_INTERVAL),
@@ -75,6 +75,6 @@ def job_trigger(graph: JobGraph, configuration: Configuration) -> JobTrigger:
 
 
 def _sources(graph: JobGraph) -> list[Node]:
-    """Sources that something reads; the others do not run."""
+    """The sources in use."""
     read = {edge.node.id for node in graph.nodes for edge in node.inputs}
     return [node for node in graph.nodes if node.kind is OperatorKind.SOURCE and node.id in read]

@@ -1,8 +1,8 @@
-"""How far event time has come: watermarks, kept on the driver from what epochs have seen.
+"""Watermarks, computed on the driver from the reports of epochs.
 
-Tasks report the latest event time they have met. What an epoch saw can move a watermark
-only after it: at the end of the next epoch, or in one without input that follows. An
-operator's watermark is the least of those of all time sources that feed it and are active.
+Tasks report the latest event time of their rows. It advances a watermark only after the epoch: at
+the end of the next one, or in an epoch without input. An operator's watermark is the minimum over
+all active time sources that feed it.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ if TYPE_CHECKING:
     from holdfast.api.streams.graph import Node
 
 UNTIMED: Final = ""
-"""Stands for an input without watermarks, which holds those of the others back."""
+"""Stands for an input without watermarks, which holds back the others."""
 
 
 @dataclass(frozen=True)
 class TimeSource:
-    """Something that gives rows their event time."""
+    """A node that assigns timestamps."""
 
     uid: str
     name: str
     out_of_orderness_ms: int | None
-    """How far rows may lag behind the latest; None for no watermarks."""
+    """Bound of out-of-orderness; None without watermarks."""
     idle_after_ms: int | None
-    """How long without rows before it no longer counts."""
+    """Time without rows after which it is idle, and no longer counts."""
 
 
 @dataclass(frozen=True)
 class TimeLine:
-    """What gives rows their event time, and which operators depend on it."""
+    """The time sources of a job, and the operators that depend on them."""
 
     sources: tuple[TimeSource, ...] = ()
     feeds: dict[str, frozenset[str]] = field(default_factory=dict)
-    """Time sources above every operator, by uid; `UNTIMED` among them for any other source."""
+    """Time sources of every operator, by uid; `UNTIMED` for a source without timestamps."""
 
 
 def time_line(nodes: Iterable[Node], uids: Mapping[int, str]) -> TimeLine:
-    """The time line of a job's nodes."""
+    """Compute the time line of a job's nodes."""
     sources: list[TimeSource] = []
     above: dict[int, frozenset[str]] = {}
     feeds: dict[str, frozenset[str]] = {}
@@ -59,7 +59,7 @@ def time_line(nodes: Iterable[Node], uids: Mapping[int, str]) -> TimeLine:
         elif not node.inputs:
             above[node.id] = frozenset({UNTIMED})
         else:
-            # A control stream without watermarks does not hold the data back.
+            # A broadcast stream without watermarks does not hold back the data.
             inputs = [
                 above[edge.node.id]
                 for edge in node.inputs
@@ -74,10 +74,10 @@ def time_line(nodes: Iterable[Node], uids: Mapping[int, str]) -> TimeLine:
 
 
 def time_columns(nodes: list[Node]) -> dict[int, Node]:
-    """Nodes that only say in which column the rows of a source have their event time.
+    """Nodes that take the event time of a source's rows from a column.
 
-    They run no code, so the JVM can do what they say. Where a source's rows are read without
-    their event time as well, a node of its own gives it to the others.
+    They run no code, so the JVM can read the column. This does not apply if the source's rows are
+    also read without event time.
     """
     found = {}
     for node in nodes:
@@ -99,7 +99,7 @@ def time_columns(nodes: list[Node]) -> dict[int, Node]:
 
 
 def held_back(line: TimeLine) -> list[str]:
-    """Operators, by uid, whose watermark only moves at the end of the job.
+    """Uids of operators whose watermark advances only at the end of the job.
 
     Some of their inputs have watermarks, and another one has none.
     """
@@ -107,36 +107,36 @@ def held_back(line: TimeLine) -> list[str]:
 
 
 class Watermarks:
-    """The watermarks of one job attempt. They are not state: each begins at the least."""
+    """The watermarks of one job attempt; they are not state, and begin at the minimum."""
 
     def __init__(self, line: TimeLine, now: int, interval_ms: int = 0) -> None:
-        """Nothing was seen yet.
+        """Create the watermarks of a job attempt before its first epoch.
 
         Args:
-            line: What gives rows their event time, and which operators depend on it.
-            now: When sources begin to be idle; here as everywhere in milliseconds on a clock
-                that never goes back, or a source would be idle whenever somebody sets the clock.
-            interval_ms: How long rows may wait for the next epoch, while none runs.
+            line: The time sources, and the operators that depend on them.
+            now: Start of the sources' idle time. All times are in milliseconds on a monotonic
+                clock, so that changes of the system time do not make sources idle.
+            interval_ms: How long rows may wait for the next epoch while none runs.
         """
         self._sources = {source.uid: source for source in line.sources}
         self._feeds = {uid: feeds for uid, feeds in line.feeds.items() if feeds - {UNTIMED}}
         self._seen = dict.fromkeys(self._sources, MIN_WATERMARK)
         self._heard = dict.fromkeys(self._sources, now)
-        """When the last input was read in which a source had rows."""
+        """When the last input with rows of a source was read."""
         self._missed = dict.fromkeys(self._sources, now)
-        """When the last input was read in which it had none."""
+        """When the last input without rows of it was read."""
         self._ended = now
-        """When the last epoch has ended: from then on, nobody has kept input waiting."""
+        """End of the last epoch; no input has been waiting since then."""
         self._interval_ms = interval_ms
         self._current = dict.fromkeys(line.feeds, MIN_WATERMARK)
 
     def saw(self, latest: Mapping[str, int], now: int, read_at: int | None = None) -> None:
-        """An epoch has ended.
+        """Record the event times of an epoch.
 
         Args:
-            latest: The latest event times it has met, by time source.
-            now: When it has ended.
-            read_at: When its input was read; None if it had none.
+            latest: The latest event time of every time source.
+            now: Its end.
+            read_at: When its input was read; None without input.
         """
         self._ended = now
         if read_at is not None:
@@ -148,20 +148,20 @@ class Watermarks:
                 self._seen[uid] = max(self._seen[uid], time - bound - 1)
 
     def sources(self) -> dict[str, int]:
-        """How far every time source has come, by uid."""
+        """Watermark of every time source, by uid."""
         return dict(self._seen)
 
     @property
     def operators(self) -> list[str]:
-        """All operators, by uid."""
+        """Uids of all operators."""
         return list(self._current)
 
     def current(self, uid: str) -> int:
-        """Where an operator's watermark stands."""
+        """Watermark of an operator."""
         return self._current.get(uid, MIN_WATERMARK)
 
     def possible(self, now: int) -> dict[str, int]:
-        """Where the watermark of every operator with event time could stand now, by uid."""
+        """The watermark that every operator with event time can advance to now, by uid."""
         idle = {uid for uid in self._sources if self._is_idle(uid, now)}
         return {
             uid: max(self._current[uid], self._least(feeds, idle))
@@ -169,25 +169,25 @@ class Watermarks:
         }
 
     def advanced(self, watermarks: Mapping[str, int]) -> None:
-        """An epoch has ended that has moved watermarks to here, by operator."""
+        """Record the watermarks of operators after an epoch, by uid."""
         self._current.update(watermarks)
 
     def at_the_end(self) -> dict[str, int]:
-        """Where every operator's watermark stands when there is no more input."""
+        """The watermark of every operator when there is no more input."""
         return dict.fromkeys(self._current, MAX_WATERMARK)
 
     def _least(self, feeds: frozenset[str], idle: set[str]) -> int:
         if UNTIMED in feeds:
             return MIN_WATERMARK
         active = [self._seen[uid] for uid in feeds - idle]
-        # Where all are idle, nothing is held back: the furthest of them counts.
+        # If all are idle, nothing is held back: the maximum counts.
         return min(active) if active else max(self._seen[uid] for uid in feeds)
 
     def _is_idle(self, uid: str, now: int) -> bool:
         limit = self._sources[uid].idle_after_ms
         if limit is None:
             return False
-        # Rows may have come since input was last read: only what was looked for can be missing.
+        # Rows may have arrived since the last read: only a read can show that none came.
         missing_for = self._missed[uid] - self._heard[uid]
         quiet_for = now - self._ended - self._interval_ms
         return missing_for >= limit or quiet_for >= limit

@@ -1,10 +1,9 @@
-"""What every subtask of a stage is told in one epoch, packed: a task reads its own part only.
+"""Packs the assignments of a stage's subtasks, so that each task decodes only its own.
 
-The driver knows things of all subtasks: versions of stores, timers that are due, input
-that was left over. Handed to every task as a whole, they would cost each of them time that
-grows with the number of subtasks, and all together its square. So they are encoded
-subtask by subtask, into one string of bytes which tasks carry and do not look into, but
-for the few bytes that are theirs.
+The driver knows the store versions, due timers and channel state of all subtasks. If every
+task got all of it, each would spend time that grows with the number of subtasks, and all
+tasks together its square. So the assignments are encoded subtask by subtask into one byte
+string. Tasks carry the string and decode the few bytes that are theirs.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ Store = tuple[str, int]
 """Uid and subtask."""
 
 _Packed = tuple[list[str | None], list[int], list[int], bytes]
-"""Versions by operator; positions of operators whose stores a complete checkpoint holds, and
-with timers due; input left over, pickled."""
+"""Versions by operator; positions of operators whose stores a complete checkpoint holds, and of
+those with timers due; channel state, pickled."""
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(_Packed).decode
@@ -39,7 +38,7 @@ _ENDS: Final = "I"
 
 @dataclass(frozen=True)
 class Assignments:
-    """What the subtasks of one stage are told."""
+    """The assignments of all subtasks of one stage."""
 
     uids: tuple[str, ...]
     """The stage's operators."""
@@ -47,8 +46,8 @@ class Assignments:
     ends: bytes
     """Where the part of each subtask ends in `data`."""
 
-    def told(self, epoch: EpochPlan, subtask: int) -> EpochPlan:
-        """The epoch's plan with what it says of one subtask."""
+    def of_subtask(self, epoch: EpochPlan, subtask: int) -> EpochPlan:
+        """The epoch's plan for one subtask."""
         ends = memoryview(self.ends).cast(_ENDS)
         begin = ends[subtask - 1] if subtask else 0
         versions, held, due, left = _decode(memoryview(self.data)[begin : ends[subtask]])
@@ -74,15 +73,15 @@ def assign(
     due: Collection[Store],
     channel_rows: Iterable[ChannelRows],
 ) -> Assignments:
-    """Pack what the tasks of a stage are told.
+    """Pack the assignments of the tasks of a stage.
 
     Args:
         stage: The stage.
         tasks: Number of its subtasks.
         expected: Versions of all stores, of other stages too.
         held: Versions of stores that the newest complete checkpoint holds.
-        due: Stores with timers that are to fire.
-        channel_rows: What earlier epochs have left over, in order.
+        due: Stores with timers that must fire.
+        channel_rows: Channel state of earlier epochs, in order.
     """
     uids = tuple(operator.uid for operator in stage.operators)
     left = _by_subtask(stage, channel_rows)

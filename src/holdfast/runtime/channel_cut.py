@@ -1,15 +1,14 @@
-"""Stopping a task before the end of its input: the cut of an unaligned checkpoint.
+"""Stops a task before the end of its input: the cut of an unaligned checkpoint.
 
-At a given time the task stops where it stands. What is left of its input is kept in
-checkpoint storage, and the same subtask starts its next epoch with it. So an epoch ends
-soon after that time, however slow functions are, and what it has done can be
-checkpointed. A task that starts after that time keeps all of its input, but always does
-some work on what was left over before: otherwise nothing might ever come to an end.
+At the cut the task stops processing. It stores the rest of its input as channel state in
+checkpoint storage, and the same subtask starts its next epoch with those rows. So an epoch
+ends soon after the cut, however slow functions are, and its state can be checkpointed. A
+task that starts after the cut stores all of its input, but always processes some of the
+channel state of earlier epochs: otherwise a job might never finish.
 
-The driver's own clock means nothing on other machines, so the time is one of the wall clock.
-A task looks at that once, when it starts, and trusts it no further than it must: the cut comes
-no later than the whole of the epoch's time after the task has started. From there on it goes by
-a clock that cannot be set.
+The driver's monotonic clock means nothing on other machines, so the cut is a wall-clock time.
+A task reads the wall clock once, when it starts, and limits the effect of a wrong one: the cut
+comes at most one epoch's time after the start. From then on the task uses a monotonic clock.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ LONG_SLICE: Final = 0.1
 
 
 def entries_of(stage: StagePlan) -> dict[tuple[str, int], tuple[Channel, OperatorPlan]]:
-    """Channels into the operators of a stage, by uid and by number among those of the operator."""
+    """Channels into the operators of a stage, by uid and by number within the operator."""
     entries: dict[tuple[str, int], tuple[Channel, OperatorPlan]] = {}
     for channel in stage.reads.channels:
         for place in stage.entries.get(channel.id, ()):
@@ -53,7 +52,7 @@ def entries_of(stage: StagePlan) -> dict[tuple[str, int], tuple[Channel, Operato
 
 
 def takers(left: ChannelRows, channel: Channel, operator: OperatorPlan) -> range:
-    """Subtasks that some of the input may be for that was left over."""
+    """Subtasks that may own some rows of the channel state."""
     if not _is_spread_by_key(left, channel, operator):
         subtask = left.subtask % operator.parallelism
         return range(subtask, subtask + 1)
@@ -76,12 +75,12 @@ def _is_spread_by_key(left: ChannelRows, channel: Channel, operator: OperatorPla
 
 
 class InputCut:
-    """Decides when a task stops, and keeps the rest of its input."""
+    """Decides when a task stops, and stores the rest of its input."""
 
     def __init__(
         self, stage: StagePlan, epoch: EpochPlan, subtask: int, unique: str, clock: Clock
     ) -> None:
-        """A task that has just started; `unique` names this attempt of it."""
+        """The cut of a task that has just started; `unique` names this attempt."""
         self._stage = stage
         self._epoch = epoch
         self._subtask = subtask
@@ -94,7 +93,7 @@ class InputCut:
         self._entries = entries_of(stage)
 
     def left_before(self) -> Iterator[tuple[Channel, pa.RecordBatch]]:
-        """What earlier epochs have left over for this subtask, in order."""
+        """Channel state of earlier epochs for this subtask, in order."""
         assert self._epoch.staging is not None or not self._epoch.channel_rows
         for left in self._epoch.channel_rows:
             entry = self._entries.get((left.uid, left.input))
@@ -122,7 +121,7 @@ class InputCut:
                 yield rows
 
     def reached(self, *, left_before: bool = False) -> bool:
-        """Whether to stop; for good, since rows must not overtake those that are kept."""
+        """Whether to stop; for good, since rows must not overtake stored ones."""
         if self._kept:
             return True
         if self._epoch.cut_at is None:
@@ -135,7 +134,7 @@ class InputCut:
     def slices(
         self, channel: Channel, rows: pa.RecordBatch, *, left_before: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """Parts of `rows`, to be processed one by one, until the cut; the rest is kept."""
+        """Parts of `rows` to process one by one until the cut; the rest is stored."""
         start = 0
         while start < rows.num_rows:
             if self.reached(left_before=left_before):
@@ -152,7 +151,7 @@ class InputCut:
 
     def _keep(self, channel: Channel, rows: pa.RecordBatch) -> None:
         kept = self._kept.get(channel.id)
-        # A column's layout may differ between what came from Spark and what was kept before.
+        # The layout of a column may differ between rows from Spark and stored rows.
         schema = channel.schema
         if kept is None:
             staging = self._epoch.staging
@@ -161,7 +160,7 @@ class InputCut:
         kept.write(rows.cast(schema))
 
     def close(self) -> tuple[ChannelRows, ...]:
-        """Make durable what is kept."""
+        """Make the stored rows durable."""
         left = []
         for (uid, number), (channel, operator) in self._entries.items():
             kept = self._kept.get(channel.id)
@@ -179,13 +178,13 @@ class InputCut:
         return tuple(left)
 
     def abort(self) -> None:
-        """Drop what is kept: the epoch has failed."""
+        """Drop the stored rows: the epoch has failed."""
         for kept in self._kept.values():
             kept.abort()
 
 
 def _time_left(epoch: EpochPlan, clock: Clock) -> int:
-    """Milliseconds until the cut, for a task that starts now; within bounds, whatever the clock."""
+    """Milliseconds until the cut for a task that starts now; bounded, whatever the clock says."""
     if epoch.cut_at is None:
         return 0
     return min(max(epoch.cut_at - clock.now_ms(), 0), epoch.cut_within_ms)

@@ -1,7 +1,7 @@
-"""How the committables of a sink become bytes in a checkpoint, and come back.
+"""Encodes the committables of a sink for checkpoints, and decodes them.
 
-They are read by whoever goes on from the checkpoint. So they are pickled only if the sink
-says so: reading pickled bytes runs whatever code is in them.
+Every job that starts from the checkpoint reads them. So they are pickled only if the sink
+asks for it: unpickling can run any code.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def committable_codec(sink: Sink) -> Codec:
-    """Codec of what the writers of a sink give out, besides rows that they stage.
+    """Codec of the committables of a sink, except staged rows.
 
     Raises:
         TypeDeclarationError: The declared type cannot be held exactly.
@@ -37,7 +37,7 @@ def committable_codec(sink: Sink) -> Codec:
         codec = codec_for(sink.committable_type)
     except (StateDescriptorError, TypeDeclarationError) as error:
         raise TypeDeclarationError(
-            f"the type of what sink {sink.name!r} puts into checkpoints cannot be used: {error}"
+            f"the type of the committables of sink {sink.name!r} cannot be used: {error}"
         ) from None
     return replace(codec, decode=partial(_decode, codec.decode))
 
@@ -62,4 +62,4 @@ def _refuse(value: Any) -> NoReturn:
 
 
 _UNDECLARED = Codec(encode=_refuse, decode=_refuse, check=_refuse, schema={})
-"""Of sinks whose committables are staged rows, which need no type."""
+"""For sinks whose committables are staged rows, which need no type."""

@@ -1,4 +1,4 @@
-"""The contexts user functions see while they run on a subtask."""
+"""The contexts that user functions get while they run on a subtask."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LATE_DROPPED: Final = "numLateRecordsDropped"
 
 
 class DescribedStates(KeyedStateStore):
-    """States that are asked for by descriptors, each by a method for its kind."""
+    """Gives access to states by their descriptors, with one method per kind."""
 
     __slots__ = ()
 
@@ -106,7 +106,7 @@ class SubtaskContext(DescribedStates, RuntimeContext):
         return self._operator.max_parallelism
 
     def get_attempt_number(self) -> int:
-        """How often this subtask was tried before, in this epoch."""
+        """Number of earlier attempts of this subtask in this epoch."""
         return self._attempt
 
     def get_task_name(self) -> str:
@@ -166,9 +166,9 @@ class SubtaskTimers(TimerService):
         self.watermark = self.event_time = MIN_WATERMARK
 
     def advance(self, watermark: int) -> None:
-        """Let the watermark stand here."""
+        """Set the watermark."""
         self.watermark = watermark
-        # The end of the input is no time: what is kept may be continued from a checkpoint.
+        # The end of the input is not a time: a later job may continue from a checkpoint.
         if watermark != MAX_WATERMARK:
             self.event_time = watermark
 
@@ -177,7 +177,7 @@ class SubtaskTimers(TimerService):
         return self._clock.now_ms()
 
     def current_watermark(self) -> int:
-        """Where the watermark stands."""
+        """The current watermark."""
         return self.watermark
 
     def register_event_time_timer(self, timestamp: int) -> None:
@@ -189,21 +189,21 @@ class SubtaskTimers(TimerService):
         (self._processing or self.processing()).register(timestamp)
 
     def delete_event_time_timer(self, timestamp: int) -> None:
-        """Take a timer of the current key back."""
+        """Delete a timer of the current key."""
         (self._event or self.event()).delete(timestamp)
 
     def delete_processing_time_timer(self, timestamp: int) -> None:
-        """Take a timer of the current key back."""
+        """Delete a timer of the current key."""
         (self._processing or self.processing()).delete(timestamp)
 
     def event(self) -> TimerTable:
-        """The timers that the watermark reaches."""
+        """Timers in event time."""
         if self._event is None:
             self._event = self._table(EVENT_TIMERS)
         return self._event
 
     def processing(self) -> TimerTable:
-        """The timers that the clock reaches."""
+        """Timers in processing time."""
         if self._processing is None:
             self._processing = self._table(PROCESSING_TIMERS)
         return self._processing
@@ -218,27 +218,27 @@ class SubtaskTimers(TimerService):
 
 
 class EventTime:
-    """Event time of states with a time to live: it passes with the watermark."""
+    """Event time for states with a TTL: it passes with the watermark."""
 
     __slots__ = ("_at_hand", "_timers")
 
     def __init__(self, timers: SubtaskTimers, at_hand: Callable[[], int | None]) -> None:
-        """`at_hand` gives the event time of the element at hand, if there is one."""
+        """`at_hand` gives the event time of the current element, if there is one."""
         self._timers = timers
         self._at_hand = at_hand
 
     def now(self) -> int:
-        """Where the watermark stands; at the end of all input, where it stood before."""
+        """The watermark; after the end of the input, the last one before it."""
         return self._timers.event_time
 
     def stamp(self) -> int:
-        """Event time of the element at hand, but no earlier than the watermark."""
+        """Event time of the current element, but no earlier than the watermark."""
         now, time = self._timers.event_time, self._at_hand()
         return now if time is None or time < now else time
 
 
 class ElementContext(KeyedProcessContext, SinkContext):
-    """What a function learns about the element at hand."""
+    """Context of the current element."""
 
     __slots__ = ("_current", "_timers", "time")
 
@@ -262,7 +262,7 @@ class ElementContext(KeyedProcessContext, SinkContext):
 
 
 class TimerContext(ElementContext, KeyedTimerContext):
-    """What a function learns about the timer at hand."""
+    """Context of the timer that fires."""
 
     __slots__ = ("_domain",)
 
@@ -272,5 +272,5 @@ class TimerContext(ElementContext, KeyedTimerContext):
         self._domain = domain
 
     def time_domain(self) -> TimeDomain:
-        """What has reached the timer."""
+        """Time domain of the timer."""
         return self._domain

@@ -1,4 +1,4 @@
-"""Event times beside elements, and in a column beside their rows."""
+"""Event times of elements, as lists and as a column of their rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def times_of(rows: pa.RecordBatch) -> list[int | None] | None:
-    """Event time of every row, None where there is none; None if they have no such column."""
+    """Event time of every row, None for a row without one; None if there is no such column."""
     place = rows.schema.get_field_index(TIME)
     if place < 0:
         return None
@@ -27,19 +27,19 @@ def times_of(rows: pa.RecordBatch) -> list[int | None] | None:
 
 
 def time_array(times: Times | None, count: int) -> pa.Array:
-    """Event times as a column; nulls if there are none."""
+    """Event times as a column; all nulls if `times` is None."""
     return pa.nulls(count, pa.int64()) if times is None else pa.array(times, pa.int64())
 
 
 def appended(rows: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
-    """Rows with one more column, the last."""
+    """Rows with one more column at the end."""
     return pa.RecordBatch.from_arrays([*rows.columns, column], names=[*rows.schema.names, name])
 
 
 def by_tag(output: Output) -> tuple[Output, dict[str, Output]]:
-    """The outputs without a tag, and those of every tag; each with its event times."""
+    """Split an output into the part without a tag and one part per tag, with event times."""
     out, times = output
-    # Where a side output is in use this is on the path of every output: no calls here.
+    # Jobs with a side output run this for every output: no calls here.
     tagged = [
         place
         for place, value in enumerate(out)

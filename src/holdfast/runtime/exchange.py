@@ -1,4 +1,4 @@
-"""Rows between two stages: packing what operators give out, unpacking it again.
+"""Packs and unpacks the rows that cross between two stages.
 
 See `Exchange` in `runtime/plan.py` for the columns.
 """
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from holdfast.runtime.plan import Channel, Exchange
 
 SUBTASK: Final = "_hf_subtask"
-"""Column with the subtask that a row goes to."""
+"""Column with the receiving subtask of a row."""
 CHANNEL: Final = "_hf_channel"
-"""Column with the channel that a row is on."""
+"""Column with the channel of a row."""
 
 
 def payload_name(payload: int) -> str:
@@ -29,7 +29,7 @@ def payload_name(payload: int) -> str:
 
 
 def exchange_schema(exchange: Exchange) -> pa.Schema:
-    """Columns of a exchange."""
+    """Columns of an exchange."""
     fields = [pa.field(SUBTASK, pa.int32())] if exchange.routed else []
     if exchange.tagged:
         fields.append(pa.field(CHANNEL, pa.int32()))
@@ -51,14 +51,14 @@ class ExchangeWriter:
     """Puts a channel's rows on the exchange."""
 
     def __init__(self, exchange: Exchange) -> None:
-        """A packer for one exchange."""
+        """A writer for one exchange."""
         self._exchange = exchange
         self._schema = exchange_schema(exchange)
 
     def pack(
         self, channel: Channel, rows: pa.RecordBatch, subtasks: pa.Array | None
     ) -> pa.RecordBatch:
-        """`rows`, in the channel's columns, in the exchange's; `subtasks` if it is routed."""
+        """Convert rows of a channel to the exchange's columns; `subtasks` if it is routed."""
         exchange, count = self._exchange, rows.num_rows
         columns: list[pa.Array] = [subtasks] if exchange.routed else []
         if exchange.tagged:
@@ -89,21 +89,21 @@ class ExchangeReader:
     def __init__(
         self, exchange: Exchange, alike: Iterable[tuple[Channel, ...]] | None = None
     ) -> None:
-        """An unpacker for one exchange; its rows have arrived, without the routing column.
+        """A reader for rows that have arrived, without the routing column.
 
         Args:
             exchange: The exchange.
-            alike: All channels, in groups whose rows can be taken together, as one channel's: so
-                they stay in order among each other. Each by itself, if None.
+            alike: All channels, in groups whose rows are read together, which keeps their
+                order. If None, every channel is read by itself.
         """
         self._exchange = exchange
         groups = [(channel,) for channel in exchange.channels] if alike is None else alike
-        # What is broadcast comes before the other rows of its batch, as before those of others.
+        # Broadcast rows come before all other rows, in this batch too.
         self._groups = sorted(groups, key=lambda group: not group[0].broadcast)
         self._stamped = [channel for channel in exchange.channels if channel.stamped_by is not None]
 
     def unpack(self, batch: pa.RecordBatch) -> Iterator[tuple[Channel, pa.RecordBatch]]:
-        """Rows of every group that has any in `batch`, in the columns of its first channel."""
+        """Rows of every group that is in `batch`, in the columns of its first channel."""
         exchange = self._exchange
         if not exchange.tagged:
             yield exchange.channels[0], self._payload(exchange.channels[0], batch)
@@ -120,7 +120,7 @@ class ExchangeReader:
             yield group[0], self._payload(group[0], rows)
 
     def stamped(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Rows whose event time is new, by the uid of what has given it to them."""
+        """Rows with a new event time, by the uid of the operator that gave it."""
         for channel in self._stamped:
             assert channel.stamped_by is not None
             rows = batch

@@ -1,4 +1,4 @@
-"""Operator state on its way to a function, at the start and at the end of an epoch."""
+"""Hands operator state to a function at the start of an epoch, and takes it at the end."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 ELEMENTS: Final = ListStateDescriptor("list-checkpointed")
 """The state of a `ListCheckpointed` function; its elements are pickled, as it has no types."""
 WRITER_STATE: Final = "writer-state"
-"""Name of the state that the writers of a sink have."""
+"""Name of the state of the writers of a sink."""
 
 
 class FunctionState:
-    """Calls what a function with operator state, or a listener, wants called."""
+    """Calls the hooks of functions with operator state and of checkpoint listeners."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class FunctionState:
         self._restored = restored
 
     def initialize(self) -> None:
-        """Let the function take up its state; before it is opened."""
+        """Initialize the state of the function; before it is opened."""
         function = self._function
         if isinstance(function, CheckpointedFunction):
             context = _InitializationContext(
@@ -72,7 +72,7 @@ class FunctionState:
                     function.restore_state(elements)
 
     def notify(self) -> None:
-        """Tell the function how checkpoints have ended."""
+        """Notify the function of checkpoints that were completed or aborted."""
         function, epoch = self._function, self._epoch
         if isinstance(function, CheckpointListener):
             with Reported(self._operator, "in a notification of a checkpoint"):
@@ -82,7 +82,7 @@ class FunctionState:
                     function.notify_checkpoint_complete(checkpoint)
 
     def snapshot(self, now: int) -> None:
-        """Let the function bring its state up to date; after its last element."""
+        """Let the function update its state; after its last element."""
         function, epoch = self._function, self._epoch
         timestamp = now if epoch.checkpoint is None else epoch.checkpoint.timestamp
         if isinstance(function, CheckpointedFunction):
@@ -110,7 +110,7 @@ class FunctionState:
 
 
 class _InitializationContext(FunctionInitializationContext, OperatorStateStore):
-    """One object for both: the store adds nothing but the states."""
+    """Both contexts in one object: the store only adds the states."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class _SnapshotContext(FunctionSnapshotContext, RawOperatorStateOutput, RawKeyed
     def start_new_key_group(self, key_group: int) -> None:
         if self._groups is None or key_group not in self._groups:
             raise StateAccessError(
-                f"key group {key_group} is not one of this subtask's, which are {self._groups}"
+                f"key group {key_group} does not belong to this subtask, which has {self._groups}"
             )
         self._target = self._by_group.setdefault(key_group, bytearray())
 

@@ -66,11 +66,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TaskIdentity:
-    """Which task this is, as Spark numbers them."""
+    """Identifies a task, as Spark numbers them."""
 
     subtask: int
     attempt: int
-    """How often this subtask was tried before in this stage."""
+    """Number of earlier attempts of this subtask in this stage."""
     attempt_id: int
     """Unique among all tasks of the application."""
 
@@ -148,7 +148,7 @@ class OperatorTask:
 
     @property
     def _expected(self) -> str | None:
-        """Version at which the operator's store stands; None if it has none yet."""
+        """Expected version of the operator's store; None if it has none yet."""
         assert self._epoch is not None
         return self._epoch.expected.get((self.plan.uid, self._subtask))
 
@@ -161,7 +161,7 @@ class OperatorTask:
             self._function_state.notify()
 
     def snapshot_function(self) -> None:
-        """Let the function put into its state what must outlive the epoch."""
+        """Let the function update its operator state at the end of the epoch."""
         if self._function_state is not None and self.operator.is_open:
             self._function_state.snapshot(self._clock.now_ms())
 
@@ -242,19 +242,19 @@ class OperatorTask:
 
     @property
     def has_timers_due(self) -> bool:
-        """Whether timers are to fire in this subtask though no rows may come."""
+        """Whether timers must fire in this subtask, even without input."""
         time = self._time
         return time is not None and (self.plan.uid, self._subtask) in time.due
 
     def fire_by_clock(
         self, *, everything: bool = False, now: int | None = None
     ) -> Iterator[Output]:
-        """What timers give out that the clock has reached.
+        """Fire the timers that the clock has reached, and give their outputs.
 
         Args:
-            everything: Whether all others fire too, since nobody will wait for them; but none
-                that is set meanwhile, unless the clock has reached it as well.
-            now: What the clock says; it is asked if None.
+            everything: Fire all other timers too, since nobody will wait for them; but no timer
+                that is set meanwhile, unless the clock has reached it.
+            now: Time of the clock; it is read if None.
         """
         if self._fires():
             now = self._clock.now_ms() if now is None else now
@@ -262,10 +262,10 @@ class OperatorTask:
             yield from self._fire(TimeDomain.PROCESSING_TIME, until, now)
 
     def fire_by_watermark(self, watermark: int | None = None) -> Iterator[Output]:
-        """Advance the watermark, and what timers give out that it reaches.
+        """Advance the watermark, fire the timers that it reaches, and give their outputs.
 
         Args:
-            watermark: Where it goes; to where it is at the end of the epoch, if None.
+            watermark: The new watermark; that of the end of the epoch if None.
         """
         watermark = self._target if watermark is None else watermark
         self._timers.advance(watermark)
@@ -273,7 +273,7 @@ class OperatorTask:
             yield from self._fire(TimeDomain.EVENT_TIME, watermark, watermark)
 
     def fire_at_end(self, *, everything: bool, watermark: int | None = None) -> Iterator[Output]:
-        """What timers give out at the end of the input, those set meanwhile included.
+        """Fire timers at the end of the input, also those set meanwhile, and give their outputs.
 
         Args:
             everything: See `fire_by_clock`.
@@ -281,7 +281,7 @@ class OperatorTask:
         """
         yield from self.fire_by_clock(everything=everything)
         yield from self.fire_by_watermark(watermark)
-        # Asked once: timers that are set anew for a little later must not keep the epoch going.
+        # Read once: timers that are set again and again must not keep the epoch running.
         now = self._clock.now_ms()
         while self._fires() and self._is_due(now):
             yield from self.fire_by_clock(now=now)
@@ -297,7 +297,7 @@ class OperatorTask:
     def _fires(self) -> bool:
         if self._time is None or not self.plan.has_timers:
             return False
-        # A function that uses neither state nor timers has no store to be opened.
+        # A function that uses neither state nor timers has no store.
         return self.state is not None or self.has_timers_due
 
     def _fire(self, domain: TimeDomain, until: int, registered_until: int) -> Iterator[Output]:
@@ -309,7 +309,7 @@ class OperatorTask:
         yield from self.operator.fire(domain, table.due(until, registered_until))
 
     def key_report(self) -> KeyReport | None:
-        """What the keys of the operator are; None if that is not known, or it has none."""
+        """Describes the keys of the operator; None if it has none, or none has come yet."""
         shape = self.key_types.shape
         if shape is None:
             return None
@@ -317,7 +317,7 @@ class OperatorTask:
         return KeyReport(shape.name, self.key_types.example, stored)
 
     def finished_report(self) -> OperatorReport:
-        """The figures, at the end; reads the function's gauges."""
+        """The final report; reads the function's gauges."""
         self.report.skipped = self.operator.skipped
         with Reported(self.operator, "in a gauge"):
             self.report.metrics = self._context.get_metrics_group().values(self._subtask)
@@ -367,7 +367,7 @@ class OperatorTask:
     def commit(self) -> StoreReport | None:
         """Make the epoch's changes to state durable; None if there was no state.
 
-        An epoch that ends in a checkpoint leaves a snapshot of the store beside it.
+        An epoch that ends in a checkpoint also makes a snapshot of the store.
         """
         if self.state is None:
             return None
@@ -423,7 +423,7 @@ class OperatorTask:
 
     @property
     def _may_stay(self) -> bool:
-        """Whether the store may be left at its version, if nothing was written to it."""
+        """Whether the store may keep its version if nothing was written."""
         epoch = self._epoch
         assert epoch is not None
         where = (self.plan.uid, self._subtask)
@@ -444,14 +444,14 @@ class OperatorTask:
         epoch = self._epoch
         assert epoch is not None
         if not job_directory(epoch.local_dir, epoch.job_id, epoch.owner.run).exists():
-            # The job has ended meanwhile; made again, its directory would belong to nobody.
+            # The job has ended meanwhile; nobody would own a new directory.
             raise StateError(f"{directory}: the job's local state was removed while it was used")
         make_private(directory)
 
     def _exported_operator_state(self) -> OperatorStateSnapshot | None:
         if self.operator_state is not None:
             return self.operator_state.export()
-        # The function was not at work in this epoch, or no longer has such state.
+        # The function did not run in this epoch, or no longer has operator state.
         return OperatorStateBackend(self._store).export()
 
     def _snapshot_directory(self, checkpoint: CheckpointOrder) -> Path:
@@ -465,7 +465,7 @@ class OperatorTask:
 
     @contextmanager
     def _located(self) -> Iterator[None]:
-        """Errors of what is written after the element that set it, with the operator."""
+        """Adds the operator to errors of writes that happen after the element that caused them."""
         try:
             yield
         except HoldfastError as error:
@@ -473,7 +473,7 @@ class OperatorTask:
 
     @property
     def prepared(self) -> tuple[Prepared, ...]:
-        """Output that waits to be published."""
+        """Committables of the epoch."""
         return self.operator.prepared if isinstance(self.operator, WriterOperator) else ()
 
     @property
@@ -487,7 +487,7 @@ class OperatorTask:
         return self.operator.latest
 
     def close(self) -> None:
-        """Close the function; once, however often it is asked for."""
+        """Close the function; does nothing the second time."""
         self.operator.close()
 
     def abort(self) -> None:

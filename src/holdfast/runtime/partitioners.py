@@ -1,4 +1,4 @@
-"""Which subtask of the next stage receives a row."""
+"""Decides which subtask of the next stage receives a row."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MEMORY = 1_000_000
 """Keys whose subtask a partitioner remembers."""
 
 _AS_THEY_ARE: Final = frozenset({int, str, bytes, bool})
-"""Classes whose instances a dictionary tells apart as they are."""
+"""Classes whose instances are dictionary keys in canonical form already."""
 _AS_THEY_ARE_OR_NULL: Final = _AS_THEY_ARE | {type(None)}
 _short = Repr()
 _short.maxstring = _short.maxother = 60
@@ -33,7 +33,7 @@ _short.maxdict = _short.maxtuple = 10
 
 
 class Keys:
-    """Gives the keys of rows, one way for column keys and functions alike."""
+    """Computes the keys of rows, from columns or by a function."""
 
     def __init__(
         self, plan: KeyPlan, stream: StreamType, operator: str, types: KeyTypes | None = None
@@ -41,11 +41,11 @@ class Keys:
         """Keys of rows of a stream.
 
         Args:
-            plan: What the keys are made of.
+            plan: Columns or function of the key.
             stream: Type of the stream.
-            operator: Whose keys they are, for messages.
-            types: What is known of the type that they share, by all inputs of the operator; if
-                None, they are not compared, since they only say where rows go.
+            operator: The operator, for messages.
+            types: Checks that all inputs of the operator have keys of one type; None if the
+                keys are only used for routing.
         """
         self._plan = plan
         self._types = types
@@ -81,7 +81,7 @@ class Keys:
         return self._canonical(keys, elements)
 
     def refusal(self, keys: list[Any], error: TypeError) -> KeyTypeError:
-        """The error for keys of which one cannot be a key, as `error` showed."""
+        """The error for a list of keys in which one is not hashable, as `error` shows."""
         for key in keys:
             try:
                 key_hash(key)
@@ -90,7 +90,7 @@ class Keys:
         return KeyTypeError(f"{self._operator}: {error}")
 
     def _canonical(self, keys: list[Any], rows: Any) -> list[Any]:
-        """The keys in the form in which dictionaries tell them apart."""
+        """The keys in canonical form, in which equal keys are equal in dictionaries."""
         kinds = set(map(type, keys))
         if type(None) in kinds:
             row = _row(rows, keys.index(None))
@@ -105,7 +105,7 @@ class Keys:
         return keys
 
     def _check(self, types: KeyTypes, keys: list[Any], rows: Any) -> None:
-        """Refuse keys of different types: dictionaries take `1`, `True` and `1.0` for one."""
+        """Refuse keys of different types: `1`, `True` and `1.0` are one key in a dictionary."""
         try:
             place = types.mismatch(keys)
         except KeyTypeError as error:
@@ -118,7 +118,7 @@ class Keys:
 
 
 def _are_plain(keys: list[tuple[Any, ...]]) -> bool:
-    """Whether tuples are as dictionaries tell them apart, since all their components are."""
+    """Whether tuples are in canonical form, since all their components are."""
     if len(set(map(len, keys))) != 1:
         return False
     columns = zip(*keys, strict=True)
@@ -126,14 +126,14 @@ def _are_plain(keys: list[tuple[Any, ...]]) -> bool:
 
 
 def _row(rows: Any, place: int) -> Any:
-    """The row, or the element, at a place."""
+    """The row or element at a position."""
     if isinstance(rows, pa.RecordBatch):
         return rows.slice(place, 1).to_pylist()[0]
     return rows[place]
 
 
 class KeyPartitioner:
-    """By key group."""
+    """Routes rows by key group."""
 
     def __init__(self, channel: Channel, keys: Keys) -> None:
         """Send rows to the subtasks that own their keys."""
@@ -165,12 +165,12 @@ class KeyPartitioner:
 
 
 class InPlace:
-    """To the subtask that has them already: rows that only cross to a later stage."""
+    """Keeps rows on their subtask while they cross to a later stage."""
 
     needs_elements = False
 
     def __init__(self, parallelism: int, here: int) -> None:
-        """Keep rows at `here`, as far as there are so many subtasks."""
+        """Send all rows to `here`, modulo the parallelism."""
         self._here = here % parallelism
 
     def subtasks(self, elements: list[Any], rows: pa.RecordBatch) -> pa.Array:
@@ -179,7 +179,7 @@ class InPlace:
 
 
 class RoundRobin:
-    """In turn."""
+    """Routes rows to all subtasks in turn."""
 
     needs_elements = False
 
@@ -196,7 +196,7 @@ class RoundRobin:
 
 
 class AtRandom:
-    """At random."""
+    """Routes rows at random."""
 
     needs_elements = False
 
@@ -212,7 +212,7 @@ class AtRandom:
 
 
 Route = KeyPartitioner | InPlace | RoundRobin | AtRandom
-"""What says which subtask receives a row."""
+"""Any partitioner."""
 
 
 def partitioner(channel: Channel, subtask: int, operator: str) -> Route:

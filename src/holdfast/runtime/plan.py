@@ -1,9 +1,9 @@
-"""What a subtask is told to do: the compiled form of a job graph.
+"""Plans: the compiled form of a job graph, as tasks get it.
 
 An epoch is a chain of stages. A stage is what runs in one task between two
 exchanges: operators that feed each other directly. Rows cross from stage to stage
 on channels; the exchange between two stages carries all channels that cross there,
-those included that only pass through.
+also those that only pass through.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 TIME: Final = "_hf_time"
 """Column with a row's event time, in milliseconds."""
 ORDER: Final = "_hf_order"
-"""Column with a broadcast row's place."""
+"""Column with the position of a broadcast row."""
 
 TIMER_KINDS: Final = frozenset(
     {
@@ -46,7 +46,7 @@ TIMER_KINDS: Final = frozenset(
 
 
 class TableCopy(Protocol):
-    """The rows of a lookup join's table, as tasks get them."""
+    """One copy of a lookup join's table, as tasks get it."""
 
     @property
     def number(self) -> int:
@@ -67,7 +67,7 @@ class KeyPlan:
 
 @dataclass(frozen=True)
 class Channel:
-    """Rows on their way from one operator to another stage."""
+    """Carries rows from one operator to another stage."""
 
     id: int
     type: StreamType
@@ -78,22 +78,22 @@ class Channel:
     parallelism: int
     max_parallelism: int
     side: int = 0
-    """Which input of the operator that takes the rows they are for."""
+    """Input of the receiving operator."""
     timed: bool = False
     """Whether rows carry their event time."""
     stamped_by: str | None = None
-    """Uid under which the watermark is kept, if these are rows whose event time is new."""
+    """Uid of the watermark, if rows are given their event time on this channel."""
     time_source: str | None = None
-    """The same, of what has given rows their event time before; None if it is not one alone."""
+    """Uid of the one operator that gave rows their event time before; None if there are several."""
 
     @property
     def broadcast(self) -> bool:
-        """Whether every subtask gets all rows, in one order and before those of others."""
+        """Whether every subtask gets all rows, in one order and before all other rows."""
         return self.partitioning.partitioner is Partitioner.BROADCAST
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns of the rows in a task: the payload's, then those that the channel adds."""
+        """Columns of the rows in a task: the payload, then the columns of the channel."""
         fields = list(self.type.schema)
         if self.timed:
             fields.append(pa.field(TIME, pa.int64()))
@@ -104,10 +104,10 @@ class Channel:
 
 @dataclass(frozen=True)
 class TimeColumn:
-    """Where the rows of a source have their event time."""
+    """Column with the event time of the rows of a source."""
 
     uid: str
-    """Of the operator that says so; the watermark is kept under it."""
+    """Uid of the operator that assigns timestamps; the watermark has the same."""
     column: str
 
 
@@ -121,7 +121,7 @@ class Exchange:
 
     Channels of one schema share a payload slot. A single slot's columns lie flat;
     several are nullable structs, of which a row fills one. The order of a broadcast row
-    is its place among all of its channel; other rows have none.
+    is its position among all rows of its channel; other rows have none.
     """
 
     channels: tuple[Channel, ...]
@@ -129,7 +129,7 @@ class Exchange:
     payload_of: dict[int, int]
     """Slot of every channel, by the channel's id."""
     routed: bool
-    """Whether rows say which subtask they go to: on all exchanges but the last."""
+    """Whether rows carry their receiving subtask: on all exchanges but the last."""
 
     @property
     def flat(self) -> bool:
@@ -138,7 +138,7 @@ class Exchange:
 
     @property
     def tagged(self) -> bool:
-        """Whether rows say which channel they are on."""
+        """Whether rows carry their channel."""
         return len(self.channels) > 1
 
     @property
@@ -148,7 +148,7 @@ class Exchange:
 
     @property
     def ordered(self) -> bool:
-        """Whether broadcast rows carry their place."""
+        """Whether broadcast rows carry their position."""
         return any(channel.broadcast for channel in self.channels)
 
 
@@ -189,9 +189,9 @@ class OperatorPlan:
     second: SecondInput | None = None
     """The other input, of an operator that has two."""
     details: Any = None
-    """What it is told beside its function; see the operator of its kind."""
+    """Further settings; see the operator of its kind."""
     timed: bool = False
-    """Whether what it gives out has event time."""
+    """Whether its output has event time."""
 
     @property
     def has_timers(self) -> bool:
@@ -200,34 +200,29 @@ class OperatorPlan:
 
     @property
     def has_operator_state(self) -> bool:
-        """Whether its function has state of its own, beside that of keys."""
+        """Whether its function has operator state."""
         if isinstance(self.function, Sink):
             return self.function.has_state
         return isinstance(self.function, CheckpointedFunction | ListCheckpointed)
 
     @property
     def takes_rows(self) -> bool:
-        """Whether it is handed record batches instead of elements."""
+        """Whether it takes record batches instead of elements."""
         return isinstance(self.function, Sink) and self.function.takes_rows
 
     @property
     def listens(self) -> bool:
-        """Whether its function wants to hear how checkpoints end."""
+        """Whether its function is a checkpoint listener."""
         return isinstance(self.function, CheckpointListener)
-
-    @property
-    def outlet_tags(self) -> frozenset[str]:
-        """Side outputs that something reads."""
-        return frozenset(outlet.tag for outlet in self.outlets if outlet.tag is not None)
 
 
 @dataclass(frozen=True)
 class StagePlan:
-    """Everything the tasks of one stage need to know, the same in every epoch."""
+    """Plan of the tasks of one stage, the same in every epoch."""
 
     index: int
     operators: tuple[OperatorPlan, ...]
-    """In an order in which every operator comes before those it feeds."""
+    """Every operator comes before those it feeds."""
     entries: dict[int, tuple[int, ...]]
     """Operators that take a channel off the exchange, by the channel's id."""
     reads: Exchange
@@ -236,14 +231,14 @@ class StagePlan:
     batch_mode: bool = False
     job_parameters: dict[str, str] = field(default_factory=dict)
     copies: dict[int, tuple[Channel, ...]] = field(default_factory=dict)
-    """Channels onto which rows that arrive on another are copied as they are."""
+    """Channels to which the rows of another channel are copied unchanged, by its id."""
     time_column: TimeColumn | None = None
-    """Where rows have their event time, at a source that gives them one."""
+    """Column with the event time, at a source that has one."""
 
 
 @dataclass(frozen=True)
 class CheckpointOrder:
-    """What an epoch is told that ends in a checkpoint."""
+    """Orders a checkpoint at the end of an epoch."""
 
     id: int
     timestamp: int
@@ -252,35 +247,35 @@ class CheckpointOrder:
 
 @dataclass(frozen=True)
 class ChannelRows:
-    """Input that a subtask had no time for: channel state, in Flink's words."""
+    """Channel state: rows that a subtask stored at the cut of an unaligned checkpoint."""
 
     uid: str
     """Operator that the rows are for."""
     input: int
-    """Which of the channels into that operator they are on."""
+    """Number of their channel among those into the operator."""
     subtask: int
     parallelism: int
-    """Subtasks that the operator had then."""
+    """Parallelism of the operator then."""
     max_parallelism: int
-    """Key groups that it had then."""
+    """Max parallelism of the operator then."""
     rows: StagedRows
 
 
 @dataclass(frozen=True)
 class EpochTime:
-    """How time passes in one epoch."""
+    """Watermarks and due timers of one epoch."""
 
     watermarks: dict[str, tuple[int, int]]
-    """Of every operator with event time, by uid: where it stands, and where it is at the end."""
+    """By uid, for operators with event time: at the start and at the end of the epoch."""
     due: frozenset[tuple[str, int]] = frozenset()
-    """Operators and subtasks that have timers to fire, whether rows come or not."""
+    """Operators and subtasks that must fire timers, even without input."""
     last: bool = False
-    """Whether the job ends with it, so that every timer fires."""
+    """Whether it is the last epoch of the job, in which every timer fires."""
 
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """What the tasks of one epoch are told beside the stage's plan."""
+    """Plan of one epoch, for the tasks of all stages."""
 
     job_id: str
     job_attempt: str
@@ -289,15 +284,15 @@ class EpochPlan:
     owner: ProcessIdentity
     """The driver, whose death makes the job's local state worthless."""
     expected: dict[tuple[str, int], str] = field(default_factory=dict)
-    """Version every store stands at, by uid and subtask; none for a new one.
+    """Version of every store, by uid and subtask; new stores have none.
 
-    This, what is held, the timers that are due and what is left over are many where there are many
-    subtasks: tasks are told their own part, see `runtime/assignments.py`.
+    This, `held`, due timers and channel state grow with the number of subtasks: every task gets
+    its own part only, see `runtime/assignments.py`.
     """
     checkpoint: CheckpointOrder | None = None
-    """The checkpoint that the epoch ends in, if it does."""
+    """The checkpoint at the end of the epoch, if there is one."""
     held: frozenset[tuple[str, int]] = frozenset()
-    """Stores that the newest complete checkpoint holds as they are expected, by uid and subtask.
+    """Stores whose expected version is in the newest complete checkpoint, by uid and subtask.
 
     If the epoch does not change them, its own checkpoint uses the same files.
     """
@@ -306,26 +301,26 @@ class EpochPlan:
     restored: int | None = None
     """The checkpoint that the job was last restored from."""
     completed: tuple[int, ...] = ()
-    """Checkpoints that were completed since functions were last told."""
+    """Checkpoints completed since functions were last notified."""
     aborted: tuple[int, ...] = ()
-    """Checkpoints that were aborted since functions were last told."""
+    """Checkpoints aborted since functions were last notified."""
     kept_snapshots: KeptSnapshots | None = None
-    """Local snapshots that stay, if others are to be removed."""
+    """Local snapshots to keep, if the others are to be deleted."""
     exactly_once: bool = False
     """Whether the output of sinks waits for a checkpoint."""
     staging: Staging | None = None
-    """Where rows are kept that wait for something."""
+    """Stores rows that wait for a checkpoint."""
     channel_rows: tuple[ChannelRows, ...] = ()
-    """What earlier epochs have left over; of all subtasks, in the order it was left."""
+    """Channel state of earlier epochs, of all subtasks and in order."""
     cut_at: int | None = None
-    """When to stop, in milliseconds since 1970, and to leave the rest for the next epoch."""
+    """Time of the cut, in milliseconds since 1970: the rest is left to the next epoch."""
     cut_within_ms: int = 0
-    """Time from the start of the epoch until then: no task has more, whatever its clock says."""
+    """Time from the start of the epoch to the cut: no task gets more, whatever its clock says."""
     least_work_ms: int = 100
-    """Time that a task gets for what was left over before, though it starts after the cut."""
+    """Time that a task gets for channel state, even if it starts after the cut."""
     time: EpochTime | None = None
-    """How time passes; None in an epoch that processes nothing."""
+    """Watermarks and timers; None in an epoch that processes nothing."""
     tables: dict[str, TableCopy] = field(default_factory=dict)
     """Tables of lookup joins, by uid."""
     key_shapes: dict[str, str] = field(default_factory=dict)
-    """Names of the shapes that keys of state have, by uid; of operators that had some."""
+    """Names of the shapes of state keys, by uid; of operators that have had keys."""

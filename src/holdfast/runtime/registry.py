@@ -1,4 +1,4 @@
-"""Which operator runs each kind of node."""
+"""Maps kinds of nodes to operator classes."""
 
 from __future__ import annotations
 

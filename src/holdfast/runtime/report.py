@@ -1,4 +1,4 @@
-"""What a task tells the driver when it has done its part of an epoch."""
+"""Reports of tasks to the driver at the end of an epoch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPERATOR_STATE: Final = "operator-state"
 
 @dataclass(slots=True)
 class OperatorReport:
-    """One operator's figures; of a subtask's epoch, or summed over a job."""
+    """Figures of one operator, for an epoch of one subtask or summed over a job."""
 
     records_in: int = 0
     records_out: int = 0
@@ -37,9 +37,9 @@ class SnapshotReport:
     states: tuple[dict[str, Any], ...]
     """Name, kind and schema of every keyed state."""
     key: str | None
-    """Name of the shape that keys have; None before the first key."""
+    """Name of the shape of keys; None before the first key."""
     sync_ms: int
-    """How long the epoch was held up by it."""
+    """Time that the epoch spent on it, in milliseconds."""
     files: dict[str, int]
     """Size of every file of `STORE`, by name."""
     has_operator_state: bool
@@ -48,41 +48,41 @@ class SnapshotReport:
 
 @dataclass(frozen=True, slots=True)
 class KeyReport:
-    """What the keys of one operator are, in one subtask."""
+    """Describes the keys of one operator in one subtask."""
 
     shape: str
     """Name of the shape that they share."""
     example: str
-    """A key that came in the epoch, with its row; nothing if none came."""
+    """A key of the epoch, with its row; empty if there was none."""
     stored: bool
-    """Whether state is kept under such keys."""
+    """Whether there is state under these keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreReport:
-    """Where a store stands after an epoch."""
+    """A store after an epoch."""
 
     version: str
     entries: int
     bytes_on_disk: int
     snapshot: SnapshotReport | None = None
     next_event_timer: int | None = None
-    """Before this time no timer is pending; None if there are none."""
+    """No timer is pending before this time; None if there are none."""
     next_processing_timer: int | None = None
     expired_removed: int = 0
-    """Entries that have expired and were swept out of it in this epoch."""
+    """Expired entries that were removed in this epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A committable: what a sink's writer has staged."""
+    """A committable of a sink's writer."""
 
     uid: str
-    """Of the sink."""
+    """Uid of the sink."""
     data: bytes = b""
-    """Its encoded form, for the sink's committer."""
+    """Encoded form, for the sink's committer."""
     rows: StagedRows | None = None
-    """The committable itself, if it is rows in checkpoint storage."""
+    """The committable itself, if it consists of rows in checkpoint storage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,28 +90,28 @@ class TaskReport:
     """The acknowledgement of one task of one stage."""
 
     epoch: int | None
-    """Number of the epoch; None for the stage at the sources, which is told none."""
+    """Number of the epoch; None for the stage at the sources."""
     stage: int
     subtask: int
     attempt_id: int
     host: str
     executor: str
-    """Tells the executors apart that run the job's tasks."""
+    """Identifies the executor."""
     operators: dict[str, OperatorReport]
     """By uid."""
     stores: dict[str, StoreReport]
     """By uid; only operators whose state was opened."""
     warnings: tuple[str, ...] = ()
     prepared: tuple[Prepared, ...] = ()
-    """Output that waits to be published."""
+    """Committables of the epoch."""
     channel_state: tuple[ChannelRows, ...] = ()
-    """Input for the next epoch."""
+    """Channel state for the next epoch."""
     keys: dict[str, KeyReport] = field(default_factory=dict)
-    """By uid; only operators of which keys are known."""
+    """By uid; only operators whose keys are known."""
     unchanged: dict[str, str] = field(default_factory=dict)
-    """Stores that are as the newest complete checkpoint holds them, by uid, with their versions.
+    """Versions of stores that the newest complete checkpoint holds unchanged, by uid.
 
     They have no snapshot. One that was not opened is not among `stores`.
     """
     latest: dict[str, int] = field(default_factory=dict)
-    """Latest event time that was given to rows, by the uid of what gave it."""
+    """Latest event time given to rows, by the uid of the operator that gave it."""

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from holdfast.types.columns.rows import Columns
 
 STAGES, SUBTASK_BITS, ROW_BITS = 32, 17, 40
-"""A broadcast row's place: of 62 bits, 5 for the sender's stage, and so many for the others."""
+"""Position of a broadcast row in 62 bits: 5 for the sender's stage, its subtask, its row."""
 COLLECT_EVERY = 16
-"""Batches between two runs of the garbage collector, which is off in between."""
+"""Batches between two runs of the garbage collector, which is otherwise off."""
 
 
 class StageTask:
@@ -47,7 +47,7 @@ class StageTask:
     def __init__(
         self, stage: StagePlan, epoch: EpochPlan | None, task: TaskIdentity, clock: Clock
     ) -> None:
-        """A task that has not started; without an epoch for the stage at the sources."""
+        """A task that has not started; `epoch` is None for the stage at the sources."""
         self._clock = clock
         self._stage = stage
         self._epoch = epoch
@@ -70,7 +70,7 @@ class StageTask:
         """Rows sent on broadcast channels."""
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run all of `batches` through the stage; `report` is valid when this has ended."""
+        """Run all of `batches` through the stage; `report` is set at the end."""
         collecting = gc.isenabled()
         gc.disable()
         try:
@@ -89,7 +89,7 @@ class StageTask:
         if self._cut is not None:
             for channel, rows in self._cut.left_before():
                 if channel.time_source is not None:
-                    # After a recovery nothing else tells how far time has come with them.
+                    # After a recovery nothing else says how far event time has advanced with them.
                     self._note_time(channel.time_source, pc.max(rows.column(TIME)).as_py())
                 yield from self._enter_until_cut(self._cut, channel, rows, left_before=True)
         for count, batch in enumerate(batches, 1):
@@ -99,7 +99,7 @@ class StageTask:
                 self._note_time(uid, latest_time(stamped, f"operator {uid!r}"))
             for channel, rows in unpacker.unpack(batch):
                 rows = self._stamped(rows)
-                # Rows that go to all subtasks are few, and their state is to stay the same.
+                # Broadcast rows are few, and broadcast state must be the same on all subtasks.
                 if self._cut is None or channel.broadcast or channel.id not in self._entries:
                     self._enter(channel, rows)
                 else:
@@ -109,19 +109,19 @@ class StageTask:
                 gc.collect(1)
 
     def _alike(self) -> list[tuple[Channel, ...]]:
-        """The channels in groups: those of a union enter the same operators in the same way."""
+        """The channels in groups: those of a union enter the same operators."""
         stage = self._stage
         groups: dict[Any, list[Channel]] = {}
         for c in stage.reads.channels:
             entries = stage.entries.get(c.id)
-            # Rows that are left over are kept by channel, which must tell whose time they have.
+            # Channel state is stored by channel, which says where its event time comes from.
             source = None if self._cut is None else c.time_source
             way = (entries, c.side, c.type, c.key, c.timed, c.broadcast, source)
             groups.setdefault(c.id if entries is None else repr(way), []).append(c)
         return [tuple(group) for group in groups.values()]
 
     def _stamped(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows that arrive at a source, with their event time if they have some."""
+        """Rows of a source, with their event time if the source has one."""
         time = self._stage.time_column
         if time is not None:
             rows = with_time(rows, time.column)
@@ -142,7 +142,7 @@ class StageTask:
     def _enter(self, channel: Channel, rows: pa.RecordBatch) -> None:
         entry = self._entries.get(channel.id)
         if entry is None:
-            # Rows for a later stage pass through; those that are broadcast have their place.
+            # Rows for a later stage pass through; broadcast rows already have their position.
             here = pa.repeat(pa.scalar(self._task.subtask, pa.int32()), rows.num_rows)
             self._outgoing.append(self._writer.pack(channel, rows, here))
             return
@@ -166,7 +166,7 @@ class StageTask:
     def _forward(self, operator_task: OperatorTask, output: Output) -> None:
         """Route an operator's output to the exchange and to the operators chained to it."""
         for batch in operator_task.by_outlet(output):
-            # Rows first: operators behind may change the very elements the rows are made of.
+            # Rows first: chained operators may change the elements that the rows are made of.
             for channel, rows, subtasks in batch.by_channel():
                 self._send(channel, rows, subtasks)
             for index in batch.outlet.by_row:
@@ -176,14 +176,14 @@ class StageTask:
                 self._forward(chained, chained.process(elements, batch.output.times))
 
     def _send(self, channel: Channel, rows: pa.RecordBatch, subtasks: pa.Array | None) -> None:
-        """Put rows, in the channel's columns but for their place, on the exchange."""
+        """Put rows on the exchange; broadcast rows get their position here."""
         if channel.broadcast:
             self._broadcast(channel, rows)
         else:
             self._outgoing.append(self._writer.pack(channel, rows, subtasks))
 
     def _broadcast(self, channel: Channel, rows: pa.RecordBatch) -> None:
-        # By the sender first: its rows stay in their order, the same one for every subtask.
+        # The sender comes first: its rows keep their order, the same on every subtask.
         sender = ((self._stage.index % STAGES) << SUBTASK_BITS) + self._task.subtask
         first = (sender << ROW_BITS) + self._placed
         self._placed += rows.num_rows
@@ -201,8 +201,8 @@ class StageTask:
         for index, plan in enumerate(self._stage.operators):
             if self._works_without_rows(plan):
                 self._operator_task(index)
-        # In the plan's order: what an operator gives out at its end reaches those
-        # behind it before they end themselves.
+        # In the plan's order: the last output of an operator reaches the operators behind
+        # it before they finish.
         for index in range(len(self._stage.operators)):
             operator_task = self._operator_tasks.get(index)
             if operator_task is not None:
@@ -213,20 +213,20 @@ class StageTask:
         for operator_task in self._operator_tasks.values():
             operator_task.snapshot_function()
         for operator_task in self._operator_tasks.values():
-            # Before anything is closed, which a gauge may read, and before the commit.
+            # Before anything is closed that a gauge may read, and before the commit.
             operator_task.finished_report()
         for operator_task in self._operator_tasks.values():
             operator_task.close()
 
     def _fire(self, operator_task: OperatorTask) -> Iterator[pa.RecordBatch]:
-        """Let the timers fire that the clock and the watermark reach at the end of the epoch."""
+        """Fire the timers that the clock and the watermark reach at the end of the epoch."""
         time = None if self._epoch is None else self._epoch.time
         for output in operator_task.fire_at_end(everything=time is not None and time.last):
             self._forward(operator_task, output)
             yield from self._sent()
 
     def _works_without_rows(self, plan: OperatorPlan) -> bool:
-        """Whether the operator is opened though none of the epoch's rows reached it."""
+        """Whether the operator must be opened even without input."""
         epoch = self._epoch
         if epoch is None or self._task.subtask >= plan.parallelism:
             return False
@@ -236,9 +236,9 @@ class StageTask:
         return plan.has_operator_state or (plan.listens and news)
 
     def _open_idle_stores(self) -> None:
-        """Open every store that was not used and is to be snapshot, whether rows came or not.
+        """Open every unused store that needs a snapshot.
 
-        One that a complete checkpoint holds as it is need not be.
+        Stores that a complete checkpoint holds unchanged need none.
         """
         epoch = self._epoch
         if epoch is None or epoch.checkpoint is None:
@@ -255,7 +255,7 @@ class StageTask:
                 operator_task.open_state()
 
     def _delete_snapshots(self) -> None:
-        """Remove the local snapshots here that nobody wants any more."""
+        """Delete local snapshots that are no longer needed."""
         epoch = self._epoch
         if epoch is not None and epoch.kept_snapshots is not None:
             delete_snapshots(
@@ -267,7 +267,7 @@ class StageTask:
             )
 
     def _commit(self) -> TaskReport:
-        # First, since the commit may need the room.
+        # First, since the commit may need the space.
         self._delete_snapshots()
         self._open_idle_stores()
         ends_in_checkpoint = self._epoch is not None and self._epoch.checkpoint is not None
@@ -327,14 +327,14 @@ class StageTask:
             operator_task = OperatorTask(plan, self._stage, self._epoch, self._task, self._clock)
             self._operator_tasks[index] = operator_task
             operator_task.open()
-            # What the clock has reached before the first row comes before it.
+            # Timers that the clock has reached fire before the first row.
             for output in operator_task.fire_by_clock():
                 self._forward(operator_task, output)
         return operator_task
 
 
 class _Entry:
-    """Where the rows of one channel go that a stage takes off the exchange."""
+    """Operators and channels that take the rows of one incoming channel."""
 
     def __init__(self, stage: StagePlan, channel: Channel, subtask: int) -> None:
         indices = stage.entries[channel.id]

@@ -1,5 +1,5 @@
 """Values and keys as bytes.
 
-One codec per declared type, and the canonical bytes and hash of keys. How a stored schema differs
-from a declared one is decided in `types`; where bytes are kept is the business of `state`.
+Codecs of declared types, and the canonical bytes and hashes of keys. `types` compares stored
+schemas with declared ones; `state` stores the bytes.
 """

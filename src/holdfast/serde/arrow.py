@@ -1,9 +1,8 @@
 """Codecs of Arrow and Spark types.
 
-A struct takes a tuple, a named tuple, a Row or a dict, and gives events back; arrays
-are lists and maps are dicts. Values are held as they are, not as a column would hold
-them: a decimal keeps its digits, a timestamp its zone, a float its precision. Only what
-a column of the type could not hold at all is refused.
+A struct takes a tuple, a named tuple, a Row or a dict, and returns events; arrays are lists
+and maps are dicts. Values keep more than a column would: a decimal its digits, a timestamp
+its zone, a float its precision. A value that does not fit a column of the type is refused.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     Lower = Callable[[Any], Any]
-    """From a value to what the Python type takes."""
+    """From a value to a value of the Python type."""
 
     Raise = Callable[[Any], Any]
-    """From a value of the Python type to what is handed out."""
+    """From a value of the Python type to the value that readers get."""
 
 
 def columns_codec(column: pa.DataType) -> Codec:
@@ -53,8 +52,8 @@ def columns_codec(column: pa.DataType) -> Codec:
         check=class_check(classes, ddl_of(column)) if classes else _kind_check(column),
         schema=schema,
         exact_type=base.exact_type if is_scalar else None,
-        # What is written into a struct may be of another class than what is read, so
-        # an object that was written must not be handed out.
+        # A struct may be written as another class than it is read as, so readers must not
+        # get the object that was written.
         immutable=base.immutable and is_scalar,
         canonical=base.canonical and is_scalar,
         reading=lambda stored: _reading(
@@ -74,7 +73,7 @@ def _raised(raised: Raise | None, decode: Callable[[bytes], Any]) -> Callable[[b
 
 
 def _null(struct: str, name: str) -> None:
-    """Default of a field that was not stored: only one that may be null is added."""
+    """Default of a field that was not stored; only nullable fields can be added."""
 
 
 def _python_type(column: pa.DataType) -> Any:
@@ -261,7 +260,7 @@ def _lower_field(field: pa.Field) -> Lower:
 
 
 def _field_values(value: Any, names: tuple[str, ...]) -> tuple[Any, ...] | None:
-    """Values in the order of the names; None if it has other fields."""
+    """Values in the order of the names; None if the value has other fields."""
     if isinstance(value, dict):
         if value.keys() != set(names):
             return None

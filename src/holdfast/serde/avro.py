@@ -1,11 +1,11 @@
-"""Codecs of Avro schemas, in Avro's binary form, without a header.
+"""Codecs of Avro schemas, in Avro's binary form without a header.
 
-Their description holds the schema with all names in full, as `fastavro` parses it:
+Their description contains the schema with full names, as `fastavro` parses it:
 
     {"format": 1, "kind": "avro", "schema": {...}}
 
-What is missing in old values has the default of the declared schema, turned from JSON into
-the value that Avro gives for it.
+Fields missing in old values get the default of the declared schema, converted from JSON to
+the value that Avro reads.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def avro_codec(spec: AvroSchema) -> Codec:
 
     Raises:
         ConfigurationError: `fastavro` is not installed.
-        StateDescriptorError: It is no valid schema.
+        StateDescriptorError: The schema is not valid.
     """
     avro = _library()
     schema = _parsed(avro, spec.schema)
@@ -65,11 +65,11 @@ def _parsed(avro: Any, schema: Schema) -> Schema:
     try:
         return _plain(avro.parse_schema(_plain(schema)))
     except Exception as error:
-        raise StateDescriptorError(f"this is no valid Avro schema: {error!r}") from error
+        raise StateDescriptorError(f"this is not a valid Avro schema: {error!r}") from error
 
 
 def _plain(schema: Any) -> Any:
-    """A schema without the notes that `fastavro` makes in what it has parsed."""
+    """A schema without the marks that `fastavro` adds when it parses."""
     if isinstance(schema, list):
         return list(map(_plain, schema))
     if isinstance(schema, dict):
@@ -78,7 +78,7 @@ def _plain(schema: Any) -> Any:
 
 
 def _let_pass(value: Any) -> None:
-    """`encode` looks at all of a value."""
+    """Accept any value; `encode` checks all of it."""
 
 
 def _encoder(avro: Any, schema: Schema) -> Callable[[Any], bytes]:
@@ -101,9 +101,9 @@ def _encoder(avro: Any, schema: Schema) -> Callable[[Any], bytes]:
 
 
 def _boxed(avro: Any, schema: Schema, *, expand: bool = False) -> Schema:
-    """Schema of a record around a value, which adds nothing to its bytes.
+    """Schema of a record around the value; its bytes are those of the value.
 
-    Of a record `fastavro` knows that it is parsed; all else it would parse every time.
+    `fastavro` remembers that it has parsed a record; other types it parses every time.
     """
     field = {"name": "value", "type": deepcopy(schema)}
     return avro.parse_schema({"type": "record", "name": _BOX, "fields": [field]}, expand=expand)
@@ -131,7 +131,7 @@ def _wrapped(read: Callable[[BytesIO], Any]) -> Decode:
             return read(BytesIO(data))["value"]
         except Exception as error:
             raise StateValueError(
-                f"the stored bytes are not of the Avro schema that they were stored under: "
+                f"the stored bytes do not match the Avro schema that they were stored under: "
                 f"{error!r}; restore from another checkpoint"
             ) from error
 
@@ -146,7 +146,7 @@ def _reading(
         return Reading(resolution)
     if resolution.verdict == "as is":
         return Reading(resolution, decode)
-    # A name in place of a type is not always followed, so there are none on either side.
+    # fastavro does not resolve all references by name, so neither side has any.
     written = _boxed(avro, stored["schema"], expand=True)
     declared = _boxed(avro, described["schema"], expand=True)
     shares = _Defaults(avro, described["schema"]).fill(declared)
@@ -170,7 +170,7 @@ _JSON_KINDS: dict[type, tuple[str, ...]] = {
 
 
 class _Defaults:
-    """Turns the defaults of a schema from JSON into values."""
+    """Converts the defaults in a schema from JSON to values."""
 
     def __init__(self, avro: Any, schema: Schema) -> None:
         self._avro = avro
@@ -178,7 +178,7 @@ class _Defaults:
         self._seen: set[int] = set()
 
     def fill(self, schema: Schema) -> bool:
-        """Change all defaults within a schema; whether some could be changed in place."""
+        """Convert all defaults in a schema; returns whether some are mutable."""
         if isinstance(schema, list):
             return any([self.fill(member) for member in schema])
         if not isinstance(schema, dict) or id(schema) in self._seen:
@@ -220,7 +220,7 @@ class _Defaults:
         return next((m for m in members if type_of(m) in kinds), members[0])
 
     def _logical(self, schema: Schema, raw: Any) -> Any:
-        """What Avro gives for a value of a logical type, such as a date for a number."""
+        """Value that Avro reads for a logical type, such as a date for a number."""
         if not isinstance(schema, dict) or "logicalType" not in schema:
             return raw
         out = BytesIO()

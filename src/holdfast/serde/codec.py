@@ -18,23 +18,23 @@ class Codec:
     """Turns the values of one state into bytes and back."""
 
     encode: Encode
-    """Bytes of a value; StateValueError if the declared type does not hold it."""
+    """Bytes of a value; raises StateValueError if it is not of the declared type."""
     decode: Decode
-    """Value of bytes; StateValueError if they are not of the declared type."""
+    """Value of bytes; raises StateValueError if they are not of the declared type."""
     check: Callable[[Any], None]
-    """Refuses, with StateValueError, a value whose own class is not the declared one."""
+    """Raises StateValueError for a value of another class; does not look at its parts."""
     schema: dict[str, Any]
-    """Description of the type, fit for JSON, to be stored with the state."""
+    """JSON description of the type, stored with the state."""
     exact_type: type | None = None
-    """Class whose instances `check` always lets pass, if there is a single one."""
+    """Class whose instances always pass `check`, if there is exactly one."""
     immutable: bool = False
-    """Whether one object may be handed out again and again: nothing can change it."""
+    """Whether values are immutable, so that several readers may share one object."""
     canonical: bool = False
-    """Whether equal values, and only they, have equal bytes, as the keys of a store must."""
+    """Whether values are equal exactly if their bytes are, as the keys of a store need."""
     pickled: bool = False
-    """Whether values are pickled: slow, unable to evolve, and code runs when read."""
+    """Whether values are pickled: slow, without schema evolution, and reading runs code."""
     reading: Callable[[dict[str, Any]], Reading] | None = None
-    """How bytes of another schema are read; None if only those of the same one are."""
+    """How to read bytes of another schema; None if only the same schema is readable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,4 +43,4 @@ class Reading:
 
     resolution: Resolution
     decode: Decode | None = None
-    """Gives today's value of the bytes; None if the two are incompatible."""
+    """Reads a value of the declared type; None if the schemas are incompatible."""

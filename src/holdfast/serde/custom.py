@@ -1,10 +1,10 @@
-"""Codecs of the user's own serializers.
+"""Codecs of user-defined serializers.
 
 Their description:
 
     {"format": 1, "kind": "serializer", "class": "module.Name", "snapshot": {...}}
 
-with a snapshot if the serializer gives one.
+with "snapshot" if the serializer has one.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def serializer_codec(serializer: StateSerializer) -> Codec:
     """Codec of a serializer object.
 
     Raises:
-        StateDescriptorError: It is a class, or its snapshot is none.
+        StateDescriptorError: It is a class, or its snapshot is not a JSON object.
     """
     if isinstance(serializer, type):
         raise StateDescriptorError(
-            f"{serializer.__qualname__} is the class of a serializer; pass an instance of it"
+            f"{serializer.__qualname__} is a serializer class; pass an instance of it"
         )
     cls = type(serializer)
     name = f"{cls.__module__}.{cls.__qualname__}"
@@ -55,7 +55,7 @@ def serializer_codec(serializer: StateSerializer) -> Codec:
 
 
 def _let_pass(value: Any) -> None:
-    """Nothing is known of the class beforehand."""
+    """Accept any value; only the serializer knows its classes."""
 
 
 def _snapshot(serializer: Any, name: str) -> dict[str, Any]:
@@ -66,12 +66,10 @@ def _snapshot(serializer: Any, name: str) -> dict[str, Any]:
     if not isinstance(snapshot, dict):
         raise StateDescriptorError(f"{name}.snapshot must return a dict, and returned {snapshot!r}")
     try:
-        # As it will be read again.
+        # As JSON returns it.
         return {"snapshot": msgspec.json.decode(msgspec.json.encode(snapshot))}
     except (TypeError, ValueError) as error:
-        raise StateDescriptorError(
-            f"{name}.snapshot must return what JSON can hold: {error}"
-        ) from None
+        raise StateDescriptorError(f"{name}.snapshot must return a JSON value: {error}") from None
 
 
 def _reading(serializer: Any, name: str, stored: dict[str, Any], schema: dict[str, Any]) -> Reading:

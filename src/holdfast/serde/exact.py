@@ -1,8 +1,8 @@
-"""Whether a value is one that its declared type gives back from bytes.
+"""Checks that a value comes back from its bytes unchanged.
 
-msgspec checks nothing when it encodes, and reads back what the type says: a tuple in
-a `list[int]` would return as a list, a datetime in Berlin as one in UTC. So a check is
-compiled from the type's tree, with exact classes at every level.
+msgspec checks nothing when it encodes, and decodes by the declared type: a tuple in a
+`list[int]` would return as a list, a datetime in Berlin as one in UTC. So a check with exact
+classes at every level is compiled from the type's tree.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _LIMITS = (
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Tells whether msgspec's own form gives a value back exactly."""
+    """Check whether a value comes back exactly."""
 
     fits: Fits
     classes: frozenset[type] | None = None
-    """Where the class alone decides, the classes that fit."""
+    """Classes that fit, if the class alone decides."""
 
 
 def tree(spec: Any) -> mi.Type:
@@ -79,26 +79,26 @@ def is_limited(root: mi.Type) -> bool:
 
 
 def compiled(root: mi.Type) -> Check:
-    """Check whether msgspec's own form holds a value of the tree."""
+    """Check whether plain MessagePack preserves a value of the type."""
     return _Compiler(_is_native_datetime, _is_native_time).check(root)
 
 
-def compiled_wide(root: mi.Type) -> Check:
-    """Check whether the wide form holds a value of the tree."""
+def compiled_extended(root: mi.Type) -> Check:
+    """Check whether the extended form preserves a value of the type."""
     return _Compiler(_is_datetime, _is_time).check(root)
 
 
 def mismatch_in(node: mi.Type, value: Any, path: str = "") -> ValueMismatch:
-    """The innermost value that its declared type does not hold, of a value that does not fit."""
+    """The innermost mismatch in a value that does not fit."""
     for step, child, inner in _parts(node, value):
-        if not compiled_wide(child).fits(inner):
+        if not compiled_extended(child).fits(inner):
             return mismatch_in(child, inner, path + step)
     declared = name_of(node)
     return ValueMismatch(0, value, advice_for(declared, value), declared, path)
 
 
 def advice_for(declared: str, value: Any) -> str:
-    """What to do about a value that is not of the declared type."""
+    """Advice for a value that is not of the declared type."""
     if hasattr(value, "dtype"):
         return "write value.item() to get a Python number"
     if declared == "float" and type(value) is int:
@@ -111,7 +111,7 @@ def advice_for(declared: str, value: Any) -> str:
 
 
 class _Compiler:
-    """Builds checks bottom up; a class that contains itself is met by its cell."""
+    """Builds checks bottom up; a recursive class refers to its own cell."""
 
     def __init__(self, is_datetime: Fits, is_time: Fits) -> None:
         self._is_datetime = is_datetime
@@ -191,7 +191,7 @@ class _Compiler:
 
 def _all_parts(cls: type, whole: str, parts: list[tuple[str, Check]]) -> Fits:
     # One generated expression takes half the time of a loop over the parts, and the check
-    # runs with every update of a mutable value.
+    # runs on every update of a mutable value.
     names: dict[str, Any] = {"cls": cls}
     tests = ["type(v) is cls", whole]
     for place, (part, check) in enumerate(parts):
@@ -231,7 +231,7 @@ def _all_fit(item: Check) -> Fits:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether an untyped value is read back as it is: scalars, lists and dicts."""
+    """Whether an untyped value comes back unchanged: scalars, lists and dicts."""
     cls = type(value)
     if cls in PLAIN:
         return True
@@ -245,7 +245,7 @@ def _plain_keys(keys: Any) -> bool:
 
 
 def _is_native_datetime(value: Any) -> bool:
-    # By identity: a zone that equals UTC may have another name, which would be lost.
+    # By identity: a zone equal to UTC may have another name, which would be lost.
     if type(value) is not datetime or value.fold:
         return False
     return value.tzinfo is None or value.tzinfo is UTC
@@ -272,7 +272,7 @@ def _is_kept(zone: Any) -> bool:
 
 
 def _parts(node: mi.Type, value: Any) -> list[tuple[str, mi.Type, Any]]:
-    """What a value consists of; nothing if it is not of the node's class itself."""
+    """Parts of a value; empty if the value is not of the node's class."""
     if type(value) not in own_classes(node):
         return []
     match node:

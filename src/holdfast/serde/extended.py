@@ -1,15 +1,15 @@
-"""The wide form of a value: what msgspec's own form cannot hold exactly.
+"""The extended form of values that plain MessagePack cannot hold exactly.
 
-    0xC1 | msgpack of the value, with these extension types
+    0xC1 | MessagePack of the value, with these extension types
 
     1   integer beyond 64 bits: two's complement, big-endian
     2   datetime, 3 time of day: msgpack [text, fold, zone]
         zone is null, a zone's key, or [offset in microseconds, name or null]
     4   dict: msgpack array of its keys and values in turn
 
-MessagePack never starts with 0xC1, so the two forms cannot be mistaken. A value is
-wide when it holds a larger integer, a datetime in a zone other than UTC, or a time
-that is the second of two equal ones (`fold`).
+MessagePack never starts with 0xC1, so the two forms cannot be confused. A value is stored
+in the extended form if it contains a larger integer, a datetime in a zone other than UTC,
+or a time with `fold`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import msgspec
 from msgspec.msgpack import Ext
 
 MARK = b"\xc1"
-"""First byte of every wide value."""
+"""First byte of the extended form."""
 
 _INTEGER, _DATETIME, _TIME, _DICT = 1, 2, 3, 4
 _KEPT = (datetime, time, bytes, bytearray)
@@ -30,23 +30,23 @@ _KEPT = (datetime, time, bytes, bytearray)
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def wide_encoded(value: Any, order: Literal["deterministic"] | None = None) -> bytes:
-    """Wide form of a value; `order` is that of `msgspec.msgpack.Encoder`."""
+def extended_encoded(value: Any, order: Literal["deterministic"] | None = None) -> bytes:
+    """Extended form of a value; `order` is that of `msgspec.msgpack.Encoder`."""
     plain = msgspec.to_builtins(value, builtin_types=_KEPT, order=order)
     return MARK + _encode(_spread(plain))
 
 
-def wide_decoded(data: bytes, spec: Any) -> Any:
-    """Value of the declared type in the wide form.
+def extended_decoded(data: bytes, spec: Any) -> Any:
+    """Value of the declared type from its extended form.
 
     Raises:
-        msgspec.ValidationError: The bytes hold a value of another type.
+        msgspec.ValidationError: The bytes contain a value of another type.
     """
     return msgspec.convert(_decode(data[len(MARK) :]), spec, builtin_types=_KEPT)
 
 
 def plain_decoded(data: bytes) -> Any:
-    """What bytes in either form hold, if no type is asked for."""
+    """Untyped value of bytes in either form."""
     return _decode(data[len(MARK) :]) if data.startswith(MARK) else _decode(data)
 
 

@@ -1,19 +1,19 @@
-"""How the values of a state become bytes.
+"""Chooses the codec of a declared type.
 
-`decode(encode(value))` gives an equal value of the same classes, or `encode` refuses:
+`decode(encode(value))` returns an equal value of the same classes, or `encode` raises:
 
-* Classes are exact at every level: a bool is no int, an int no float, a tuple no list,
-  and an instance of a subclass is not of the declared class.
+* Classes are exact at every level: a bool is not an int, an int is not a float, a tuple is
+  not a list, and an instance of a subclass is not of the declared class.
 * Integers may be of any size. NaN, the digits of a Decimal and the order of a dict are
   kept. A naive datetime stays naive; an aware one keeps its `timezone` or `ZoneInfo`
   and its `fold`; other zone classes are refused.
-* What a type leaves open (`Any` inside a container, a bare `list` or `dict`) may hold
-  None, bool, int, float, str, bytes, and lists and dicts of them.
-* Of a dataclass, a Struct or a NamedTuple the declared fields are kept, and nothing
-  that was attached besides; `__post_init__` runs when it is read.
+* Untyped parts (`Any` inside a container, a bare `list` or `dict`) may contain None, bool,
+  int, float, str, bytes, and lists and dicts of them.
+* A dataclass, a Struct or a NamedTuple keeps its declared fields and no other attributes;
+  `__post_init__` runs when it is read.
 
-`encode` checks all of a value, `check` its own class only: call that when a value is
-set, so that a mistake is reported where it was made.
+`encode` checks the whole value, `check` only its class. Call `check` when a value is set, so
+that a mistake is reported where it was made.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def codec_for(spec: Any) -> Codec:
             object with `serialize` and `deserialize`, or None or Any for pickled values.
 
     Raises:
-        StateDescriptorError: The type cannot be held exactly; the message says why.
+        StateDescriptorError: The type cannot be stored exactly; the message says why.
         TypeDeclarationError: The Arrow, Spark or DDL type cannot be used.
     """
     if isinstance(spec, Codec):
@@ -74,7 +74,7 @@ def _columns(spec: Any) -> pa.DataType | None:
 
 
 def _let_pass(value: Any) -> None:
-    """Nothing is known of the class beforehand."""
+    """Accept any value; it has no declared class."""
 
 
 def _pickle(value: Any) -> bytes:

@@ -1,7 +1,7 @@
-"""From the canonical bytes of a key, and from entries of a store, back to the key.
+"""Decodes keys from their canonical bytes.
 
-The inverse of `serde/keys.py`: `decode(key_bytes(key))` is the key as `canonical_key`
-gives it. The bytes alone do not tell the type; that is the operator's `KeyShape`.
+The inverse of `serde/keys.py`: `decode(key_bytes(key))` equals `canonical_key(key)`. The
+bytes do not contain the type, which is the operator's `KeyShape`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,7 @@ if TYPE_CHECKING:
 
 
 KEY_AT: Final = 4
-
-
-"""Where, in the store key of a state's entry, the length of the key lies."""
-
-
-"""Entries of one key that are passed over one by one before the next key is sought."""
-
+"""Offset of the key's length in a store key."""
 
 _EPOCH_DATE: Final = date(1970, 1, 1).toordinal()
 
@@ -44,12 +38,12 @@ _unpack_double: Final = Struct("<d").unpack
 
 
 class KeyDecoder:
-    """Turns the canonical bytes of keys of one shape into keys."""
+    """Decodes keys of one shape."""
 
     __slots__ = ("_decode", "_name")
 
     def __init__(self, shape: KeyShape) -> None:
-        """A decoder for keys of `shape`."""
+        """Decoder for keys of `shape`."""
         self._name = shape.name
         self._decode = _decoder_of(shape.name)
 
@@ -57,12 +51,12 @@ class KeyDecoder:
         """The key whose canonical bytes are `data`.
 
         Raises:
-            StateError: They are of no key of this shape.
+            StateError: The bytes are not a key of this shape.
         """
         return self.decode_all([data])[0]
 
     def decode_all(self, data: list[bytes]) -> list[Any]:
-        """The keys of many canonical bytes, in their order; the bulk form of `decode`."""
+        """The keys of many canonical bytes, in order."""
         try:
             if self._name == "int" and set(map(len, data)) == {8}:
                 numbers: list[Any] = np.frombuffer(b"".join(data), np.dtype("<i8")).tolist()
@@ -70,13 +64,13 @@ class KeyDecoder:
             return list(map(self._decode, data))
         except (ValueError, ArithmeticError, IndexError, StructError) as error:
             raise StateError(
-                f"bytes of a key in the store are of no key of type {self._name} ({error}); if "
+                f"the bytes of a key in the store are no key of type {self._name} ({error}); if "
                 "the store is damaged, remove it: the state is restored from the last checkpoint"
             ) from error
 
 
 def length_prefixed(data: bytes, at: int) -> tuple[bytes, int]:
-    """Bytes that follow their length, a varint at `at`; and where they end."""
+    """Bytes after their length, a varint at `at`, and the offset of their end."""
     length = shift = 0
     while True:
         byte = data[at]
@@ -89,14 +83,6 @@ def length_prefixed(data: bytes, at: int) -> tuple[bytes, int]:
     if end > len(data):
         raise IndexError(f"{length} bytes at {at} of {len(data)}")
     return data[at:end], end
-
-
-def key_part(store_key: bytes) -> bytes:
-    """Canonical bytes of the key to which an entry of a state belongs.
-
-    Of every state that is laid out as in `state/table.py`; timers are not.
-    """
-    return length_prefixed(store_key, KEY_AT)[0]
 
 
 def _decoder_of(shape: str) -> Callable[[bytes], Any]:
@@ -131,7 +117,7 @@ def _unknown_type(data: bytes) -> Any:
 _DECODERS: Final[dict[str, Callable[[bytes], Any]]] = {
     "bool": lambda data: bool(_unpack_long(data)[0]),
     "int": lambda data: _unpack_long(data)[0],
-    # Through canonical_key, for the one NaN that a dictionary finds again.
+    # canonical_key gives the one NaN that a dictionary can find.
     "float": lambda data: canonical_key(_unpack_double(data)[0]),
     "str": bytes.decode,
     "bytes": bytes,

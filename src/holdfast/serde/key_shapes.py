@@ -1,8 +1,8 @@
-"""The type that all keys of one operator share.
+"""The common type of an operator's keys.
 
-Python takes `1`, `True` and `1.0` for one key, and their bytes are those of three. So keys of
-one operator have one type, and whatever holds keys of another refuses them: a task the keys of
-its rows, a store those of its entries, the driver those of an epoch's tasks.
+To Python `1`, `True` and `1.0` are one key, but their bytes differ. So all keys of an
+operator must have the same type. A task checks the keys of its rows, a store those of its
+entries, and the driver those of an epoch's tasks.
 
 A null component of a tuple fits any type.
 """
@@ -23,7 +23,7 @@ _CLASSES: Final = frozenset({bool, int, float, str, bytes, date, datetime, Decim
 
 
 def key_class(key: object) -> type:
-    """Class by which a key is encoded: its own, or the one that it inherits from.
+    """Class that decides a key's encoding: its own, or a base class.
 
     Raises:
         NullKeyError: The key is null.
@@ -42,13 +42,13 @@ def key_class(key: object) -> type:
 
 @dataclass(frozen=True, slots=True)
 class KeyShape:
-    """The type of keys, as it is stored and compared."""
+    """Type of keys, as stored and compared."""
 
     name: str
 
     @classmethod
     def of(cls, key: object) -> KeyShape:
-        """Shape of one key; a null component of a tuple may be of any type."""
+        """Shape of one key; the shape of a null component is `?`."""
         kind = key_class(key)
         if kind is tuple:
             parts = ["?" if part is None else cls.of(part).name for part in key]  # type: ignore[attr-defined]
@@ -58,7 +58,7 @@ class KeyShape:
         return cls(kind.__name__)
 
     def joined(self, other: KeyShape) -> KeyShape | None:
-        """The shape that both fit, or None if there is none."""
+        """The shape that fits both; None if there is none."""
         if self == other:
             return self
         if "?" in (self.name, other.name):
@@ -71,7 +71,7 @@ class KeyShape:
         return KeyShape(f"tuple[{', '.join(names)}]") if len(names) == len(parts) else None
 
     def _components(self) -> list[KeyShape]:
-        """Shapes of a tuple's components; nothing for other keys."""
+        """Shapes of a tuple's components; empty for other keys."""
         if not self.name.startswith("tuple["):
             return []
         parts, depth = [""], 0
@@ -85,29 +85,29 @@ class KeyShape:
 
 
 class KeyTypes:
-    """What the keys that a task has seen of one operator have in common.
+    """Checks that all keys of an operator on one task have the same type.
 
-    Keys come in batches. A class that tells all about the type of a key is looked at once.
+    Works on batches of keys, and looks at each class only once where the class decides.
     """
 
     __slots__ = ("_columns", "_known", "example", "shape")
 
     def __init__(self, shape: KeyShape | None = None) -> None:
-        """Keys of `shape`, or of that of the first one."""
+        """Expect keys of `shape`; None for that of the first key."""
         self.shape = shape
         """Shape of all keys so far; None before the first one."""
         self.example = ""
-        """One of the keys that were seen, for messages."""
+        """One of the keys seen, for messages."""
         self._known: set[type] = set()
-        """Classes of keys that were compared, and need not be again."""
+        """Classes that need no further check."""
         self._columns: list[set[type]] = []
         """The same for the components of tuples."""
 
     def join(self, stored: KeyShape) -> None:
-        """Take the shape of keys that are stored.
+        """Add the shape of stored keys.
 
         Raises:
-            KeyTypeError: It is not that of the others.
+            KeyTypeError: It differs from that of the other keys.
         """
         joined = stored if self.shape is None else self.shape.joined(stored)
         if joined is None:
@@ -116,25 +116,25 @@ class KeyTypes:
         self.shape = joined
 
     def knows(self, classes: set[type]) -> bool:
-        """Whether keys of these classes need not be compared any more."""
+        """Whether keys of these classes need no further check."""
         return classes <= self._known
 
     def check(self, keys: list[Any]) -> None:
-        """Refuse keys of another type than those before.
+        """Check that keys have the type of those before.
 
         Raises:
-            KeyTypeError: One of the keys is of another type, or of one that cannot be a key.
-            NullKeyError: One of them is null.
+            KeyTypeError: A key has another type, or one that cannot be a key.
+            NullKeyError: A key is null.
         """
         place = self.mismatch(keys)
         if place is not None:
             raise KeyTypeError(self.refusal(keys[place]))
 
     def mismatch(self, keys: list[Any]) -> int | None:
-        """Place of a key whose type is not that of those before; None if there is none.
+        """Position of a key with another type than those before; None if there is none.
 
         Raises:
-            KeyTypeError: A key is of a type that cannot be one.
+            KeyTypeError: A key has a type that cannot be a key.
             NullKeyError: A key is null.
         """
         for place in self._to_compare(keys):
@@ -146,7 +146,7 @@ class KeyTypes:
         return None
 
     def refusal(self, key: object) -> str:
-        """What is said of a key of another type."""
+        """Message for a key of another type."""
         assert self.shape is not None
         return (
             f"key {key!r} is a {KeyShape.of(key).name}, but the keys of this operator are "
@@ -154,7 +154,7 @@ class KeyTypes:
         )
 
     def _to_compare(self, keys: list[Any]) -> Iterator[int]:
-        """Places of keys that tell the types of all."""
+        """Positions of keys that represent the types of all keys."""
         if set(map(type, keys)) != {tuple}:
             yield from _telling_places(keys, self._known)
             return
@@ -170,7 +170,7 @@ class KeyTypes:
 
 
 def _telling_places(values: Sequence[Any], known: set[type]) -> Iterator[int]:
-    """Places of keys, or of components of keys, that tell the types of all but the known."""
+    """Positions of keys, or of components, that represent all types but the known ones."""
     new = set(map(type, values)) - known
     for place in sorted(next(i for i, one in enumerate(values) if type(one) is c) for c in new):
         kind = type(values[place])
@@ -186,10 +186,10 @@ def _telling_places(values: Sequence[Any], known: set[type]) -> Iterator[int]:
 
 
 def other_types(here: str, others: str) -> str:
-    """What is said of stored keys whose type is not that of others, and what to do."""
+    """Message for stored keys of different types, with advice."""
     return (
         f"keys of different types are stored: {here}, and {others} elsewhere. The key function has "
         "returned both, and they went to different subtasks. Restore from a checkpoint or "
-        "savepoint of before, with a key function that always returns the same type; or give the "
-        "operator another uid, under which it starts empty"
+        "savepoint taken before that, with a key function that always returns the same type; or "
+        "give the operator another uid, under which it starts empty"
     )

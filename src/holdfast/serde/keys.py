@@ -1,8 +1,8 @@
-"""One canonical byte form and one hash for every key.
+"""Canonical bytes and hashes of keys.
 
-The JVM hashes column keys with Spark's `xxhash64` (seed 42); this module gives the
-same number in Python, so that `key_by("c")` and `key_by(lambda e: e.c)` meet in the
-same key group. Bytes of a key, by its type:
+The JVM hashes column keys with Spark's `xxhash64` (seed 42); this module computes the same
+hash in Python, so that `key_by("c")` and `key_by(lambda e: e.c)` use the same key group.
+Bytes of a key, by type:
 
     bool, int     8 bytes, little-endian, two's complement (integers are 64 bit)
     float         8 bytes, little-endian IEEE 754; -0.0 becomes 0.0, every NaN one NaN
@@ -44,7 +44,7 @@ SEED = 42
 VOID_NAMESPACE = b"\x00"
 """Namespace of state that belongs to user code: a length of zero."""
 WORTH_AN_ARRAY = 32
-"""Number of integers from which encoding them as an array is faster."""
+"""Number of integers from which encoding as an array is faster."""
 
 _EPOCH_DATE = date(1970, 1, 1).toordinal()
 _EPOCH_NAIVE = datetime(1970, 1, 1)
@@ -129,7 +129,7 @@ def key_bytes(key: object) -> bytes:
 
 
 def key_hash(key: object) -> int:
-    """Hash of a key: the unsigned form of what Spark's `xxhash64` gives."""
+    """Hash of a key: Spark's `xxhash64` as an unsigned number."""
     if key_class(key) is tuple:
         return _tuple_hash(key)  # type: ignore[arg-type]
     return xxh64_intdigest(key_bytes(key), SEED)
@@ -141,12 +141,12 @@ def key_group_of(key: object, max_parallelism: int) -> int:
 
 
 def group_of_hash(unsigned_hash: int, max_parallelism: int) -> int:
-    """Key group of a hash: `pmod` of its signed 64-bit reading."""
+    """Key group of a hash: `pmod` of its signed 64-bit value."""
     return ((unsigned_hash ^ (1 << 63)) - (1 << 63)) % max_parallelism
 
 
 def varint(number: int) -> bytes:
-    """A length in as few bytes as it needs: 7 bits each, low ones first."""
+    """A length in as few bytes as possible: 7 bits per byte, low bits first."""
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
@@ -156,23 +156,23 @@ def varint(number: int) -> bytes:
 
 
 def canonical_key(key: Any) -> Any:
-    """The key as a dictionary can tell it apart: one NaN, no negative zero, a plain tuple."""
+    """The key in the form for dictionaries: one NaN, no negative zero, a plain tuple."""
     if isinstance(key, float):
         return key + 0.0 if key == key else NAN
     if isinstance(key, tuple):
         return tuple(map(canonical_key, key))
     if isinstance(key, datetime) and key.tzinfo is not None:
-        # In one zone the two readings of a repeated hour are equal, though an hour apart.
+        # Within one zone, both readings of a repeated hour compare equal, though an hour apart.
         return key.astimezone(UTC)
     return key
 
 
 class KeyEncoder:
-    """Turns keys into the beginnings of store keys, which say whose entry it is.
+    """Encodes keys as prefixes of store keys.
 
         state id | key group (2 bytes, big-endian) | length (varint) | key | void namespace
 
-    One encoder serves one subtask's operator; it refuses keys of different types.
+    One encoder serves one operator on one subtask. It refuses keys of different types.
     """
 
     __slots__ = ("_groups", "_heads", "_limit", "_types", "_used")
@@ -180,12 +180,12 @@ class KeyEncoder:
     def __init__(
         self, max_parallelism: int, types: KeyTypes | None = None, *, used: bool = False
     ) -> None:
-        """An encoder for keys of the given type, or of the first key's.
+        """Encoder for keys of the given type, or of the type of the first key.
 
         Args:
             max_parallelism: Number of key groups.
-            types: What is known of the type of keys.
-            used: Whether some were encoded before, in an earlier epoch.
+            types: Known type of the keys.
+            used: Whether keys were encoded in an earlier epoch.
         """
         self._limit = max_parallelism
         self._groups = [struct.pack(">H", group) for group in range(max_parallelism)]
@@ -195,15 +195,15 @@ class KeyEncoder:
 
     @property
     def shape(self) -> KeyShape | None:
-        """Shape of the keys that were encoded; None if none was."""
+        """Shape of the encoded keys; None before the first."""
         return self._types.shape if self._used else None
 
     def encode(self, state_id: bytes, key: Any) -> bytes:
-        """Beginning of the store keys of one key."""
+        """Prefix of the store keys of one key."""
         return self.encode_all(state_id, [key])[0]
 
     def encode_all(self, state_id: bytes, keys: list[Any]) -> list[bytes]:
-        """Beginnings of the store keys of many keys, in their order."""
+        """Prefixes of the store keys of many keys, in order."""
         if not keys:
             return []
         kinds = set(map(type, keys))
@@ -254,7 +254,7 @@ class KeyEncoder:
 
 
 def xxhash64_of_longs(values: np.ndarray[Any, np.dtype[np.int64]]) -> Any:
-    """The unsigned xxhash64 (seed 42) of every number's 8 bytes, at C speed."""
+    """Unsigned xxhash64 (seed 42) of each number's 8 bytes, vectorized."""
     prime1, prime2, prime3, prime4, prime5 = _PRIMES
     with np.errstate(over="ignore"):
         lane = values.view(np.uint64) * prime2

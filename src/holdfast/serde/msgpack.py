@@ -1,4 +1,4 @@
-"""Codecs of Python types, on msgspec's MessagePack."""
+"""Codecs of Python types, using msgspec's MessagePack."""
 
 from __future__ import annotations
 
@@ -8,8 +8,15 @@ import msgspec
 
 from holdfast.errors import StateValueError
 from holdfast.serde.codec import Codec, Decode, Encode
-from holdfast.serde.exact import advice_for, compiled, compiled_wide, is_limited, mismatch_in, tree
-from holdfast.serde.extended import MARK, wide_decoded, wide_encoded
+from holdfast.serde.exact import (
+    advice_for,
+    compiled,
+    compiled_extended,
+    is_limited,
+    mismatch_in,
+    tree,
+)
+from holdfast.serde.extended import MARK, extended_decoded, extended_encoded
 from holdfast.serde.reading import typed_reading
 from holdfast.types.mismatch import ValueMismatch, shortened, shown
 from holdfast.types.schema import (
@@ -29,8 +36,6 @@ if TYPE_CHECKING:
 
     from holdfast.serde.exact import Check
 
-
-if TYPE_CHECKING:
     Order = Literal["deterministic"] | None
 
 
@@ -42,7 +47,7 @@ def python_codec(spec: Any) -> Codec:
     """
     root = tree(spec)
     immutable = is_immutable(root)
-    # Sets have no order of their own, and equal keys must have equal bytes.
+    # Sets are unordered, and equal keys must have equal bytes.
     order: Order = "deterministic" if immutable else None
     schema = schema_of(root)
     encode = _encoder(
@@ -63,7 +68,7 @@ def python_codec(spec: Any) -> Codec:
 
 
 def class_check(classes: frozenset[type], declared: str) -> Callable[[Any], None]:
-    """Function that refuses a value of another class than these."""
+    """Function that refuses values of other classes."""
     if len(classes) == 1:
         (cls,) = classes
 
@@ -81,7 +86,7 @@ def class_check(classes: frozenset[type], declared: str) -> Callable[[Any], None
 
 
 def refuse(declared: str, value: Any, advice: str = "") -> NoReturn:
-    """Report a value that its declared type does not hold.
+    """Refuse a value that is not of the declared type.
 
     Raises:
         StateValueError: Always.
@@ -124,14 +129,14 @@ def _encoder(check: Check, raw: Encode, rescue: Encode) -> Encode:
 
 
 def _rescuer(root: mi.Type, order: Order) -> Encode:
-    fits = compiled_wide(root).fits
+    fits = compiled_extended(root).fits
     declared = name_of(root)
 
     def rescue(value: Any) -> bytes:
         if not fits(value):
             raise refusal(declared, mismatch_in(root, value))
         try:
-            return wide_encoded(value, order)
+            return extended_encoded(value, order)
         except UnicodeEncodeError as error:
             advice = f"it is not valid Unicode text ({error.reason}); declare bytes and encode it"
             refuse(declared, value, advice)
@@ -147,7 +152,7 @@ def _decoder(native: Decode, spec: Any, declared: str) -> Decode:
             problem: Exception = error
         try:
             if data[:1] == MARK:
-                return wide_decoded(data, spec)
+                return extended_decoded(data, spec)
         except (msgspec.DecodeError, ValueError, TypeError, KeyError) as error:
             problem = error
         raise StateValueError(

@@ -1,8 +1,7 @@
-"""One NaN for all of them.
+"""Replaces every NaN in a key by one object.
 
-No NaN equals another, and none equals itself, so a dictionary finds one only by identity. What
-is to be a key is brought to one object: then it is found wherever it stands, alone, in a tuple,
-or in a field of a class.
+No NaN equals another or itself, so a dictionary finds it only by identity. With one object for
+all NaNs, keys are found: bare ones, and those in tuples or in fields of classes.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ DECIMAL_NAN: Final = Decimal("NaN")
 _NEVER: Final = frozenset(
     {type(None), bool, int, str, bytes, date, datetime, time, timedelta, UUID}
 )
-"""Classes whose instances are not NaN and hold none."""
+"""Classes whose instances cannot be or contain NaN."""
 
 
 def one_float(value: float) -> float:
-    """A float, or the one NaN."""
+    """The float, or the one NaN."""
     return value if value == value else NAN
 
 
 def one_nan(value: Any) -> Any:
-    """The value, or an equal one in which every NaN is the same object.
+    """The value with every NaN replaced by the same object.
 
-    A signaling NaN stays: it has no hash, and is refused as a key for that.
+    A signaling NaN stays: it has no hash, and is therefore refused as a key.
     """
     kind = type(value)
     if kind in _NEVER:
@@ -52,7 +51,7 @@ def one_nan(value: Any) -> Any:
         parts = _parts(value)
         return value if parts is None else tuple.__new__(kind, parts)
     if isinstance(value, frozenset):
-        # Twice in the same order, as long as nothing is added.
+        # Both iterations have the same order, since nothing is added.
         parts = _parts(value)
         return value if parts is None else frozenset(parts)
     if isinstance(value, msgspec.Struct):
@@ -63,7 +62,7 @@ def one_nan(value: Any) -> Any:
 
 
 def _parts(values: Iterable[Any]) -> list[Any] | None:
-    """The values with one NaN; None if they are so already."""
+    """The values with one NaN; None if nothing changes."""
     parts = list(map(one_nan, values))
     return None if all(map(is_, parts, values)) else parts
 

@@ -1,4 +1,4 @@
-"""Reading values whose stored type differs from the declared one in more than msgspec allows."""
+"""Reads values whose stored type differs from the declared one."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from holdfast.serde.codec import Codec
     from holdfast.types.conversion import Default
 
-
-if TYPE_CHECKING:
     Decode = Callable[[bytes], Any]
 
 
@@ -30,14 +28,14 @@ def typed_reading(
     default: Default,
     decode: Decode,
 ) -> Reading:
-    """How values of a stored type are read.
+    """How to read values of a stored type.
 
     Args:
         stored: Schema that they were stored under.
-        declared: Schema of today.
-        spec: Python type of today's values.
-        default: Gives defaults of fields that were not stored, where msgspec does not.
-        decode: Reads bytes of today's type.
+        declared: Schema of the declared type.
+        spec: Python type of the declared values.
+        default: Defaults of fields that were not stored, where msgspec has none.
+        decode: Reads bytes of the declared type.
     """
     resolution = resolve(stored, declared)
     if resolution.verdict == "incompatible":
@@ -51,7 +49,7 @@ def typed_reading(
 
 
 def _converting(convert: Callable[[Any], Any], spec: Any) -> Decode:
-    # As the field of a class, the type is looked into once and not for every value.
+    # As the field of a class, the type is analysed once and not for every value.
     holder = msgspec.defstruct("Value", [("value", spec)], array_like=True)
 
     def decode(data: bytes) -> Any:
@@ -59,7 +57,7 @@ def _converting(convert: Callable[[Any], Any], spec: Any) -> Decode:
             return msgspec.convert([convert(plain_decoded(data))], holder).value  # type: ignore[attr-defined]
         except (msgspec.DecodeError, ValueError, TypeError, KeyError) as error:
             raise StateValueError(
-                f"a stored value is not of the type that it was stored under: {error}; restore "
+                f"a stored value does not have the type that it was stored under: {error}; restore "
                 "from another checkpoint"
             ) from error
 
@@ -67,7 +65,7 @@ def _converting(convert: Callable[[Any], Any], spec: Any) -> Decode:
 
 
 def reading_of(stored: dict[str, Any], codec: Codec) -> Reading:
-    """How a codec reads bytes of a stored schema, its serializer's own opinion included."""
+    """How a codec reads bytes of a stored schema; asks a user's serializer if there is one."""
     if codec.reading is not None:
         return codec.reading(stored)
     resolution = resolve(stored, codec.schema)
@@ -75,7 +73,7 @@ def reading_of(stored: dict[str, Any], codec: Codec) -> Reading:
 
 
 def reader(stored: dict[str, Any], codec: Codec) -> Callable[[bytes], Any]:
-    """Function that gives a value of a codec's type from bytes of a stored schema.
+    """Function that reads values of a codec's type from bytes of a stored schema.
 
     Raises:
         StateMigrationError: The two are incompatible.

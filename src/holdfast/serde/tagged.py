@@ -1,4 +1,4 @@
-"""Codecs of elements that are kept with something beside them."""
+"""Codecs of elements stored with a timestamp or with the number of their input."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TIME: Final = b"\x01"
 def timestamped(codec: Codec) -> Codec:
     """Codec of tuples of a value and its event time, or None.
 
-    A byte says whether there is a time; 8 bytes of it follow if so, then the value.
+    Format: one byte, 1 if there is a time; then the time in 8 bytes; then the value.
     """
 
     def encode(pair: tuple[Any, int | None]) -> bytes:
@@ -47,7 +47,7 @@ def timestamped(codec: Codec) -> Codec:
 
 
 def either(first: Codec, second: Codec) -> Codec:
-    """Codec of tuples of 0 or 1 and a value: of the first codec's type, or of the second's."""
+    """Codec of tuples of an input (0 or 1) and a value of that input's codec."""
     codecs = (first, second)
 
     def encode(pair: tuple[int, Any]) -> bytes:
@@ -71,7 +71,7 @@ def _around(
     check: Callable[[Any], None],
     *codecs: Codec,
 ) -> Codec:
-    """Codec around others; `reading` makes what reads it of what reads the parts."""
+    """Codec around others; `reading` builds its decoder from those of the parts."""
     schema = {"format": FORMAT, "kind": kind, "of": [codec.schema for codec in codecs]}
 
     def read_as(stored: dict[str, Any]) -> Reading:

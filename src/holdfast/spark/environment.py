@@ -374,6 +374,7 @@ class StreamExecutionEnvironment(SourceMethods):
         settings = self._configuration
         graph.check_uids(generate=settings.get(conf.AUTO_GENERATE_UIDS))
         self._warn_about_uids(graph)
+        self._warn_about_types(graph)
         trigger = job_trigger(graph, settings)
         plan = compile_job(
             graph,
@@ -397,5 +398,16 @@ class StreamExecutionEnvironment(SourceMethods):
             warnings.warn(
                 "these stateful operators have no uid, so a changed program may not find their "
                 "state again: " + "; ".join(map(str, missing)) + '; call .uid("...") on each',
+                stacklevel=4,
+            )
+
+    def _warn_about_types(self, graph: JobGraph) -> None:
+        untyped = graph.untyped()
+        if untyped:
+            warnings.warn(
+                "the output of these operators has no declared type, so its elements are pickled "
+                "between tasks, which is slow: " + "; ".join(map(str, untyped)) + "; annotate what "
+                "the function returns, or give output_type, the type_info of a source or the type "
+                "of an OutputTag; typing.Any keeps them pickled without this warning",
                 stacklevel=4,
             )

@@ -1,4 +1,4 @@
-"""Running one epoch: a chain of stages over the rows that came in, as one action."""
+"""Runs one epoch: a chain of stages over the new rows, as one Spark action."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class EpochRunner:
-    """Runs the epochs of one job attempt of a job, one after the other."""
+    """Runs the epochs of one job attempt, one after the other."""
 
     def __init__(
         self,
@@ -50,16 +50,16 @@ class EpochRunner:
         delivery: Delivery | None = None,
         interval_ms: int = 0,
     ) -> None:
-        """Prepare what all epochs share; functions are pickled here, once."""
+        """Prepare the stages; functions are pickled here, once."""
         self._delivery = delivery or Delivery()
         self._spark = spark
         self._plan = plan
         self._job = job
         start = start or StartingPoint()
         self.epoch = start.epoch
-        """Number of the last epoch that was begun."""
+        """Number of the last epoch that was started."""
         self.channel_rows = start.channel_rows
-        """Input that the epochs so far had no time for."""
+        """Channel state of the epochs so far."""
         self._restored = start.checkpoint
         self._owner = ProcessIdentity.current(job.run)
         self._clock = SystemClock()
@@ -80,7 +80,7 @@ class EpochRunner:
         self._warnings: list[str] = []
 
     def first_rows(self, frames: list[DataFrame]) -> DataFrame:
-        """All sources' rows on the first exchange; stateless steps at the sources included."""
+        """The rows of all sources on the first exchange, after the operators at the sources."""
         rows = [self._on_exchange(s, f) for s, f in zip(self._plan.sources, frames, strict=True)]
         return reduce(DataFrame.unionByName, rows)
 
@@ -102,7 +102,7 @@ class EpochRunner:
         return self._spark.createDataFrame([], schema)
 
     def rows(self, batch: DataFrame, order: EpochOrder | None = None) -> DataFrame:
-        """The plan of the next epoch over `batch`; it may run once only."""
+        """The plan of the next epoch over `batch`; it may run only once."""
         order = order or EpochOrder()
         time = None if order.idle else self._time.of_epoch(order, Moment.of(self._clock))
         due: frozenset[tuple[str, int]] = frozenset() if time is None else time.due
@@ -131,24 +131,24 @@ class EpochRunner:
         rows = batch
         for number, stage in enumerate(self._plan.stages):
             tasks = self._plan.stage_parallelism[number]
-            told = assign(stage, tasks, self._expected, order.held, due, channel_state)
-            function = StageFunction(self._stages[number], self._reports, epoch, told)
+            assigned = assign(stage, tasks, self._expected, order.held, due, channel_state)
+            function = StageFunction(self._stages[number], self._reports, epoch, assigned)
             spread = self._pinning.spread(rows, tasks)
             spread = in_order(spread, self._plan.sorted_by[number], stage.reads)
             rows = spread.mapInArrow(function, self._schemas[number])
         return rows
 
     def has_timers_due(self, *, event_time: bool) -> bool:
-        """Whether an epoch without input would fire timers, or could.
+        """Whether an epoch without input would or could fire timers.
 
         Args:
-            event_time: Whether timers count that the watermark reaches, beside the clock's.
+            event_time: Include timers in event time, besides those in processing time.
         """
         now = Moment.of(self._clock)
         return not self.channel_rows and self._time.is_due(now, event_time=event_time)
 
     def watermarks(self) -> dict[str, int]:
-        """Where the watermarks of operators and time sources stand, by uid."""
+        """Watermarks of operators and time sources, by uid."""
         return self._time.watermarks()
 
     @property
@@ -157,13 +157,13 @@ class EpochRunner:
         return self._time.has_pending_timers
 
     def _keeps_rows(self, order: EpochOrder) -> bool:
-        """Whether tasks keep rows, or read rows that were kept; else they open no storage."""
+        """Whether tasks write or read channel state; otherwise they open no storage."""
         return self._delivery.exactly_once or order.cut_at is not None or bool(self.channel_rows)
 
     def run(self, batch: DataFrame | None, order: EpochOrder | None = None) -> EpochResult:
         """Run one epoch over `batch`, deliver its output and check every acknowledgement.
 
-        An epoch without a batch has no input but what earlier ones have left over.
+        An epoch without a batch has no input but the channel state of earlier ones.
         """
         started = self._clock.monotonic_ms()
         order = order or EpochOrder()
@@ -186,14 +186,14 @@ class EpochRunner:
         return EpochResult(statistics, reports, self.channel_rows)
 
     def close(self) -> None:
-        """Let go of what the epochs have used; no other follows."""
-        # pyspark would keep it for good. What a task reports late is dropped.
+        """Release the resources of the epochs; no other follows."""
+        # pyspark would keep it forever. Late reports are dropped.
         _accumulatorRegistry.pop(self._reports.aid, None)
         self._reports.value = []
         self._tables.close()
 
     def take_warnings(self) -> list[str]:
-        """What tasks have warned of since this was last asked, each thing once per job."""
+        """New warnings of tasks, each once per job."""
         taken, self._warnings = self._warnings, []
         return list(dict.fromkeys(taken))
 
@@ -207,9 +207,9 @@ class EpochRunner:
         context.setLocalProperty("spark.job.description", text)
 
     def _acknowledge(self, reports: list[TaskReport]) -> None:
-        """Note where every store stands.
+        """Record the version of every store.
 
-        Refuse an epoch that some subtask ran never or twice, or with keys of another type.
+        Refuse an epoch that a subtask did not run or ran twice, or with keys of another type.
         """
         by_stage: dict[int, list[TaskReport]] = defaultdict(list)
         for report in reports:

@@ -1,4 +1,4 @@
-"""A job in words, before anything runs."""
+"""Explains a job before anything runs."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def explain_job(spark: SparkSession, graph: JobGraph, plan: JobPlan) -> str:
 
 
 def _epoch_rows(spark: SparkSession, plan: JobPlan) -> DataFrame:
-    """The plan of an epoch, over empty DataFrames in place of the sources'."""
+    """The Spark plan of an epoch, over empty DataFrames in place of the sources."""
     job = JobIdentity("preview", "preview", None)
     runner = EpochRunner(spark, plan, job, StatisticsKeeper(plan), Pinning(spark))
     schemas = [spark_schema(source.node.output.schema) for source in plan.sources]
     with settings(spark, QUERY_SETTINGS):
         frames = [spark.createDataFrame([], schema) for schema in schemas]
-        # An idle one: nothing is read for it, such as the tables of lookup joins.
+        # An idle epoch: it reads nothing, such as the tables of lookup joins.
         rows = runner.rows(runner.first_rows(frames), EpochOrder(idle=True))
-        # Planned here, while the settings are in force.
+        # Planned here, while the settings apply.
         rows._jdf.queryExecution().executedPlan()
         return rows
 
@@ -84,7 +84,7 @@ def _edge_text(edge: Edge) -> str:
 
 
 def _strategy_text(strategy: WatermarkStrategy) -> str:
-    """Where event time comes from, and how the watermark follows it."""
+    """Describes the source of event time and the watermark strategy."""
     match strategy.assigner:
         case None:
             text = "as it was before"
@@ -101,7 +101,7 @@ def _strategy_text(strategy: WatermarkStrategy) -> str:
 
 
 def _states(node: Node, plan: JobPlan) -> list[str]:
-    """States that an operator asks for; its function is tried, on a copy of it."""
+    """States that an operator registers; found by opening a copy of its function."""
     if not node.keyed:
         return []
     if node.kind is OperatorKind.REDUCE:

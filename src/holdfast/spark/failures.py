@@ -1,4 +1,4 @@
-"""Finding the error that broke a job in what Spark makes of it."""
+"""Finds the error that broke a job in the exceptions of Spark."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def original_error(failure: BaseException) -> BaseException:
 
 
 def summary(failure: BaseException) -> str:
-    """What an error says, without the Java stacks and query plans that Spark adds to it."""
+    """The message of an error, without the Java stack traces and query plans of Spark."""
     text = str(failure)
     if not type(failure).__module__.startswith(("pyspark.", "py4j.")):
         return text
@@ -66,7 +66,7 @@ def _from_text(text: str) -> HoldfastError | None:
         found = cls(message[: cause.start() if cause else None].strip())
         if cause is None:
             break
-        # A cause is printed before the error that says where it happened.
+        # A cause is printed before the error that locates it.
     return found
 
 
@@ -77,7 +77,7 @@ def _without_trailers(text: str) -> str:
 
 
 def _first_message(text: str) -> str:
-    """What a Holdfast error says at the beginning of `text`."""
+    """The message of the Holdfast error at the beginning of `text`."""
     text = _without_trailers(text)
     following = _MARK.search(text)
     return text[: following.start()] if following else text

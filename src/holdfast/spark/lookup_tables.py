@@ -1,4 +1,4 @@
-"""The tables of lookup joins: read on the driver, and again from time to time."""
+"""Reads the tables of lookup joins on the driver, and refreshes them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdfast")
 
 _numbers = itertools.count(1)
-"""Numbers of all copies that this driver makes: workers outlive jobs and their restarts."""
+"""Numbers of all copies that this driver makes: workers outlive jobs and restarts."""
 
 
 @dataclass
@@ -40,22 +40,22 @@ class BroadcastTable:
         """The rows."""
         table = self.broadcast.value
         if hasattr(self.broadcast, "_path"):
-            # It can be read again from there; kept, it would lie in memory beside the index.
+            # It can be read again from there; otherwise it would stay in memory beside the index.
             vars(self.broadcast).pop("_value", None)
         return table
 
 
 @dataclass
 class _Held:
-    """The copy of a table that is in use."""
+    """The current copy of a table."""
 
     copy: BroadcastTable
     read_at: int
-    """When it was last tried to read the table, on a clock that never goes back."""
+    """Time of the last attempt to read the table, on the monotonic clock."""
 
 
 class LookupTables:
-    """The tables of one job attempt of a job."""
+    """The tables of one job attempt."""
 
     def __init__(self, spark: SparkSession, lookups: Mapping[str, LookupJoin]) -> None:
         """Nothing is read yet."""
@@ -64,10 +64,10 @@ class LookupTables:
         self._held: dict[str, _Held] = {}
 
     def copies(self, now: int) -> dict[str, TableCopy]:
-        """The copies that an epoch uses which begins now, by uid.
+        """The copies for an epoch that begins now, by uid.
 
-        `now` is in milliseconds on a clock that never goes back. Copies that were handed out
-        before must no longer be in use: the epochs have ended.
+        `now` is in milliseconds on the monotonic clock. Copies that were returned before must
+        no longer be in use: their epochs have ended.
 
         Raises:
             JobExecutionError: A table cannot be read, and there is no copy of it yet.
@@ -103,7 +103,7 @@ class LookupTables:
         except Exception as error:
             logger.warning(
                 "the table of the lookup join with uid %r could not be read again, so rows are "
-                "still joined with the copy from before; it is tried again in %.1f s: %s",
+                "still joined with the previous copy; it is tried again in %.1f s: %s",
                 uid,
                 (join.refresh_ms or 0) / 1000,
                 _brief(error),
@@ -145,7 +145,7 @@ def read_table(join: LookupJoin) -> pa.Table:
 
 def _destroy(copy: BroadcastTable) -> None:
     with suppress(Exception):
-        # Of a session that was stopped, everything is gone already.
+        # A stopped session has released everything already.
         copy.broadcast.destroy()
 
 

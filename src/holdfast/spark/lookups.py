@@ -1,4 +1,4 @@
-"""Building a lookup join: what its table must be, and how it is made anew for every read."""
+"""Builds lookup joins: checks the table, and makes its DataFrame anew for every read."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def make_lookup(
     """The join of a stream's rows with a table.
 
     Args:
-        stream: What the stream carries.
+        stream: Type of the stream.
         table: A static DataFrame, or a function that makes one.
         on: Name or names of columns, or a mapping from the stream's columns to the table's.
-        refresh_interval: How long a copy of the table may be used; for good if None.
+        refresh_interval: How long a copy of the table may be used; forever if None.
         how: "inner" or "left".
         zone: Zone of the datetimes that the table's timestamps are read as.
 
@@ -40,7 +40,7 @@ def make_lookup(
     if how not in ("inner", "left"):
         raise JobGraphError(
             f'lookup_join: how is "inner" or "left", not {how!r}; rows of the table that nothing '
-            "in the stream matches cannot be given out, since more of the stream may come"
+            "in the stream matches cannot be output, since more of the stream may come"
         )
     pairs = _pairs(on)
     refresh_ms = _refresh_ms(refresh_interval)
@@ -75,7 +75,7 @@ def make_lookup(
 
 
 def _pairs(on: Any) -> dict[str, str]:
-    """The stream's columns that are compared, each with the table's."""
+    """Pairs of columns to compare: the stream's and the table's."""
     if isinstance(on, str):
         on = [on]
     if isinstance(on, Mapping):
@@ -105,7 +105,7 @@ def _refresh_ms(interval: Any) -> int | None:
 
 
 def _loader(table: Any) -> Callable[[], DataFrame]:
-    """What makes the table's DataFrame for every read."""
+    """Function that makes the table's DataFrame for every read."""
     if callable(table):
         return _Made(table)
     return _Planned(_checked(table, "lookup_join takes"))
@@ -149,16 +149,16 @@ class _Made:
 
 
 class _Planned:
-    """A table that a DataFrame describes, whose files are looked for again at every read.
+    """A table given as a DataFrame, whose files are listed again for every read.
 
     A DataFrame remembers the files it found when it was made, and the plan of the first
-    action. So the listings in its plan are made again, and the plan is planned anew.
+    action. So the files are listed again, and the query is planned again.
     """
 
     def __init__(self, frame: DataFrame) -> None:
         self._frame = frame
         self._seen: set[int] = set()
-        """Those of the plan's relations that have had files."""
+        """The plan's relations that have had files."""
 
     def __call__(self) -> DataFrame:
         plan: Any = self._frame._jdf.queryExecution().analyzed()
@@ -171,7 +171,7 @@ class _Planned:
         return self._frame.select("*")
 
     def _check_files(self, place: int, leaf: Any) -> None:
-        """Refuse a directory that has lost all files: Spark takes it for an empty table."""
+        """Refuse a directory that has lost all files: for Spark it is an empty table."""
         if leaf.getClass().getSimpleName() != "LogicalRelation":
             return
         relation = leaf.relation()
@@ -229,7 +229,7 @@ def _check_comparable(column: pa.Field, other: pa.Field) -> None:
 
 
 def _family(column: pa.DataType) -> str | None:
-    """Types of one family have values that are equal exactly if they are equal to Spark."""
+    """Values of types in one family are equal if and only if Spark takes them for equal."""
     leaf = leaf_of(column)
     if leaf is None or leaf.family == "void":
         return None

@@ -1,8 +1,8 @@
-"""Carrying an epoch's rows out of the job: to Spark's sinks and to the driver.
+"""Hands the rows of an epoch to Spark's sinks and to the driver.
 
 An epoch's plan may run only once, since its tasks change state. One sink that reads
-everything takes the plan's rows as they come; any other number, and sinks that hand
-the DataFrame to user code, read a copy that was made first, in one action.
+everything takes the plan's rows directly. Several sinks, and sinks that pass the
+DataFrame to user code, read a copy that is made first, in one action.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Outputs:
     """The sinks of one job."""
 
     def __init__(self, outputs: tuple[OutputPlan, ...], exchange: Exchange) -> None:
-        """Sinks that read rows off the last exchange."""
+        """The sinks that read the last exchange."""
         self._exchange = exchange
         self._sinks = [(output.channel, sink) for output in outputs for sink in output.sinks]
 
@@ -53,7 +53,7 @@ class Outputs:
     def _emit_copies(self, rows: DataFrame, epoch: int) -> None:
         staged = rows.persist()
         try:
-            # Counting a persisted DataFrame computes and stores every partition whole.
+            # Counting a persisted DataFrame computes and stores every partition.
             staged.count()
             for channel, sink in self._sinks:
                 _deliver(sink, self._view(staged, channel), channel, epoch)
@@ -70,7 +70,7 @@ class Outputs:
 
 
 def run_only(rows: DataFrame) -> None:
-    """Run an epoch's plan whose rows nobody wants."""
+    """Run an epoch's plan that has no sinks."""
     rows._jdf.queryExecution().toRdd().count()
 
 
@@ -94,7 +94,7 @@ def _deliver(sink: Node, rows: DataFrame, channel: Channel, epoch: int) -> None:
 
 
 def deliver_frame(sink: Node, rows: DataFrame, number: int, occasion: str) -> None:
-    """Hand a DataFrame to a sink that takes one, with the number of its occasion."""
+    """Hand a DataFrame to a sink that takes one, with its epoch or checkpoint number."""
     match sink.function:
         case SparkSink() as spark_sink:
             writer = rows.write.format(spark_sink.format).mode(spark_sink.mode)

@@ -1,4 +1,4 @@
-"""Routing a source's rows in the JVM: key groups as Spark expressions.
+"""Routes a source's rows in the JVM: key groups as Spark expressions.
 
 Gives the same subtask for a row as `runtime/partitioners.py` does in Python; see
 `serde/keys.py` for how keys are hashed.
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from holdfast.runtime.plan import Channel, Exchange, TimeColumn
 
 ARRIVED = "_hf_arrived"
-"""Column with a row's place in its partition, while that is sorted."""
+"""Column with the position of a row in its partition, while that is sorted."""
 _AS_LONG = (T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _AS_THEY_ARE = (T.DoubleType, T.BinaryType, T.TimestampType, T.TimestampNTZType)
 
 
 def routable(df: DataFrame, channel: Channel) -> bool:
-    """Whether the JVM can say which subtask receives a row of `df`."""
+    """Whether the JVM can compute the receiving subtasks of the rows of `df`."""
     if channel.partitioning.partitioner in (Partitioner.REBALANCE, Partitioner.BROADCAST):
-        # A streaming plan may not number its rows.
+        # A streaming plan cannot number its rows.
         return False
     if channel.partitioning.partitioner is not Partitioner.KEY:
         return True
@@ -61,7 +61,7 @@ def _time_column(df: DataFrame, time: TimeColumn) -> Column:
 
 
 def _hashable(kind: T.DataType) -> str | None:
-    """How a column is made ready for `xxhash64`, or None if the JVM cannot."""
+    """Converts a column for `xxhash64`; None if the JVM cannot."""
     if isinstance(kind, _AS_LONG):
         return "bigint"
     if isinstance(kind, T.FloatType):
@@ -139,17 +139,17 @@ def routed(
 
 
 def in_order(df: DataFrame, channels: tuple[SortedChannel, ...], exchange: Exchange) -> DataFrame:
-    """Rows of a partition in the order that these channels ask for: what is broadcast first.
+    """Sort the rows of a partition as these channels require: broadcast rows first.
 
-    Rows that are equal in it stay in the order in which they have arrived: a sort in Spark
-    alone would not see to that, once it has spilled to disk.
+    The sort is stable: rows that compare equal keep their order of arrival. Spark's own sort
+    is not stable once it spills to disk.
     """
     if not channels:
         return df
     by_column = _sort_keys([one for one in channels if not one.channel.broadcast], exchange)
     arrived = F.monotonically_increasing_id()
     if not by_column:
-        # One number for both, which is what Spark sorts fastest; broadcast rows come below zero.
+        # One number for both, which Spark sorts fastest; broadcast rows are below zero.
         arrived = F.coalesce(F.col(ORDER) - F.lit(1 << 62), arrived)
     elif exchange.ordered:
         by_column.insert(0, F.col(ORDER).asc_nulls_last())
@@ -158,7 +158,7 @@ def in_order(df: DataFrame, channels: tuple[SortedChannel, ...], exchange: Excha
 
 
 def _sort_keys(channels: list[SortedChannel], exchange: Exchange) -> list[Column]:
-    """What rows are sorted by; those of a union by one and the same."""
+    """The sort key of rows; the same for all inputs of a union."""
     alike: dict[tuple[int, tuple[str, ...]], list[int]] = {}
     for one in channels:
         same = (exchange.payload_of[one.channel.id], one.columns)

@@ -1,4 +1,4 @@
-"""Pickling what workers run, with errors that name the culprit."""
+"""Pickles programs for workers, with errors that name the part at fault."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def dump_stage(stage: StagePlan) -> bytes:
-    """A stage, pickled for its tasks; functions of `__main__` and notebooks by value."""
+    """Pickle a stage for its tasks; functions of `__main__` and notebooks by value."""
     resolve_main()
     try:
         return dumps(stage)
@@ -42,7 +42,7 @@ def dump_stage(stage: StagePlan) -> bytes:
 
 
 def dump_function(part: object, what: str) -> bytes:
-    """Anything that goes to workers, pickled; `what` names it in errors."""
+    """Pickle any object for workers; `what` names it in errors."""
     resolve_main()
     try:
         return dumps(part)
@@ -51,10 +51,10 @@ def dump_function(part: object, what: str) -> bytes:
 
 
 class ShippedByValue:
-    """What Spark pickles by itself, with parts of the program in it: they go as all others do."""
+    """Base of objects that Spark pickles itself: parts of the program in them go by value."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The class, and its attributes as bytes."""
+        """The class, and its pickled attributes."""
         return _unpacked, (type(self), dump_function(vars(self), f"a {type(self).__name__}"))
 
 
@@ -65,23 +65,23 @@ def _unpacked(cls: type, attributes: bytes) -> object:
 
 
 def resolve_main() -> None:
-    """Replace postponed annotations in the classes of the program."""
+    """Resolve postponed annotations in the classes of the program."""
     resolve_annotations(vars(sys.modules["__main__"]).values())
 
 
 def resolve_annotations(objects: Iterable[object]) -> None:
-    """Replace postponed annotations, which are texts, in the classes among `objects`.
+    """Resolve postponed annotations, which are strings, in the classes among `objects`.
 
-    Classes of `__main__` go to workers by value, and there is no `__main__` there in
-    which the names in such a text could be looked up.
+    Classes of `__main__` go to workers by value, and workers cannot look up the names in a
+    postponed annotation: they have another `__main__`.
     """
     for cls in list(objects):
         own = vars(cls).get("__annotations__") if isinstance(cls, type) else None
         if not own or cls.__module__ != "__main__":
             continue
-        # A NamedTuple and a TypedDict have made references of the texts.
+        # NamedTuple and TypedDict turn the strings into references.
         if any(isinstance(hint, str | typing.ForwardRef) for hint in own.values()):
-            # What cannot be found here is reported when it is needed, if it is.
+            # Names that cannot be resolved here are reported on use.
             with suppress(Exception):
                 hints = typing.get_type_hints(cls, include_extras=True)
                 own.update({name: hints[name] for name in own})
@@ -112,13 +112,13 @@ _CONFIG: Final = (
 )  # fmt: skip
 
 
-"""Settings of a Struct that are given to its class again."""
+"""Settings of a Struct to pass to its class again."""
 
 _StructMeta: Final[Any] = type(msgspec.Struct)
 
 
 def dumps(value: object) -> bytes:
-    """A value, pickled; classes and functions of `__main__` and of notebooks by value."""
+    """Pickle a value; classes and functions of `__main__` and of notebooks by value."""
     with BytesIO() as file:
         pickler: Any = _Pickler(file)  # type: ignore[no-untyped-call]
         pickler.dump(value)
@@ -141,7 +141,7 @@ class _Pickler(cloudpickle.Pickler):
 def _struct_reduced(
     cls: Any, make: object, args: tuple[Any, ...], state: Any, *rest: object
 ) -> tuple[Any, ...]:
-    """How a Struct class is pickled, given how cloudpickle would: with its fields."""
+    """Pickles a Struct class with its fields, based on the result of cloudpickle."""
     metaclass, name, bases, namespace, tracker_id, _ = args
     exchange_names = dict(zip(cls.__struct_fields__, cls.__struct_encode_fields__, strict=True))
     own = [field for field in get_annotations(cls) if field in exchange_names]
@@ -160,7 +160,7 @@ def _struct_reduced(
 
 
 def _defaults(cls: Any, own: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Defaults of those fields of a Struct that have one; and what makes a default."""
+    """Defaults and default factories of the fields of a Struct."""
     defaults = cls.__struct_defaults__
     pairs = zip(cls.__struct_fields__[-len(defaults) :], defaults, strict=True) if defaults else ()
     found = {name: one for name, one in pairs if name in own and one is not msgspec.NODEFAULT}
@@ -185,7 +185,7 @@ def _make_struct(
     late_init: bool,
     tracker_id: str,
 ) -> Any:
-    """A Struct class with its fields, whose types and methods are filled in once it exists."""
+    """A Struct class with its fields; types and methods are filled in later."""
     body = namespace | defaults | {"__annotations__": dict.fromkeys(fields, Any)}
     body |= {field: msgspec.field(default_factory=make) for field, make in factories.items()}
     if late_init:
@@ -196,5 +196,5 @@ def _make_struct(
 
 
 def _call_post_init(self: Any) -> None:
-    """Stands for a method that the class must have when it is made, and gets later."""
+    """Stands for a method that the class needs when it is made, and gets later."""
     type(self).__post_init__(self)

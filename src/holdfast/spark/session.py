@@ -1,4 +1,4 @@
-"""The Spark session a job runs on: made here, or the user's own, checked."""
+"""Makes the Spark session of a job, or checks the user's."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ QUERY_SETTINGS: Final = {
     # Spark's own checkpoint directory is scratch here, on the driver's disk, where the
     # default manager spends a tenth of a second per epoch on atomic renames.
     "spark.sql.streaming.checkpointFileManagerClass": FILE_MANAGER,
-    # A position is captured from the newest two batches; nobody goes back to earlier ones.
+    # A position is captured from the newest two batches; earlier ones are never used.
     "spark.sql.streaming.minBatchesToRetain": "3",
-    # Otherwise one source that cannot stop by itself would let all be read as one batch.
+    # Otherwise Spark reads everything as one batch if one source cannot stop by itself.
     "spark.sql.streaming.triggerAvailableNowWrapper.enabled": "true",
     # Adaptive execution would merge the partitions that stand for subtasks.
     "spark.sql.adaptive.enabled": "false",
@@ -45,7 +45,7 @@ CLUSTER_SETTINGS: Final = {
     "spark.locality.wait": ("600s", "3s"),
     "spark.stage.maxConsecutiveAttempts": ("1", "4"),
 }
-"""What pinning subtasks to executors needs: the wanted value, and Spark's default."""
+"""Settings for pinning subtasks to executors: the required value, and Spark's default."""
 
 
 def local_session() -> SparkSession:
@@ -61,14 +61,14 @@ def local_session() -> SparkSession:
 
 
 def check_session(spark: object) -> SparkSession:
-    """Refuse a session on which state could not be kept where it is used."""
+    """Refuse a session on which subtasks could not stay with their state."""
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise UnsupportedSparkError(
             "Holdfast cannot run on a Spark Connect session, since it lives in the driver's own "
             "process; use a classic one: SparkSession.builder.master(...).getOrCreate()"
         )
     if not isinstance(spark, SparkSession):
-        raise UnsupportedSparkError(f"a SparkSession is wanted, not {type(spark).__name__}")
+        raise UnsupportedSparkError(f"expected a SparkSession, not {type(spark).__name__}")
     _refuse(spark, "spark.speculation", "two attempts of one subtask would write the same state")
     _refuse(
         spark,
@@ -118,11 +118,11 @@ def _check_cluster(spark: SparkSession) -> None:
 
 
 def _use_this_python(spark: SparkSession) -> None:
-    """Let local workers run this interpreter, unless told otherwise, and import what it can."""
+    """Let local workers run this interpreter, unless it is set, with the same import path."""
     configured = spark.sparkContext.getConf().get("spark.pyspark.python", None)
     if "PYSPARK_PYTHON" not in os.environ and configured is None:
         spark.sparkContext.pythonExec = sys.executable
-    # Modules beside the user's script are importable there, and so they must be in workers.
+    # The user's script can import modules beside it, so workers must too.
     environment = spark.sparkContext.environment
     paths = [*environment.get("PYTHONPATH", "").split(os.pathsep), *sys.path]
     environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, paths)))
@@ -131,16 +131,16 @@ def _use_this_python(spark: SparkSession) -> None:
 def one_pass_settings(spark: SparkSession) -> dict[str, str]:
     """Settings of a job that runs in one pass, on the session itself."""
     excluded = spark.conf.get("spark.sql.optimizer.excludedRules", None)
-    # Of an input that it knows to be empty Spark would leave no tasks, and no one to report.
+    # Spark would run no tasks for an empty input, and none would report.
     rules = ",".join(filter(None, [excluded, _PROPAGATE_EMPTY]))
     return {**QUERY_SETTINGS, "spark.sql.optimizer.excludedRules": rules}
 
 
 @contextlib.contextmanager
 def settings(spark: SparkSession, wanted: dict[str, str]) -> Iterator[None]:
-    """Have `wanted` set on the session within the block, and put it back afterwards.
+    """Apply settings to the session within the block, and restore them afterwards.
 
-    Blocks of several jobs may overlap: what the first found is put back by the last.
+    Blocks of several jobs may overlap: the last one restores what the first one found.
     """
     with _lock:
         key = id(spark)

@@ -1,4 +1,4 @@
-"""The function that Spark runs in a Python worker: a thin shell around `StageTask`."""
+"""The function that Spark runs in a Python worker: a thin wrapper around `StageTask`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class ReportsParam(AccumulatorParam[list[TaskReport]]):
-    """Gathers the reports of tasks."""
+    """Collects the reports of tasks."""
 
     def zero(self, value: list[TaskReport]) -> list[TaskReport]:
         """No reports."""
@@ -40,7 +40,7 @@ class ReportsParam(AccumulatorParam[list[TaskReport]]):
 
 
 class StageFunction:
-    """What `mapInArrow` is given: runs one stage over one task's batches."""
+    """The function for `mapInArrow`: runs one stage over the batches of one task."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class StageFunction:
 
         Args:
             stage: A pickled `StagePlan`: pickled once, unpickled fresh in every task.
-            reports: Where tasks report.
-            epoch: What all tasks are told alike; None for the stage at the sources.
-            assignments: What each of them is told beside that.
+            reports: Collects the reports.
+            epoch: Plan of the epoch, the same for all tasks; None for the stage at the sources.
+            assignments: The parts of the plan that differ between tasks.
         """
         self._stage = stage
         self._reports = reports
@@ -63,7 +63,7 @@ class StageFunction:
         self._assignments = assignments
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the stage; reports once all input was processed and state committed."""
+        """Run the stage; reports when all input is processed and state is committed."""
         context = TaskContext.get()
         assert context is not None
         identity = TaskIdentity(
@@ -71,7 +71,7 @@ class StageFunction:
         )
         epoch = self._epoch
         if epoch is not None and self._assignments is not None:
-            epoch = self._assignments.told(epoch, identity.subtask)
+            epoch = self._assignments.of_subtask(epoch, identity.subtask)
         task = StageTask(pickle.loads(self._stage), epoch, identity, SystemClock())
         yield from task.run(batches)
         self._reports.add([task.report])

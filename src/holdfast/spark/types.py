@@ -1,8 +1,8 @@
-"""Spark's types and Arrow's, both ways.
+"""Converts between Spark types and Arrow types.
 
-Arrow is what the runtime speaks; Spark's types are needed where a DataFrame comes in
-or goes out. Spark's `timestamp` has no zone of its own: as an Arrow column it is given
-the one that its datetimes shall be in, UTC unless a session's zone is asked for.
+The runtime uses Arrow types; Spark types are needed where a DataFrame comes in or goes
+out. Spark's `timestamp` has no zone: the Arrow column gets the zone that its datetimes
+should have, UTC by default.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def arrow_type(data_type: DataType, *, zone: str = "UTC") -> pa.DataType:
 
 
 def stream_type_of(schema: StructType, *, zone: str = "UTC") -> StreamType:
-    """What a stream made from a DataFrame with this schema carries: rows, as events.
+    """Type of a stream made from a DataFrame with this schema: rows, as events.
 
     Args:
         schema: Schema of the DataFrame.
@@ -74,10 +74,9 @@ def stream_type_of(schema: StructType, *, zone: str = "UTC") -> StreamType:
 
 
 def refuse_collated_keys(schema: StructType, columns: tuple[str, ...]) -> None:
-    """Let pass only key columns whose equal values have equal bytes.
+    """Check that equal values of key columns have equal bytes.
 
-    Under a collation Spark takes strings for equal that differ in their bytes, and a
-    key is its bytes.
+    Under a collation, strings with different bytes can be equal, and a key is its bytes.
 
     Raises:
         KeyTypeError: One of the columns holds strings under a collation.

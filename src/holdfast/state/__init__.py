@@ -1,5 +1,5 @@
 """Keyed state of one operator on one subtask.
 
-`backend` registers states and follows the current key; one module per kind of state. Bytes lie in
-a store (`state.store`). Checkpoints are not known here: a store only takes snapshots of itself.
+`backend` registers states and follows the current key; each kind of state has a module. A store
+(`state.store`) keeps the bytes and takes snapshots; nothing here knows about checkpoints.
 """

@@ -4,9 +4,9 @@ Metadata under state id 0, in JSON:
 
     00 00 | "operator"        {"format": 1, "max_parallelism": 128, "key": "str"}
 
-What is known of states is described in `state/catalog.py`. State of the subtask itself
-lies under state id 0 too, see `state/operator/backend.py`, and so do what is known of pending
-timers, see `state/timers/layout.py`, and how far sweeps have come, see `state/ttl/layout.py`.
+State id 0 also holds the catalog of states (`state/catalog.py`), operator state
+(`state/operator/backend.py`), the time of the next timer (`state/timers/layout.py`) and the
+progress of sweeps (`state/ttl/layout.py`).
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ S = TypeVar("S", bound=StateTable)
 E = TypeVar("E", bound=Expiry)
 """A kind of state whose entries expire."""
 T = TypeVar("T")
-"""What is read of a state."""
+"""Result of reading a state."""
 
 FORMAT: Final = 1
-"""Version of the layout that this module and `state/table.py` describe."""
+"""Version of the layout described here and in `state/table.py`."""
 CACHE_LIMIT: Final = 1_000_000
 KEYS_AT_ONCE: Final = 50_000
 
@@ -84,10 +84,10 @@ OPERATOR_KEY: Final = b"\x00\x00operator"
 
 
 class StateScope:
-    """States that follow one current key: a key itself, or a key and a namespace.
+    """States that share a current key: a key, or a key and a namespace.
 
-    In the void namespace the current key is the key. Elsewhere it is the tuple of a key and
-    the namespace's bytes, such as a window's; the states of all namespaces share a name.
+    In the void namespace the current key is the key. Elsewhere it is a tuple of the key and
+    the bytes of the namespace, such as a window.
     """
 
     __slots__ = ("current", "encoder", "states", "tables")
@@ -102,7 +102,7 @@ class StateScope:
 
 
 class KeyedStateBackend:
-    """Registers states, follows the current key, and writes all changes at the end."""
+    """Registers states, follows the current key and commits all changes."""
 
     def __init__(
         self,
@@ -124,17 +124,17 @@ class KeyedStateBackend:
             store: Open store of this operator and subtask.
             max_parallelism: Number of key groups of the operator.
             epoch: Number of the epoch; higher than in any earlier use of the store.
-            current: The current key, set by whoever runs the operator.
-            key_groups: Key groups of the subtask, where timers are looked for; all if None.
-            ttl: What states with a time to live have to know; by the system clock if None.
-            key_types: What is known of the type of keys, beside what the store knows.
-            cache_limit: Entries that the caches may hold before they are emptied into the store.
-            keys_at_once: Most keys in one chunk of `keys_of`.
-            timers_at_once: Most timers that are in memory to be fired.
+            current: The current key, set by the caller.
+            key_groups: Key groups of the subtask; None for all.
+            ttl: Clock and settings of states with a time to live; None for the system clock.
+            key_types: Known type of the keys, in addition to that in the store.
+            cache_limit: Entries in the caches above which they are evicted to the store.
+            keys_at_once: Maximum number of keys in one chunk of `keys_of`.
+            timers_at_once: Maximum number of timers in memory to fire.
 
         Raises:
-            StateError: The store holds another layout, another number of key groups or keys of
-                another type; it is closed then.
+            StateError: The store has another layout, another number of key groups or keys of
+                another type. The store is then closed.
         """
         self._store = store
         self._current = current
@@ -158,7 +158,7 @@ class KeyedStateBackend:
         self.warnings: list[str] = []
 
     def namespaced(self) -> StateScope:
-        """A new scope, whose current key is a tuple of a key and a namespace."""
+        """A new scope whose current key is a tuple of a key and a namespace."""
         scope = StateScope(CurrentKey(), NamespacedKeyEncoder(self._encoder))
         self._scopes.append(scope)
         return scope
@@ -168,16 +168,16 @@ class KeyedStateBackend:
 
         Args:
             descriptor: Name, kind and type.
-            scope: Whose current key the handle speaks of; that of the void namespace if None.
+            scope: Scope whose current key the handle uses; None for the void namespace.
         """
         scope = scope or self._void
         if not isinstance(descriptor, StateDescriptor):
             raise StateDescriptorError(
-                f"a state is asked for by its descriptor, not by {descriptor!r}"
+                f"a state is registered by its descriptor, not by {descriptor!r}"
             )
         if descriptor.name in TIMER_NAMES:
             raise StateDescriptorError(
-                f"the state name {descriptor.name!r} is kept for the operator's timers; choose "
+                f"the state name {descriptor.name!r} is reserved for the operator's timers; choose "
                 "another name"
             )
         known = scope.states.get(descriptor.name)
@@ -197,12 +197,12 @@ class KeyedStateBackend:
             known = scope.states.get(descriptor.name)
             if known is not None and known[0].time_to_live != descriptor.time_to_live:
                 raise StateDescriptorError(
-                    f"state {descriptor.name!r} was asked for with another time to live before; "
+                    f"state {descriptor.name!r} was registered with another time to live before; "
                     "give all descriptors of a state the same one"
                 )
 
     def handle(self, name: str) -> State:
-        """Handle to a state that was registered."""
+        """Handle to a registered state."""
         states = self._void.states
         if name not in states:
             known = ", ".join(map(repr, states)) or "none"
@@ -210,7 +210,7 @@ class KeyedStateBackend:
         return states[name][1]
 
     def peek(self, name: str, read: Callable[[State], T]) -> T:
-        """What `read` gives of a state, for the current key; the state stays as it was."""
+        """Result of `read` on a state, for the current key, without changing the state."""
         handle, key = self.handle(name), self._current.key
         table = next(table for table in self._void.tables if table.name == name)
         saved = table.save_point(key)
@@ -245,41 +245,41 @@ class KeyedStateBackend:
         return self._catalog.kind_of(name) == KIND
 
     def knows(self, name: str) -> bool:
-        """Whether the operator has ever had a state of that name, be it with times or without."""
+        """Whether the operator has ever had a state of that name, with or without TTL."""
         return any(state["name"] == name for state in self.state_descriptions())
 
     @property
     def tables(self) -> list[StateTable]:
-        """The tables of the void namespace, and those behind timers."""
+        """Tables of the void namespace, including timers."""
         return self._void.tables
 
     def _all_tables(self) -> Iterator[StateTable]:
         return (table for scope in self._scopes for table in scope.tables)
 
     def evict_if_full(self) -> None:
-        """Empty the caches into the store if they have grown beyond their limit."""
+        """Evict the caches to the store if they exceed the limit."""
         if sum(table.cached() for table in self._all_tables()) > self._cache_limit:
             self.flush()
             for table in self._all_tables():
                 table.evict()
 
     def flush(self) -> None:
-        """Stage all changes in the store, so that scans of it see them."""
+        """Write all changes to the store, so that scans see them; not a commit."""
         for table in self._all_tables():
             self._store.write(table.drain())
 
     def values(self, name: str) -> Iterator[Any]:
-        """What the value state of that name holds, over all keys; flushes first."""
+        """Values of a value state for all keys; flushes first."""
         self.flush()
         table = self.handle(name)
         assert isinstance(table, ValueTable)
         return table.stored()
 
     def keys_of(self, name: str) -> Iterator[list[Any]]:
-        """Keys that have an entry in a registered state, each once, in chunks.
+        """Keys with an entry in a registered state, each once, in chunks.
 
-        All changes are flushed first. Between two chunks any state may be changed: a key
-        whose state is cleared before its chunk comes is not given.
+        Flushes first. Any state may change between two chunks; a key whose state is cleared
+        before its chunk is read is left out.
         """
         self.handle(name)
         descriptor = self._void.states[name][0]
@@ -298,36 +298,36 @@ class KeyedStateBackend:
 
     @property
     def key_shape(self) -> str | None:
-        """Name of the type that all keys of state share, or None if there was no key yet."""
+        """Name of the common type of all keys; None before the first key."""
         shape = self._encoder.shape
         return None if shape is None else shape.name
 
     def state_descriptions(self) -> list[dict[str, Any]]:
-        """Name, kind and schema of every state, those not registered now included.
+        """Name, kind and schema of every state, including those not registered now.
 
-        Of a state whose entries have times, also that they have: `"ttl": True`.
+        A state with TTL also has `"ttl": True`.
         """
         return self._catalog.descriptions()
 
     @property
     def expired_removed(self) -> int:
-        """Entries that the commit has swept out, since they have expired."""
+        """Number of expired entries that the commit has removed."""
         return self._sweep.removed
 
     def commit(self, version: str, snapshot: Path | None = None) -> StoreStatistics:
-        """Make all changes and `version` durable in one step, and close the store.
+        """Commit all changes and `version` atomically, and close the store.
 
-        What has expired is swept out, as far as the states' strategies go. See
-        `StateStore.commit` for `snapshot` and for what can fail.
+        Removes expired entries as the states' cleanup strategies say. See
+        `StateStore.commit` for `snapshot` and for errors.
         """
         self.stage(snapshot=snapshot is not None)
         return self._store.commit(version, snapshot)
 
     def stage(self, *, snapshot: bool) -> bool:
-        """Stage all changes, and sweep; whether the store is to change at all.
+        """Write all changes to the store and sweep; returns whether the store changes.
 
         Args:
-            snapshot: Whether a snapshot is made of what is there afterwards.
+            snapshot: Whether a snapshot follows.
         """
         self.flush()
         self._sweep.run(snapshot=snapshot)
@@ -368,7 +368,7 @@ class KeyedStateBackend:
                 args = self._table_args(descriptor, scope, codec, key_codec)
                 map_table = _added(scope, MapTable(*args, key_codec=key_codec))
                 return self._with_expiry(descriptor, map_table, TtlMap)
-        raise StateDescriptorError(f"{type(descriptor).__name__} describes no keyed state")
+        raise StateDescriptorError(f"{type(descriptor).__name__} does not describe keyed state")
 
     def _value(
         self, descriptor: StateDescriptor, type_spec: object, scope: StateScope
@@ -384,7 +384,7 @@ class KeyedStateBackend:
         table: S,
         wrapper: Callable[[S, StateTtlConfig, TtlTime], E],
     ) -> S | E:
-        """The table itself, or, if its entries have times, what lets them expire."""
+        """The table, or an expiring state around it if it has TTL."""
         name, config = descriptor.name, descriptor.time_to_live
         if config is None:
             return table
@@ -399,9 +399,9 @@ class KeyedStateBackend:
             return self._ttl.processing
         if self._ttl.event is None:
             raise StateDescriptorError(
-                f"state {descriptor.name!r} has a time to live in event time, and the operator's "
-                "input has none; call assign_timestamps_and_watermarks before key_by, or let the "
-                "time to live use_processing_time()"
+                f"state {descriptor.name!r} has a time to live in event time, but the operator's "
+                "input has no timestamps; call assign_timestamps_and_watermarks before key_by, or "
+                "let the time to live use_processing_time()"
             )
         return self._ttl.event
 

@@ -1,12 +1,12 @@
-"""What a store knows of the states in it: their ids, kinds and types.
+"""Catalog of the states in a store: ids, kinds and types.
 
 Under state id 0, in JSON:
 
     00 00 | "state" | name    {"id": 1, "kind": "value", "schema": [...]}
 
-A state's id is drawn when it is first registered and never changes. If its type changes, the
-entry has further schemas, see `state/schemas.py`. A state whose entries have times is
-one of its own, see `state/ttl/layout.py`.
+A state gets its id when it is first registered; the id never changes. If its type changes, the
+entry has more schemas, see `state/schemas.py`. A state with TTL has a separate entry, see
+`state/ttl/layout.py`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,7 @@ if TYPE_CHECKING:
 
 
 ENTRIES_AT_ONCE: Final = 50_000
-
-
-"""Most entries that are read before they are written again."""
+"""Maximum number of entries that are read before they are written."""
 
 
 def migrate(
@@ -50,16 +48,16 @@ def migrate(
     new: bytes,
     changed: Callable[[bytes], bytes],
 ) -> None:
-    """Move all entries of one form of a state to the other.
+    """Move all entries of a state to another state id.
 
-    An entry that the new form has already stays as it is; a chunk of a list goes before it.
+    An entry that exists under the new id is kept; for a list, the old chunk goes before it.
 
     Args:
-        store: Where they are.
+        store: Store with the entries.
         kind: Kind of the state.
-        old: State id of the form that is given up, as keys begin with it.
-        new: State id of the other form.
-        changed: Gives a stored value its new form.
+        old: Bytes of the old state id.
+        new: Bytes of the new state id.
+        changed: Converts a stored value.
     """
     place = old
     while entries := list(islice(store.scan(old, place), ENTRIES_AT_ONCE)):
@@ -76,61 +74,59 @@ def migrate(
 
 
 STATE_PREFIX: Final = b"\x00\x00state"
-
-
-"""What the keys of the entries about states begin with; their names follow."""
+"""Prefix of the entries about states; the state's name follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegisteredState:
-    """What a table has to know of a state."""
+    """A registered state."""
 
     id: int
     codec: Codec | None
-    """Codec of its values, of whatever schema; None of a state that has no types."""
+    """Codec that reads values of every schema; None for a state without types."""
 
 
 class StateCatalog:
     """The states of one store."""
 
     def __init__(self, store: StateStore) -> None:
-        """Read what the store knows."""
+        """Read the catalog of a store."""
         self._store = store
         self._stored: dict[str, dict[str, Any]] = {
             key[len(STATE_PREFIX) :].decode(): msgspec.json.decode(value)
             for key, value in store.scan(STATE_PREFIX)
         }
         self._declared: dict[str, str | None] = {}
-        """Ids of the schemas of those states that were registered."""
+        """Schema ids of the registered states."""
 
     def kind_of(self, name: str) -> str | None:
-        """Kind of a state without times; None if it is not known."""
+        """Kind of a state without TTL; None if it is not in the catalog."""
         known = self._stored.get(name)
         return None if known is None else known["kind"]
 
     def prefix(self, name: str, *, timed: bool) -> bytes:
-        """What the keys of a known state's entries begin with."""
+        """Prefix of the entries of a state in the catalog."""
         return _prefix(self._stored[stored_name(name, timed=timed)])
 
     def enter(
         self, name: str, kind: str, codecs: list[Codec], time: TtlTime | None = None
     ) -> RegisteredState:
-        """Register a state, whose id is drawn if it is new.
+        """Register a state; a new state gets an id.
 
-        If its type has changed, values stay as they are stored, and the codec reads them. If its
-        entries have had times and are to have none, or the other way round, all of them are
-        changed: those without get the time of now.
+        If its type has changed, stored values stay as they are and the codec converts them when
+        they are read. If TTL was turned on or off, all entries are rewritten; entries without a
+        time get the current time.
 
         Args:
             name: Name of the state.
             kind: Kind of the state.
             codecs: Codec of its values and, of a map, of its keys.
-            time: Gives entries their times, if they have some.
+            time: Time of entries, for a state with TTL.
 
         Raises:
-            StateDescriptorError: It is known as another kind, or was registered with another
-                type since the store was opened.
-            StateMigrationError: Its values cannot be read as such of the declared type.
+            StateDescriptorError: It has another kind, or was registered with another type since
+                the store was opened.
+            StateMigrationError: Its values cannot be read as the declared type.
         """
         timed = time is not None
         own, other = stored_name(name, timed=timed), stored_name(name, timed=not timed)
@@ -148,8 +144,8 @@ class StateCatalog:
     def descriptions(self) -> list[dict[str, Any]]:
         """Name, kind and declared schema of every state.
 
-        `"others"` has the schemas of earlier values by their ids, if there are any; `"ttl"` is
-        true where entries have times.
+        `"others"` has the schemas of earlier values by id, if there are any; `"ttl"` is true
+        for a state with TTL.
         """
         return [_described(stored, entry) for stored, entry in sorted(self._stored.items())]
 
@@ -157,12 +153,12 @@ class StateCatalog:
         now = self._declared.setdefault(name, history.now)
         if now != history.now:
             raise StateDescriptorError(
-                f"state {name!r} was asked for with another type before; give all descriptors of "
+                f"state {name!r} was registered with another type before; give all descriptors of "
                 "a state the same one"
             )
 
     def _keep(self, stored: str, kind: str, history: SchemaHistory, *, timed: bool) -> None:
-        """Let the entry about a state be right, and with it what is in the store."""
+        """Update the entry about a state, and convert its values if the entry requires it."""
         known = self._stored.get(stored)
         if known is None:
             drawn = 1 + max((int(entry["id"]) for entry in self._stored.values()), default=0)
@@ -187,7 +183,7 @@ class StateCatalog:
             place = entries[-1][0] + b"\x00"
 
     def _migrate(self, old: str, new: str, time: TtlTime | None, history: SchemaHistory) -> None:
-        """Bring the entries of a state's other form into the one that it has now."""
+        """Move the entries of a state between the forms with and without TTL."""
         gone = self._stored.pop(old)
         kind = gone["kind"]
         changed = dropping_time(kind) if time is None else adding_time(kind, time.stamp())
@@ -200,7 +196,7 @@ class StateCatalog:
 
 
 def other_kind(name: str, kind: str, known: str) -> StateDescriptorError:
-    """The error for a state that is asked for as another kind than it is."""
+    """The error for a state that exists with another kind."""
     return StateDescriptorError(
         f"state name {name!r} is already in use for a {known} state of this operator and "
         f"cannot be a {kind} state too; choose another name"

@@ -1,8 +1,8 @@
-"""Key groups: the unit in which keyed state is spread over subtasks.
+"""Key groups: the unit in which keyed state is distributed over subtasks.
 
-A key's group is `pmod(hash, max_parallelism)`, see `serde/keys.py`; a subtask owns a
-range of groups. The formulas are Flink's: for every number of subtasks up to the
-maximum the ranges are contiguous and differ in length by one at most.
+The group of a key is `pmod(hash, max_parallelism)`, see `serde/keys.py`; a subtask owns a
+range of groups. The formulas are Flink's: for every parallelism up to the maximum, the ranges
+are contiguous and differ in length by at most one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""List state, kept in chunks so that appending never reads.
+"""List state, stored in chunks so that appending never reads.
 
-Every drain writes what was appended to a key as one new chunk, numbered by epoch:
-a msgpack array of the elements' bytes. Reading concatenates the chunks; a list that
-has gathered many is rewritten as one on the next drain after it was read.
+Each drain writes the elements appended to a key as one new chunk, numbered by epoch: a
+MessagePack array of the elements' bytes. Reading concatenates the chunks. A list with many
+chunks is rewritten as one on the next drain after it was read.
 """
 
 from __future__ import annotations
@@ -20,36 +20,30 @@ if TYPE_CHECKING:
 
 
 MAX_CHUNKS = 8
-
-
-"""Chunks a list may have before reading it makes it one."""
+"""Number of chunks above which reading a list rewrites it as one."""
 
 
 pack_chunk = msgspec.msgpack.Encoder().encode
-
-
-"""Bytes of a chunk, of the bytes of its elements."""
+"""Encodes a chunk from the bytes of its elements."""
 
 unpack_chunk = msgspec.msgpack.Decoder(list[bytes]).decode
-
-
-"""The inverse of `pack_chunk`."""
+"""Inverse of `pack_chunk`."""
 
 
 class _Entry:
-    """What is known of one key's list."""
+    """Cache entry of one key's list."""
 
     __slots__ = ("added", "prefix", "rewrite", "stored")
 
     def __init__(self, prefix: bytes) -> None:
         self.prefix = prefix
-        """Beginning of the store keys of its chunks."""
+        """Prefix of the store keys of its chunks."""
         self.stored: list[Any] | None = None
-        """Elements in the store, if they were read; in the cache's form."""
+        """Elements in the store, once they are read; in the cache's form."""
         self.added: list[Any] = []
         """Elements added since the last drain; in the cache's form."""
         self.rewrite = False
-        """Whether the chunks in the store are to be replaced by `stored` and `added`."""
+        """Whether `stored` and `added` replace the chunks in the store."""
 
 
 class ListTable(StateTable, ListState[Any]):
@@ -68,7 +62,7 @@ class ListTable(StateTable, ListState[Any]):
         self._thaw = None if immutable else self._codec.decode
 
     def get(self) -> list[Any]:
-        """Elements for the current key, in a list of the caller's own."""
+        """Elements for the current key, in a new list."""
         entry = self._entry()
         if entry.stored is None:
             self._read(entry)
@@ -82,7 +76,7 @@ class ListTable(StateTable, ListState[Any]):
         self._dirty.add(self._current.key)
 
     def add_all(self, values: Iterable[Any]) -> None:
-        """Append all of `values`, or none if one is refused."""
+        """Append all of `values`, or none if one is invalid."""
         entry = self._entry()
         frozen = self._all_frozen(values)
         if frozen:
@@ -140,7 +134,7 @@ class ListTable(StateTable, ListState[Any]):
         entry = self._cache.get(key)
         if entry is None:
             return None
-        # Between two drains a list in the cache is only appended to or replaced whole.
+        # Between two drains, a cached list is only appended to or replaced as a whole.
         return entry.stored, entry.added, len(entry.added), entry.rewrite, key in self._dirty
 
     def roll_back(self, key: Any, saved: Any) -> None:
@@ -194,7 +188,7 @@ class ListTable(StateTable, ListState[Any]):
 
 
 class ChunkNumbers:
-    """Numbers drawn in one epoch; all of them after those of earlier epochs.
+    """Chunk numbers of one epoch, which sort after those of earlier epochs.
 
     epoch (8 bytes, big-endian) | count within the epoch (4 bytes, big-endian)
     """
@@ -202,11 +196,11 @@ class ChunkNumbers:
     __slots__ = ("_count", "_epoch")
 
     def __init__(self, epoch: int) -> None:
-        """Numbers of one epoch."""
+        """Start the numbers of an epoch."""
         self._epoch = epoch.to_bytes(8, "big")
         self._count = 0
 
     def next(self) -> bytes:
-        """A number after all drawn before."""
+        """The next number."""
         self._count += 1
         return self._epoch + self._count.to_bytes(4, "big")

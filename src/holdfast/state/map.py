@@ -1,10 +1,10 @@
 """Map state: every entry of every key's map is an entry of the store.
 
-A value is stored as 0x00 if it is None, else as 0x01 and its bytes; a map's own key
-in the same way. A lookup reads one entry; iterating reads the key's range once.
+A value is stored as 0x00 if it is None, else as 0x01 and its bytes; likewise a map key. A
+lookup reads one entry; iterating reads all entries of the current key once.
 
-Where equal keys may have different bytes, all entries of a key are read at its first use, and
-the bytes of the first of equal keys stay. All NaN are one key.
+If equal map keys may have different bytes, the first use of a key reads all its entries, and
+equal map keys keep the bytes of the first. All NaNs are one map key.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ _SOME: Final = b"\x01"
 
 
 class _Entry:
-    """What is known of one key's map."""
+    """Cache entry of one key's map."""
 
     __slots__ = ("complete", "dirty", "emptied", "prefix", "stored_keys", "values")
 
     def __init__(self, prefix: bytes) -> None:
         self.prefix = prefix
-        """Beginning of the store keys of its entries."""
+        """Prefix of the store keys of its entries."""
         self.values: dict[Any, Any] = {}
-        """Known entries in the cache's form; `_ABSENT` where there is none."""
+        """Cached entries; `_ABSENT` for those known not to exist."""
         self.dirty: set[Any] = set()
-        """Own keys written since the last drain."""
+        """Map keys written since the last drain."""
         self.complete = False
-        """Whether every entry of the store is in `values`."""
+        """Whether `values` has every entry of the store."""
         self.emptied = False
-        """Whether the store's entries are to be deleted first."""
+        """Whether to delete the store's entries first."""
         self.stored_keys: dict[Any, bytes] = {}
-        """How own keys are written in the store, where equal ones may differ in bytes."""
+        """Stored bytes of map keys, if equal keys may have different bytes."""
 
     def copy(self) -> _Entry:
         other = _Entry(self.prefix)
@@ -59,7 +59,7 @@ class MapTable(StateTable, MapState[Any, Any]):
     __slots__ = ("_cache", "_canonical", "_dirty", "_freeze", "_key_codec", "_keys", "_thaw")
 
     def __init__(self, *args: Any, key_codec: Codec) -> None:
-        """See `StateTable`; `key_codec` is for the map's own keys."""
+        """See `StateTable`; `key_codec` is the codec of map keys."""
         super().__init__(*args)
         self._key_codec = key_codec
         self._keys = MapKeys(key_codec)
@@ -78,7 +78,7 @@ class MapTable(StateTable, MapState[Any, Any]):
         return value if self._thaw is None else self._thaw(value)
 
     def contains(self, key: Any) -> bool:
-        """Whether there is an entry under `key`."""
+        """Whether `key` has an entry."""
         return self._find(self._entry(), key) is not _ABSENT
 
     def put(self, key: Any, value: Any) -> None:
@@ -86,7 +86,7 @@ class MapTable(StateTable, MapState[Any, Any]):
         self._write(self._entry(), key, self._frozen(value))
 
     def put_all(self, entries: Mapping[Any, Any]) -> None:
-        """Set all of `entries`, or none if one is refused."""
+        """Set all of `entries`, or none if one is invalid."""
         if entries is None:
             raise StateValueError(f"map state {self._name!r} takes a mapping, not None")
         entry = self._entry()
@@ -102,7 +102,7 @@ class MapTable(StateTable, MapState[Any, Any]):
         self._write(entry, key, _ABSENT)
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """Entries as they are now."""
+        """Current entries, as a snapshot."""
         entry = self._complete()
         thaw = self._thaw
         return iter(
@@ -178,7 +178,7 @@ class MapTable(StateTable, MapState[Any, Any]):
                 raise self._no_key()
             entry = self._cache[key] = _Entry(self._entry_prefix(key))
             if not self._canonical:
-                # Only by reading all of them can it be told which entry a key equals.
+                # Only reading all entries shows which one a key equals.
                 self._complete()
         return entry
 
@@ -219,7 +219,7 @@ class MapTable(StateTable, MapState[Any, Any]):
             own = stored_key[len(prefix) :]
             key = None if own == _NONE else self._keys.decode(own[1:])
             if not self._canonical and stored_keys.setdefault(key, own) != own:
-                # Two keys were told apart when they were written, and are one now.
+                # Two keys that differed when they were written are equal now.
                 repeated.append((stored_key, None))
             elif key not in known:
                 known[key] = self._loaded(stored)
@@ -247,7 +247,7 @@ class MapTable(StateTable, MapState[Any, Any]):
         return value if self._freeze is None else self._freeze(value)
 
     def _own_key(self, entry: _Entry, key: Any) -> Any:
-        """A key that is to be written, as it stands in the cache."""
+        """The cached form of a key to be written."""
         if key is None:
             return None
         codec = self._key_codec

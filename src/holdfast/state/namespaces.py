@@ -1,7 +1,7 @@
-"""Keys of state that is kept per key and namespace, such as a window's.
+"""State per key and namespace, such as a window.
 
-A namespace is bytes. The current key of such state is the tuple of a key and a namespace;
-its entries lie among those of the key, see `state/table.py`.
+A namespace is bytes. The current key is a tuple of a key and a namespace. Its entries are
+stored among those of the key, see `state/table.py`.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 def merge_namespaces(
     state: State, enter: Callable[[Any], None], target: Any, sources: Iterable[Any]
 ) -> None:
-    """Add what `sources` hold to `target`, in their order, and clear them.
+    """Merge the state of `sources` into `target`, in order, and clear the sources.
 
     Args:
         state: Handle to a list, reducing or aggregating state.
-        enter: Sets the current key of the state to one of the others.
+        enter: Sets the current key of the state.
         target: A key with a namespace.
-        sources: Others, of the same key.
+        sources: The same key with other namespaces.
 
     Raises:
-        StateAccessError: A state of this kind does not say how two of them become one.
+        StateAccessError: States of this kind cannot be merged.
     """
     for source in sources:
         enter(source)
@@ -57,33 +57,33 @@ def merge_namespaces(
             case _:
                 raise StateAccessError(
                     "only list, reducing and aggregating states can be merged: a value or a map "
-                    "does not say how two of them become one"
+                    "does not define how to combine two of them"
                 )
 
 
 class NamespacedKeyEncoder:
-    """Encodes tuples of a key and a namespace, as `KeyEncoder` encodes keys."""
+    """Encodes tuples of a key and a namespace; see `KeyEncoder`."""
 
     __slots__ = ("_encoder",)
 
     def __init__(self, encoder: KeyEncoder) -> None:
-        """Keys as `encoder` encodes them."""
+        """Encode keys with `encoder`."""
         self._encoder = encoder
 
     @property
     def shape(self) -> KeyShape | None:
-        """Type that all keys share, or None if there was no key yet."""
+        """Common type of all keys; None before the first key."""
         return self._encoder.shape
 
     def encode(self, prefix: bytes, key: tuple[Any, bytes]) -> bytes:
-        """Beginning of the store keys of one key and namespace."""
+        """Prefix of the store keys of one key and namespace."""
         return self._encoder.encode(prefix, key[0])[:-1] + _framed(key[1])
 
     def encode_all(self, prefix: bytes, keys: Sequence[tuple[Any, bytes]]) -> list[bytes]:
-        """The same for many."""
+        """Prefixes of the store keys of many keys and namespaces, in order."""
         beginnings = self._encoder.encode_all(prefix, [key for key, _ in keys])
         framed = {namespace: _framed(namespace) for namespace in {key[1] for key in keys}}
-        # A beginning ends in the void namespace.
+        # A prefix ends with the void namespace.
         return [
             beginning[:-1] + framed[key[1]] for beginning, key in zip(beginnings, keys, strict=True)
         ]

@@ -1,14 +1,13 @@
-"""A subtask's new local store, made of the snapshots of old ones.
+"""Builds a subtask's local store from snapshots of earlier stores.
 
-With as many subtasks as before, each takes its predecessor's files over as they are.
-Otherwise, or from another kind of store, the entries of its key groups are gathered from
-all snapshots that hold some.
-Ids of states are drawn by every store for itself, so entries change their first two
-bytes on the way; they are written in key order, a bounded number at a time.
+At the same parallelism, each subtask reuses its predecessor's files. At another parallelism,
+or from another kind of store, it collects the entries of its key groups from all snapshots
+that have some. Every store assigns its own state ids, so the first two bytes of entries change;
+entries are written in key order, a bounded number at a time.
 
-Timers are entries like others. What a store knows of their earliest time holds for its own
-key groups: it stays in files that are taken over, and is left out where entries are
-gathered. A subtask that finds nothing known looks (see `state/timers/table.py`).
+Timers are ordinary entries. The time of the earliest timer is valid for one store's key groups
+only: reused files keep it, and collected entries leave it out. A subtask without it looks for
+the earliest timer (see `state/timers/table.py`).
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     Entries = Iterator[tuple[bytes, bytes]]
 
 CHUNK_BYTES: Final = 32 * 1024 * 1024
-"""Memory that entries take on their way, roughly."""
+"""Approximate memory for entries in transit."""
 
 _ENTRY_OVERHEAD: Final = 128
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -59,31 +58,28 @@ def restore_store(
     operator_state: OperatorStateSnapshot | None,
     kind: str | None = None,
 ) -> StoreStatistics:
-    """Make the local store of a subtask out of snapshots.
+    """Build the local store of a subtask from snapshots.
 
     Args:
-        backend: Kind of the store.
-        sources: Directories of snapshots that may hold entries of the subtask; they stay
-            as they are. Files without entries of its key groups may be missing, unless one
-            is taken over whole.
-        directory: The store's directory, to be made; it appears whole, or not at all.
-        version: Version that the store stands at afterwards.
-        key_groups: Key groups of the subtask; entries of others are left out.
-        whole: Whether the one source is of the store's own kind and holds just the subtask's
-            key groups, so that its files can be taken over unread.
-        operator_state: What the subtask gets of the operator state, in place of what the
-            sources hold of it.
-        kind: Kind of the snapshots, as `open_snapshot_of` takes it; the store's own if None.
+        backend: State backend of the store.
+        sources: Directories of snapshots that may have entries of the subtask; they are not
+            changed. Files without entries of its key groups may be missing, unless `whole`.
+        directory: Directory of the new store. It is created atomically.
+        version: Version of the store after the restore.
+        key_groups: Key groups of the subtask; other entries are left out.
+        whole: Whether the only source is of the same kind and has exactly the subtask's key
+            groups, so that its files can be reused unread.
+        operator_state: Operator state of the subtask, which replaces that of the sources.
+        kind: Kind of the snapshots, see `open_snapshot_of`; None for that of the store.
 
     Raises:
         StoreFullError: The disk has no room for the store.
-        StateError: A source cannot be used, or sources do not agree with each other, or the
+        StateError: A source cannot be read, the sources contradict each other, or the
             directory exists.
     """
     if whole and len(sources) != 1:
         raise StateError(
-            f"{directory}: a store can be taken over whole from one snapshot, not from "
-            f"{len(sources)}"
+            f"{directory}: a store can reuse the files of one snapshot, not of {len(sources)}"
         )
     try:
         with built_aside(directory) as aside:
@@ -155,7 +151,7 @@ def _gather(
 def _written(
     backend: StateBackend, directory: Path, reached: str | None, entries: Iterable[Any]
 ) -> str | None:
-    """Write the entries, by as many commits as it takes; return the version reached."""
+    """Write the entries in as many commits as necessary; return the last version."""
     for chunk in chunks(entries):
         number = 0 if reached is None else int(reached)
         store = open_store(backend, directory, reached)
@@ -165,7 +161,7 @@ def _written(
 
 
 def chunks(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
-    """The entries in lists that take `CHUNK_BYTES` each, roughly."""
+    """The entries in lists of about `CHUNK_BYTES` each."""
     chunk: list[tuple[bytes, bytes]] = []
     size = 0
     for entry in entries:
@@ -189,17 +185,17 @@ def _committed(
 
 
 class _States:
-    """The states of all snapshots, under ids that hold for the new store."""
+    """The states of all snapshots, under the ids of the new store."""
 
     def __init__(self) -> None:
         """No states."""
         self._operator: dict[str, Any] | None = None
         self._states: dict[str, dict[str, Any]] = {}
         self._places: dict[int, list[tuple[ReadOnlySnapshot, dict[str, Any]]]] = {}
-        """By new id: the snapshots that hold the state, and what each knows of it."""
+        """By new id: the snapshots with the state, and each one's catalog entry."""
 
     def add(self, source: str, snapshot: ReadOnlySnapshot) -> None:
-        """Add the states of one snapshot, which must fit those before."""
+        """Add the states of one snapshot; they must agree with those before."""
         for key, value in snapshot.scan(OPERATOR_KEY):
             if key == OPERATOR_KEY:
                 self._join_operator(source, msgspec.json.decode(value))
@@ -212,7 +208,7 @@ class _States:
             if mine["kind"] != described["kind"]:
                 what = f"the kind of state {name!r}"
                 raise _disagreement(what, source, described["kind"], mine["kind"])
-            # A subtask without input has not seen a type that others have taken up already.
+            # A subtask without input may still have the schema before a change of type.
             history = SchemaHistory.of_entry(mine).joined(SchemaHistory.of_entry(described))
             mine.pop("now", None)
             mine |= history.as_entry()
@@ -233,7 +229,7 @@ class _States:
         return sorted(self._places)
 
     def entries(self, state_id: int, key_groups: range) -> Entries:
-        """Entries of one state in the key groups, in order, under its new id."""
+        """Entries of one state in the key groups, in order, under the new id."""
         if not key_groups:
             return iter(())
         (joined,) = (mine for mine in self._states.values() if mine["id"] == state_id)
@@ -271,7 +267,7 @@ def _renumbered(
 
 
 def _marked(entries: Entries, own: dict[str, Any], joined: dict[str, Any]) -> Entries:
-    """The entries of one snapshot, whose values tell their schemas as in the new store."""
+    """Entries of one snapshot, with values marked by schema as in the new store."""
     change = conversion(SchemaHistory.of_entry(own), SchemaHistory.of_entry(joined))
     if change is None:
         return entries
@@ -284,8 +280,8 @@ def _distinct(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, b
     for entry in entries:
         if entry[0] == last:
             raise StateError(
-                f"two snapshots hold the same entry ({last[:40]!r}): they are not of one "
-                "checkpoint, or one was given twice; restore from the snapshots of one checkpoint"
+                f"two snapshots have the same entry ({last[:40]!r}): they do not belong to one "
+                "checkpoint, or one was passed twice; restore from the snapshots of one checkpoint"
             )
         last = entry[0]
         yield entry

@@ -1,17 +1,17 @@
-"""The schemas that a state has had: their history, and the codec that reads them all.
+"""History of a state's schemas, and the codec that reads values of all of them.
 
-What a store knows of a state (`state/catalog.py`) has its first schema and, if its type has
-changed since, the others by their ids, and the id of the one that is declared now:
+The catalog entry of a state (`state/catalog.py`) has its first schema. If the type has
+changed, it also has the other schemas by id, and the id of the current one:
 
     {"id": 1, "kind": "value", "schema": [...], "others": {"1f2e3d4c": [...]}, "now": "1f2e3d4c"}
 
-Without "now" it is the first. A value of the first schema is stored bare, one of another as
+Without "now" the first is current. A value of the first schema is stored bare, others as
 
     C1 C1 | id of the schema (4 bytes) | the value's bytes
 
-Neither MessagePack nor the wide form of `serde/extended.py` begins with C1 C1. The bytes of
-a user's own serializer and of Avro may: when such a state gets a second schema, those of its
-values that do are stored with the id of the first schema from then on.
+Neither MessagePack nor its extended form (`serde/extended.py`) begins with C1 C1. The bytes of
+a user's serializer and of Avro may: once the state has a second schema, its values that begin
+with C1 C1 are stored with the id of the first schema.
 """
 
 from __future__ import annotations
@@ -31,27 +31,26 @@ if TYPE_CHECKING:
 
     from holdfast.serde.codec import Codec, Reading
 
-
-if TYPE_CHECKING:
     Decode = Callable[[bytes], Any]
+    Change = Callable[[bytes], bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """The schemas of a state, and what reads values of each as such of the declared one."""
+    """Schemas of a state, and the decoder of each that returns declared values."""
 
     history: SchemaHistory
     readers: dict[str | None, Decode] = field(default_factory=dict)
-    """By id; the first schema's by None. Empty if there is only one schema."""
+    """Decoders by schema id, None for the first schema. Empty if there is only one schema."""
 
 
 def declare(name: str, known: list[SchemaHistory], codecs: list[Codec]) -> Declaration:
-    """Declare a state anew.
+    """Declare the type of a state.
 
     Args:
         name: Name of the state.
-        known: What stores know of it: nothing if it is new, or two histories if some of its
-            entries have times and some have none.
+        known: Its histories in the catalog: none if it is new, two if it exists both with and
+            without TTL.
         codecs: Codec of its values and, of a map, of its keys.
 
     Raises:
@@ -79,7 +78,7 @@ def declare(name: str, known: list[SchemaHistory], codecs: list[Codec]) -> Decla
 
 
 def as_stored(schemas: list[Any]) -> list[Any]:
-    """Schemas as they are read again from JSON."""
+    """Schemas as decoded from their JSON."""
     found: list[Any] = msgspec.json.decode(msgspec.json.encode(schemas))
     return found
 
@@ -89,14 +88,14 @@ def migration_error(what: str, problems: list[str]) -> StateMigrationError:
 
     Args:
         what: Kind and name of the state.
-        problems: All that is wrong.
+        problems: All problems.
     """
     lines = "".join(f"\n  {problem}" for problem in dict.fromkeys(problems))
     return StateMigrationError(
-        f"{what} was written with the type of an earlier program, and cannot be read as the one "
+        f"{what} was written with the type of an earlier program and cannot be read as the type "
         f"that is declared now:{lines}\n"
-        "Make the type one that can hold what is stored, as docs/schema-evolution.md says, or "
-        "give the state another name to start it empty"
+        "Declare a type that can hold the stored values (see docs/schema-evolution.md), or give "
+        "the state another name to start empty"
     )
 
 
@@ -133,12 +132,12 @@ def _decode(reading: Reading) -> Decode:
 
 
 def evolving(codec: Codec, history: SchemaHistory, readers: Mapping[str | None, Decode]) -> Codec:
-    """Codec of values that were written under any schema of a history.
+    """Codec of values written under any schema of a history.
 
     Args:
-        codec: Codec of today's type.
-        history: The schemas; the one of `codec` is declared now.
-        readers: By the ids of all of them, the first by None: what reads their values.
+        codec: Codec of the declared type.
+        history: The schemas; that of `codec` is the current one.
+        readers: Decoders by schema id, None for the first schema.
     """
     first = bytes.fromhex(schema_id(history.first))
     by_id = {bytes.fromhex(name): read for name, read in readers.items() if name is not None}
@@ -174,51 +173,39 @@ def evolving(codec: Codec, history: SchemaHistory, readers: Mapping[str | None, 
     return replace(codec, encode=own, decode=decode, canonical=False, reading=None)
 
 
-if TYPE_CHECKING:
-    Change = Callable[[bytes], bytes]
-
-
 MARK: Final = b"\xc1\xc1"
-
-
-"""What a value begins with that is not stored bare; the id of its schema follows."""
+"""First bytes of a value that is not stored bare; the id of its schema follows."""
 
 HEAD: Final = 6
-
-
-"""Bytes before such a value."""
+"""Length of the mark and the schema id."""
 
 
 _FREE: Final = ("avro", "serializer")
-
-
-"""Kinds of schemas whose values may begin with any bytes."""
+"""Kinds of schemas whose values may begin with `MARK`."""
 
 _NONE: Final = b"\x00"
 
 _TIMED_HEAD: Final = 9
-
-
-"""Bytes before a value that has a time: that, and a mark for None."""
+"""Length of the time and the None mark before a value with TTL."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaHistory:
-    """The schemas of a state: those of its values and, of a map, of its keys."""
+    """Schemas of a state: of its values and, for a map, of its keys."""
 
     first: list[Any]
     others: dict[str, list[Any]] = field(default_factory=dict)
-    """All but the first, by their ids."""
+    """All but the first, by id."""
     now: str | None = None
-    """Id of the one declared last; None for the first."""
+    """Id of the current schema; None for the first."""
 
     @staticmethod
     def of_entry(entry: dict[str, Any]) -> SchemaHistory:
-        """What a store's entry about a state says."""
+        """History in a catalog entry."""
         return SchemaHistory(entry["schema"], entry.get("others", {}), entry.get("now"))
 
     def as_entry(self) -> dict[str, Any]:
-        """The part of a store's entry about a state that is about schemas."""
+        """History as fields of a catalog entry."""
         entry: dict[str, Any] = {"schema": self.first}
         if self.others:
             entry["others"] = self.others
@@ -228,34 +215,34 @@ class SchemaHistory:
 
     @property
     def declared(self) -> list[Any]:
-        """The schemas declared last."""
+        """The current schemas."""
         return self.first if self.now is None else self.others[self.now]
 
     def known(self) -> dict[str | None, list[Any]]:
-        """All schemas by their ids; the first by None."""
+        """All schemas by id, None for the first."""
         known: dict[str | None, list[Any]] = {None: self.first}
         known.update(self.others)
         return known
 
     def earlier(self) -> dict[str, list[Any]]:
-        """All schemas but the one declared last, by their ids."""
+        """All schemas but the current one, by id."""
         known = {schema_id(self.first): self.first, **self.others}
         return {found: known[found] for found in known if known[found] is not self.declared}
 
     def declaring(self, schemas: list[Any]) -> SchemaHistory:
-        """The history, with schemas that are declared now and are like none before.
+        """The history with new current schemas.
 
         Raises:
-            StateError: They have the id of others.
+            StateError: Their id belongs to other schemas.
         """
         found = schema_id(schemas)
         return SchemaHistory(self.first, self._with({found: schemas}), found)
 
     def joined(self, other: SchemaHistory) -> SchemaHistory:
-        """All schemas of both; the first one stays.
+        """All schemas of both histories; the first schema stays first.
 
         Raises:
-            StateError: Different schemas have one id.
+            StateError: Different schemas have the same id.
         """
         others = self._with({schema_id(other.first): other.first, **other.others})
         longer = other if len(other.others) > len(self.others) else self
@@ -268,16 +255,16 @@ class SchemaHistory:
             known = self.first if found == own else others.setdefault(found, schemas)
             if _canonical(known) != _canonical(schemas):
                 raise StateError(
-                    f"two schemas of a state have the id {found}, as one pair in four thousand "
-                    "million has; change the type a little, or give the state another name"
+                    f"two different schemas of a state have the same id {found}, by chance; change "
+                    "the type slightly, or give the state another name"
                 )
         return others
 
 
 def conversion(source: SchemaHistory, target: SchemaHistory) -> Change | None:
-    """How values stored under one history become such of another, which knows all its schemas.
+    """Conversion of stored values between histories; None if they do not change.
 
-    None if they stay as they are.
+    `target` contains all schemas of `source`.
     """
     head = MARK + bytes.fromhex(schema_id(source.first))
     if _canonical(source.first) == _canonical(target.first):
@@ -290,11 +277,11 @@ def conversion(source: SchemaHistory, target: SchemaHistory) -> Change | None:
 
 
 def change_entries(kind: str, *, timed: bool, change: Change) -> Change:
-    """The same change, of what a store holds of a state: `state/table.py`, `state/ttl/layout.py`.
+    """Apply a change of values to store entries (`state/table.py`, `state/ttl/layout.py`).
 
     Args:
         kind: Kind of the state.
-        timed: Whether its entries have times.
+        timed: Whether the state has TTL.
         change: Change of a value.
     """
     one = _behind_time(change) if timed else change

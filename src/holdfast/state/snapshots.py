@@ -1,4 +1,4 @@
-"""Opens a snapshot of any kind: of an LMDB store, of a RocksDB store, or canonical tables."""
+"""Opens snapshots of LMDB and RocksDB stores, and canonical savepoint tables."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 def open_snapshot(
     backend: StateBackend, directory: Path, *, partial: bool = False
 ) -> ReadOnlySnapshot:
-    """Open the snapshot in `directory`, which a store of the kind of `backend` made.
+    """Open a snapshot of a store.
 
     Args:
-        backend: What made it.
-        directory: Where it is.
-        partial: Whether only the files that `files_with` names are there.
+        backend: State backend of the store.
+        directory: Directory of the snapshot.
+        partial: Whether only the files named by `files_with` are there.
 
     Raises:
-        StateError: There is no such snapshot, or it is damaged, or of another format.
+        StateError: The snapshot is missing or damaged, or has another format.
     """
-    # A fresh worker process loads only the library that its job uses.
+    # A new worker process loads only the library that its job uses.
     match backend:
         case HashMapStateBackend():
             from holdfast.state.store.lmdb import LmdbSnapshot
@@ -44,15 +44,15 @@ def open_snapshot(
 
 
 def open_snapshot_of(kind: str, directory: Path, *, partial: bool = False) -> ReadOnlySnapshot:
-    """Open the snapshot in `directory`, given what wrote it.
+    """Open a snapshot of any kind.
 
     Args:
-        kind: Name of a state backend; or `CANONICAL`, for the tables of a savepoint.
-        directory: Where it is.
-        partial: Whether only the files that `files_with` names are there.
+        kind: Name of a state backend, or `CANONICAL` for the tables of a savepoint.
+        directory: Directory of the snapshot.
+        partial: Whether only the files named by `files_with` are there.
 
     Raises:
-        StateError: There is no such snapshot, or it is damaged, or of another format.
+        StateError: The snapshot is missing or damaged, or has another format.
     """
     if kind == CANONICAL:
         from holdfast.state.tables.reader import TablesSnapshot
@@ -62,15 +62,15 @@ def open_snapshot_of(kind: str, directory: Path, *, partial: bool = False) -> Re
 
 
 def can_be_partial(kind: str) -> bool:
-    """Whether snapshots of that kind have files that a reader of some key groups can spare."""
+    """Whether a reader of some key groups can leave out files of such a snapshot."""
     return kind == EmbeddedRocksDBStateBackend.name
 
 
 def files_with(key_groups: range, directory: Path) -> list[str]:
-    """Shareable files that a reader of the key groups needs, by the other files alone.
+    """Shareable files that a reader of the key groups needs.
 
     Args:
-        key_groups: What is to be read, beside all that is known of the states.
+        key_groups: Key groups to read; metadata of states is always read.
         directory: A snapshot that can be partial; its shareable files may be missing.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The keys that a store has entries of."""
+"""Lists the keys that have entries in a store."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ MANY_ENTRIES: Final = 32
 def read_keys(
     store: StateStore, prefix: bytes, start: bytes, limit: int
 ) -> tuple[list[bytes], bytes | None]:
-    """Keys that have an entry in a state, each once, as canonical bytes.
+    """Keys with an entry in a state, each once, as canonical bytes.
 
     Args:
-        store: Store to read; no scan of it is left open.
-        prefix: The state's id.
-        start: Where to begin: b"", or what the last call gave.
-        limit: Most keys to give.
+        store: Store to read; no scan stays open.
+        prefix: Bytes of the state id.
+        start: Position to start at: b"", or that returned by the last call.
+        limit: Maximum number of keys.
 
     Returns:
-        The keys, and where to go on, or None after the last one.
+        The keys, and the position of the next call; None after the last key.
     """
     keys: list[bytes] = []
     place: bytes | None = start
@@ -41,7 +41,7 @@ def read_keys(
 def _read_run(
     entries: Iterator[tuple[bytes, bytes]], keys: list[bytes], limit: int
 ) -> bytes | None:
-    """Append keys up to the first one with many entries; return where to go on after it."""
+    """Append keys up to the first one with many entries; return the position after it."""
     owner, seen = b"", 0
     for store_key, _ in entries:
         if owner and store_key.startswith(owner):
@@ -52,7 +52,7 @@ def _read_run(
         key, end = length_prefixed(store_key, KEY_AT)
         owner, seen = store_key[:end], 1
         if len(keys) >= limit:
-            # Not at this entry, which may be gone by then while the key has others.
+            # Not at this entry: it may be deleted by then while the key has others.
             return owner
         keys.append(key)
     return None

@@ -1,13 +1,13 @@
-"""What the states of one operator share: the current key, and how entries are keyed.
+"""Base of all states: the current key, the write-back cache and the layout of store keys.
 
 Layout of a store key:
 
     state id (2 bytes, big-endian) | key group | length | key | namespace | user key
 
-Key group, length and key come from `KeyEncoder`. The namespace is a varint length
-and that many bytes; user code lives in the void namespace, one zero byte. The user
-key is a map's own key, or the number of a list's chunk; nothing for other states.
-State id 0 holds the operator's metadata, see `state/backend.py`.
+`KeyEncoder` writes key group, length and key. The namespace is a varint length and that many
+bytes; user state is in the void namespace, one zero byte. The user key is a map key or the
+number of a list's chunk; other states have none. State id 0 holds the operator's metadata, see
+`state/backend.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class NoKey:
-    """Stands for the key where there is none."""
+    """Type of `NO_KEY`, which stands for a missing key."""
 
     def __repr__(self) -> str:
         """`<no key>`."""
@@ -37,7 +37,7 @@ NO_KEY: Final = NoKey()
 
 
 class CurrentKey:
-    """The key in whose name state is used, and the batch of keys it came with."""
+    """The key that state belongs to, and the batch of keys around it."""
 
     __slots__ = ("_distinct", "batch", "key")
 
@@ -48,7 +48,7 @@ class CurrentKey:
         self._distinct: dict[Any, None] | None = None
 
     def start_batch(self, keys: list[Any]) -> None:
-        """Announce the keys that come next, so that states can read them in one go."""
+        """Announce the next keys, so that states can read them at once."""
         self.batch = keys
         self._distinct = None
 
@@ -59,7 +59,7 @@ class CurrentKey:
         return self._distinct
 
     def end_batch(self) -> None:
-        """No key is set any more."""
+        """Unset the key and the batch."""
         self.key = NO_KEY
         self.start_batch([])
 
@@ -67,9 +67,8 @@ class CurrentKey:
 class StateTable(ABC):
     """One state of one operator: a write-back cache over the store.
 
-    Reads load what is missing, writes stay in memory until `drain` hands them to the
-    store. A codec of immutable values lets the cache hold the values themselves; of
-    others it holds their bytes, so that no two readers ever share an object.
+    Reads load missing entries; writes stay in memory until `drain`. The cache keeps immutable
+    values as objects and others as bytes, so that no two readers share a mutable object.
     """
 
     __slots__ = ("_codec", "_current", "_encoder", "_name", "_prefix", "_store")
@@ -83,7 +82,7 @@ class StateTable(ABC):
         encoder: KeyEncoder,
         current: CurrentKey,
     ) -> None:
-        """A table over the entries of `state_id`."""
+        """Table of the entries of `state_id`."""
         self._name = name
         self._prefix = state_id.to_bytes(2, "big")
         self._codec = codec
@@ -98,19 +97,19 @@ class StateTable(ABC):
 
     @abstractmethod
     def drain(self) -> Iterable[tuple[bytes, bytes | None]]:
-        """What was written since the last drain, as entries for the store."""
+        """Writes since the last drain, as store entries."""
 
     @abstractmethod
     def evict(self) -> None:
-        """Empty the cache; only after a drain."""
+        """Empty the cache. Call it only after a drain."""
 
     @abstractmethod
     def cached(self) -> int:
-        """Entries in the cache."""
+        """Number of entries in the cache."""
 
     @abstractmethod
     def save_point(self, key: Any) -> object:
-        """What the cache holds for `key`, in a form that `roll_back` takes."""
+        """Cached state of `key`, for `roll_back`."""
 
     @abstractmethod
     def roll_back(self, key: Any, saved: object) -> None:
@@ -120,7 +119,7 @@ class StateTable(ABC):
         return self._encoder.encode(self._prefix, key)
 
     def _unfit(self, key: Any, error: StateValueError) -> StateValueError:
-        """The error for what was kept for `key` and, as it shows now, cannot be stored."""
+        """The error for a cached value of `key` that cannot be stored."""
         return StateValueError(f"state {self._name!r}, key {key!r}: {error}")
 
     def _no_key(self) -> StateAccessError:

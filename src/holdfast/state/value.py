@@ -1,4 +1,4 @@
-"""Value state, and the reducing and aggregating states that stand on it."""
+"""Value state, and reducing and aggregating states on top of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ValueTable(StateTable, ValueState[Any]):
-    """Values of an immutable type: the cache holds and hands out the objects."""
+    """Values of an immutable type; the cache holds the objects."""
 
     __slots__ = ("_cache", "_check", "_dirty", "_exact")
 
@@ -25,7 +25,7 @@ class ValueTable(StateTable, ValueState[Any]):
         super().__init__(*args)
         self._cache: dict[Any, Any] = {}
         self._dirty: dict[Any, Any] = {}
-        """What was written since the last drain; a subset of the cache."""
+        """Writes since the last drain; a subset of the cache."""
         self._exact = self._codec.exact_type
         self._check = self._codec.check
 
@@ -73,7 +73,7 @@ class ValueTable(StateTable, ValueState[Any]):
         return error
 
     def _stored(self, values: list[Any]) -> Iterable[bytes | None]:
-        """Cached values as they are in the store; None where there is nothing."""
+        """Cached values as stored bytes; None for no value."""
         encode = self._codec.encode
         return [None if value is None else encode(value) for value in values]
 
@@ -98,12 +98,12 @@ class ValueTable(StateTable, ValueState[Any]):
                 where[key] = value
 
     def load_batch(self) -> None:
-        """Bring all keys of the current batch into the cache, in one read."""
+        """Load all keys of the current batch into the cache with one read."""
         cache = self._cache
         self._load_keys([key for key in self._current.distinct() if key not in cache])
 
     def stored(self) -> Iterator[Any]:
-        """Values of all keys in the store, staged ones included."""
+        """Values of all keys in the store, including uncommitted ones."""
         decode = self._codec.decode
         return (decode(data) for _, data in self._store.scan(self._prefix))
 
@@ -115,7 +115,7 @@ class ValueTable(StateTable, ValueState[Any]):
             self.load_batch()
         else:
             self._load_keys([key])
-        # Through value(), since the cache may hold another form than value() returns.
+        # By value(): the cache may hold another form than value() returns.
         return self.value()
 
     def _load_keys(self, keys: list[Any]) -> None:
@@ -133,7 +133,7 @@ class ValueTable(StateTable, ValueState[Any]):
 
 
 class EncodedValueTable(ValueTable):
-    """Values of a mutable type: the cache holds bytes, every read makes a new object."""
+    """Values of a mutable type; the cache holds bytes, and every read returns a new object."""
 
     __slots__ = ()
 
@@ -146,7 +146,7 @@ class EncodedValueTable(ValueTable):
         return None if data is None else self._codec.decode(data)
 
     def update(self, value: Any) -> None:
-        """Set the value for the current key to what `value` is now; None clears it."""
+        """Store a copy of `value` for the current key; None clears it."""
         if value is not None:
             if type(value) is not self._exact:
                 self._check(value)
@@ -169,7 +169,7 @@ class DefaultedValue(ValueState[Any]):
     __slots__ = ("_default", "_table")
 
     def __init__(self, table: ValueState[Any], default: Any) -> None:
-        """Give copies of `default` where `table` has nothing."""
+        """Return copies of `default` where `table` has no value."""
         self._table = table
         self._default = default
 
@@ -179,7 +179,7 @@ class DefaultedValue(ValueState[Any]):
         return copy.deepcopy(self._default) if value is None else value
 
     def update(self, value: Any) -> None:
-        """Set the value for the current key; None brings the default back."""
+        """Set the value for the current key; None restores the default."""
         self._table.update(value)
 
     def clear(self) -> None:
@@ -188,7 +188,7 @@ class DefaultedValue(ValueState[Any]):
 
 
 class ReducingValue(ReducingState[Any]):
-    """A value to which a function folds what is added."""
+    """Reducing state: folds added values with a function."""
 
     __slots__ = ("_reduce", "_table")
 
@@ -216,7 +216,7 @@ class ReducingValue(ReducingState[Any]):
 
 
 class AggregatingValue(AggregatingState[Any, Any]):
-    """An accumulator to which an aggregate function adds."""
+    """Aggregating state: keeps the accumulator of an aggregate function."""
 
     __slots__ = ("_aggregate", "_table")
 

@@ -1,1 +1,1 @@
-"""Savepoints worked on offline, without a job."""
+"""Rewrites savepoints offline, without a job."""

@@ -1,4 +1,4 @@
-"""Bringing the state of a savepoint to another max parallelism, offline."""
+"""Rewrites a savepoint with another max parallelism, offline."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ if TYPE_CHECKING:
 def rewrite_max_parallelism(
     path: str, target: str, max_parallelism: int, operators: Collection[str] | None = None
 ) -> str:
-    """Write a savepoint anew, with another max parallelism; the old one stays as it is.
+    """Write a new savepoint with another max parallelism; the old one does not change.
 
-    Keyed state and timers get the key groups that their keys have then. All else is copied. The
-    new savepoint is a canonical one. Operators of windows over all elements, which have one key
-    group and no more, stay as they are.
+    Keyed state and timers are assigned to their new key groups. Everything else is copied. The new
+    savepoint has the canonical format. Operators with windows over all elements, which always have
+    one key group, do not change.
 
-    The state of one operator at a time passes through the directory for temporary files.
+    The state of one operator at a time is stored in the directory for temporary files.
 
     Args:
-        path: Directory of a savepoint or of a retained checkpoint, or the `_metadata` file in it.
-        target: The new savepoint is a directory below this one.
-        max_parallelism: Number of key groups, within 1..32768. An operator that had more
-            subtasks is recorded with that many.
-        operators: Uids of the operators that get it; all of them if None.
+        path: Directory of a savepoint or of a retained checkpoint, or its `_metadata` file.
+        target: Directory below which the new savepoint is written.
+        max_parallelism: Number of key groups, within 1..32768. An operator with more subtasks
+            is recorded with that parallelism.
+        operators: Uids of the operators to change; None for all.
 
     Returns:
-        Where the new savepoint is.
+        Path of the new savepoint.
 
     Raises:
         ConfigurationError: An argument is wrong.
@@ -85,7 +85,7 @@ def rewrite_max_parallelism(
     except StoreFullError as error:
         discard_unfinished(files)
         raise StoreFullError(
-            f"{error} (the state passes through {scratch}; set TMPDIR to a directory with room "
+            f"{error} (the state is written to {scratch}; set TMPDIR to a directory with room "
             "for three times the largest operator's state)"
         ) from error
     except BaseException:
@@ -135,13 +135,13 @@ def _copied_source(source: SourceSnapshot, rewriting: Rewriting) -> SourceSnapsh
 def _wanted(
     metadata: CheckpointMetadata, max_parallelism: int, operators: Collection[str] | None
 ) -> dict[str, int]:
-    """Max parallelism that every operator gets, by uid."""
+    """New max parallelism of every operator, by uid."""
     known = {snapshot.uid: snapshot for snapshot in metadata.operators}
     for uid in [] if operators is None else operators:
         if uid not in known:
             raise ConfigurationError(
                 f"rewrite_max_parallelism: there is no state of an operator {uid!r}; there is "
-                f"that of {', '.join(map(repr, known)) or 'none'}"
+                f"state of {', '.join(map(repr, known)) or 'none'}"
             )
         if _has_one_key(known[uid]):
             raise ConfigurationError(
@@ -158,12 +158,12 @@ def _wanted(
 
 
 def _has_one_key(snapshot: OperatorSnapshot) -> bool:
-    """Whether it has windows over all elements: keyed state, though rows come by no key."""
+    """Whether it has windows over all elements: keyed state without a keyed input."""
     return bool(snapshot.states) and all(store.key_groups is None for store in snapshot.subtasks)
 
 
 def _stays(snapshot: OperatorSnapshot, wanted: dict[str, int]) -> bool:
-    """Whether the operator's files can be copied as they are."""
+    """Whether the operator's files can be copied unchanged."""
     return wanted[snapshot.uid] == snapshot.max_parallelism and all(
         store.backend == CANONICAL for store in snapshot.subtasks
     )
@@ -184,7 +184,7 @@ def _check_nothing_waits(metadata: CheckpointMetadata, path: str) -> None:
         if metadata.channel_state:
             what = "input that was not processed"
         raise RestoreError(
-            f"{path}: checkpoint {metadata.checkpoint_id} holds {what}, which a savepoint does not "
+            f"{path}: checkpoint {metadata.checkpoint_id} holds {what}, which a savepoint cannot "
             "hold. Start the job from it, stop it with a savepoint, and rewrite that"
         )
 
@@ -198,7 +198,7 @@ def _check_raw_state(
         if changes and any(state is not None and state.raw_key_groups for state in states):
             raise RestoreError(
                 f"operator {snapshot.name!r} (uid {snapshot.uid!r}) has raw keyed state, whose "
-                "keys only its function knows: it cannot be brought to other key groups. Let "
+                "keys only its function knows: it cannot be assigned to other key groups. Let "
                 "the function keep it in keyed state, or name the other operators' uids in "
                 "`operators`"
             )

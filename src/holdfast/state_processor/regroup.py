@@ -1,8 +1,8 @@
-"""Keyed state under another number of key groups.
+"""Assigns keyed state to another number of key groups.
 
-The group of a key follows from its hash, so every entry of a state may move: the two bytes of
-its key group change, and with them its place. The moved entries come in no order. A store on
-the local disk, which may be larger than memory, takes them and sorts them.
+The group of a key follows from its hash, so every entry may move: the two bytes of its key group
+change, and with them its position. The moved entries are unordered. A store on the local disk,
+which may be larger than memory, sorts them.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdfast")
 
 SCRATCH: Final = EmbeddedRocksDBStateBackend()
-"""Kind of the stores that entries lie in on their way."""
+"""Backend of the temporary stores."""
 
 _TIME: Final = 8
-"""Bytes of a timer's time, which lies before its key."""
+"""Bytes of a timer's timestamp, which precedes its key."""
 _ANY_STATE: Final = b"\x00\x00"
 
 
 def regroup(source: Path, version: str, directory: Path, max_parallelism: int, who: str) -> None:
-    """Make a snapshot of a store's keyed state and timers, with other key groups.
+    """Write a snapshot of a store's keyed state and timers, with other key groups.
 
     Args:
-        source: Directory of a store of the kind of `SCRATCH`; it stays as it is.
-        version: Version that it stands at, and the snapshot too.
-        directory: Directory of the snapshot, to be made; scratch files lie beside it.
+        source: Directory of a store with the backend `SCRATCH`; it does not change.
+        version: Version of the store and of the snapshot.
+        directory: New directory of the snapshot; temporary files are next to it.
         max_parallelism: New number of key groups.
-        who: Whose state it is, for the log.
+        who: The operator, for the log.
 
     Raises:
         StoreFullError: The disk is full.
@@ -68,7 +68,7 @@ def regroup(source: Path, version: str, directory: Path, max_parallelism: int, w
 
 
 class _SortingStore:
-    """A store that is written a bounded number of entries at a time, in any order."""
+    """A store that is written in chunks, in any order."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -89,7 +89,7 @@ class _SortingStore:
 
 
 def _moved(store: StateStore, max_parallelism: int) -> Iterator[list[Entry]]:
-    """What the new store holds, a bounded number of entries at a time."""
+    """Yield the entries of the new store in chunks."""
     operator: dict[str, Any] = msgspec.json.decode(store.get(OPERATOR_KEY) or b"{}")
     if not operator:
         return
@@ -97,7 +97,7 @@ def _moved(store: StateStore, max_parallelism: int) -> Iterator[list[Entry]]:
     about = msgspec.json.encode(operator | {"max_parallelism": max_parallelism})
     yield [(OPERATOR_KEY, about), *described]
     if operator["key"] is None:
-        # There never was a key, so no state has an entry.
+        # Without a key there are no entries.
         return
     groups = _KeyGroups(KeyShape(operator["key"]), max_parallelism)
     for _, value in described:
@@ -108,14 +108,14 @@ def _moved(store: StateStore, max_parallelism: int) -> Iterator[list[Entry]]:
 
 
 class _KeyGroups:
-    """Gives entries the key groups of their keys."""
+    """Computes the key groups of entries."""
 
     def __init__(self, shape: KeyShape, max_parallelism: int) -> None:
         self._decoder = KeyDecoder(shape)
         self._encoder = KeyEncoder(max_parallelism, KeyTypes(shape))
 
     def moved(self, entries: list[Entry], key_at: int) -> list[Entry]:
-        """The entries in their new key groups; `key_at` is where the lengths of keys lie."""
+        """Move entries to their new key groups; `key_at` is the offset of the key's length."""
         keys = self._decoder.decode_all([length_prefixed(key, key_at)[0] for key, _ in entries])
         beginnings = self._encoder.encode_all(_ANY_STATE, keys)
         return [

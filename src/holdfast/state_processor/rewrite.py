@@ -1,4 +1,4 @@
-"""One operator of a savepoint, written anew as tables of another savepoint."""
+"""Writes one operator of a savepoint as tables of a new savepoint."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdfast")
 
 VERSION: Final = "rewritten"
-"""Version of the stores that tables are written from."""
+"""Version of the temporary stores."""
 
 
 @dataclass(frozen=True)
 class Rewriting:
-    """A savepoint or checkpoint, and the savepoint that it becomes."""
+    """The source and the target of a rewrite."""
 
     source: FileSystemFiles
     target: FileSystemFiles
     scratch: Path
-    """A directory on the local disk, for what is on its way."""
+    """A local directory for temporary files."""
 
     def copied(self, handle: Handle, name: str) -> Handle:
-        """The same bytes in the new savepoint, under `name` if they are in a file."""
+        """Copy a file to the new savepoint, as `name`; an inline handle is returned unchanged."""
         if not isinstance(handle, FileHandle):
             return handle
         local = self.scratch / "copy"
@@ -62,7 +62,7 @@ class Rewriting:
 
 
 def copied_operator(snapshot: OperatorSnapshot, rewriting: Rewriting) -> OperatorSnapshot:
-    """An operator whose tables stay as they are."""
+    """Copy an operator's tables unchanged."""
 
     def copied(handles: dict[str, Handle]) -> dict[str, Handle]:
         return {name: rewriting.copied(handle, _place(handle)) for name, handle in handles.items()}
@@ -81,19 +81,18 @@ def copied_operator(snapshot: OperatorSnapshot, rewriting: Rewriting) -> Operato
 def rewritten_operator(
     snapshot: OperatorSnapshot, own: OperatorStates, max_parallelism: int, rewriting: Rewriting
 ) -> OperatorSnapshot:
-    """An operator with another number of key groups.
+    """Write an operator with another number of key groups.
 
     Args:
-        snapshot: The operator as it is.
-        own: Operator state of its subtasks; none of it is raw keyed state, unless the number
-            stays.
-        max_parallelism: Number of key groups.
-        rewriting: Where it is read and written.
+        snapshot: The operator.
+        own: Operator state of its subtasks; without raw keyed state if the number changes.
+        max_parallelism: New number of key groups.
+        rewriting: The source and the target.
 
     Raises:
         StoreFullError: The local disk is full.
         StateError: State cannot be read.
-        CorruptCheckpointError: A file is gone, or is not what was written.
+        CorruptCheckpointError: A file is missing, or has changed.
         CheckpointStorageError: Storage failed or is full.
     """
     parallelism = min(snapshot.parallelism, max_parallelism)
@@ -125,7 +124,7 @@ def rewritten_operator(
 
 
 def _gather(snapshot: OperatorSnapshot, rewriting: Rewriting, scratch: Path) -> None:
-    """Bring the state of all subtasks into one store, `gathered`."""
+    """Restore the state of all subtasks to one store, `gathered`."""
     parts = []
     for store in snapshot.subtasks:
         parts.append(scratch / "parts" / str(store.subtask))
@@ -144,11 +143,11 @@ def _gather(snapshot: OperatorSnapshot, rewriting: Rewriting, scratch: Path) -> 
 
 
 def _dealt_out(own: OperatorStates, parallelism: int, max_parallelism: int) -> OperatorStates:
-    """Operator state of the new subtasks."""
+    """Redistribute operator state to the new subtasks."""
     if len(own) == parallelism or not any(own):
         return own[:parallelism]
     dealt = redistribute(own, parallelism, max_parallelism)
-    # All subtasks get all of a union list, and would once more when they are restored.
+    # Every subtask gets a whole union list, and would get it again at the restore.
     return [dealt[0], *map(_without_union_lists, dealt[1:])]
 
 
@@ -162,13 +161,13 @@ def _without_union_lists(state: OperatorStateSnapshot) -> OperatorStateSnapshot:
 
 @dataclass(frozen=True)
 class _Part:
-    """What one subtask has of an operator's state."""
+    """One subtask of an operator."""
 
     uid: str
     subtask: int
     key_groups: range
     keyed: bool
-    """Whether rows come to the operator by key."""
+    """Whether the operator's input is keyed."""
 
     def written(
         self,

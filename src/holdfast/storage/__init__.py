@@ -1,5 +1,5 @@
-"""Files somewhere: local disk, an object store, the driver's memory.
+"""Stores files: on local disk, in an object store, in the driver's memory.
 
-Knows names and bytes, not checkpoints: what a job's files mean is in `checkpoint.files`.
-Imports the floor only.
+Knows names and bytes, not checkpoints: `checkpoint.files` knows what a job's files mean.
+Imports `errors` only.
 """

@@ -34,21 +34,21 @@ if TYPE_CHECKING:
 _MIB: Final = 1024 * 1024
 
 MOST_INLINE: Final = 2 * _MIB
-"""Bytes of state that may travel within the metadata of one checkpoint, and as many of rows.
+"""Most bytes of state in the metadata of one checkpoint, and most bytes of rows.
 
-Each part of it may take its share, so that the metadata stays small with many subtasks.
+Each part gets its share, so that the metadata stays small with many subtasks.
 """
 
 
 @dataclass(frozen=True)
 class FileErrors:
-    """How the failures of a directory are reported."""
+    """Reports the failures of a directory."""
 
     error: type[HoldfastError]
     directory: str
     """What messages call the directory."""
     otherwise: str
-    """Advice where the failure has none of its own."""
+    """Advice for all other failures."""
     advice: Mapping[int, str] = field(default_factory=dict)
     """Advice for the error numbers of the operating system."""
 
@@ -121,7 +121,7 @@ storage_error = CHECKPOINT_ERRORS.of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InlineLimits:
-    """How much state may travel through the driver's memory."""
+    """Limits on state in the driver's memory."""
 
     per_state: int = 5 * _MIB
     """Bytes of one file of state."""
@@ -144,55 +144,55 @@ class InlineLimits:
 
 
 class NamedFiles(Protocol):
-    """Files of one directory, found by their names; for small ones, which are read whole."""
+    """Small files of one directory, by name."""
 
     @property
     def root(self) -> str:
         """The directory, for people to read."""
 
     def read(self, name: str, limit: int | None = None) -> bytes | None:
-        """First `limit` bytes of a file, or all; None if there is no such file."""
+        """First `limit` bytes of a file, or all; None if it does not exist."""
 
     def create_exclusive(self, name: str, data: bytes) -> bool:
         """Create a whole file, durably, or return False and change nothing if `name` exists."""
 
     def exists(self, name: str) -> bool:
-        """Whether there is such a file."""
+        """Whether the file exists."""
 
     def entries(self, directory: str = "") -> dict[str, int | None]:
-        """What lies directly in a directory: sizes of files, None for directories."""
+        """Entries of a directory: sizes of files, None for subdirectories."""
 
     def delete(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Delete a file, if it exists."""
 
     def delete_all(self, names: Iterable[str]) -> None:
-        """Remove files, those that are there."""
+        """Delete files, those that exist."""
 
     def delete_if_empty(self, directory: str) -> None:
-        """Remove a directory, if nothing is in it."""
+        """Delete a directory, if it is empty."""
 
     def delete_tree(self, directory: str) -> None:
-        """Remove a directory with all that is in it, if it is there."""
+        """Delete a directory with its content, if it exists."""
 
     def delete_empty_root(self) -> None:
-        """Remove the directory itself, if nothing is left in it."""
+        """Delete the directory itself, if it is empty."""
 
 
 class Directory(NamedFiles, Protocol):
     """A directory on a local disk or on any storage that fsspec reaches.
 
-    Whatever the storage raises comes out as the error class of its `FileErrors`.
+    All failures of the storage are raised as the error class of `errors`.
     """
 
     errors: FileErrors
 
     @abstractmethod
     def open(self, name: str) -> BinaryIO | None:
-        """A file to read from; None if there is none. Reading it raises what storage raises."""
+        """A file to read from; None if there is none. Reading it raises errors of the storage."""
 
     @abstractmethod
     def write(self, name: str, pieces: Iterable[bytes]) -> int:
-        """Write a whole file, durably; its length. What a failure leaves is the caller's."""
+        """Write a whole file, durably; returns its length. The caller deletes it on failure."""
 
     @abstractmethod
     def create(self, name: str) -> BinaryIO:
@@ -204,7 +204,7 @@ class Directory(NamedFiles, Protocol):
 
     @abstractmethod
     def move(self, source: str, target: str, size: int) -> None:
-        """Let a file of `size` bytes appear as `target`, whole, and be gone as `source`.
+        """Move a file of `size` bytes; `target` appears whole or not at all.
 
         Does nothing if `source` is gone.
         """
@@ -222,7 +222,7 @@ class Directory(NamedFiles, Protocol):
         """The file's path, for people to read."""
 
     def read(self, name: str, limit: int | None = None) -> bytes | None:
-        """First `limit` bytes of a file, or all; None if there is no such file."""
+        """First `limit` bytes of a file, or all; None if it does not exist."""
         with self.errors.translated("reading", self.path_of(name)), suppress(FileNotFoundError):
             file = self.open(name)
             if file is not None:
@@ -231,7 +231,7 @@ class Directory(NamedFiles, Protocol):
         return None
 
     def exists(self, name: str) -> bool:
-        """Whether there is such a file."""
+        """Whether the file exists."""
         return self.size(name) is not None
 
 
@@ -256,7 +256,7 @@ class JobCheckpointFiles(NamedFiles, Protocol):
 
 
 class NamesElsewhere:
-    """Passes all that `NamedFiles` promises on to another object."""
+    """Passes all methods of `NamedFiles` on to another object."""
 
     def __init__(self, names: NamedFiles) -> None:
         self._names = names
@@ -267,7 +267,7 @@ class NamesElsewhere:
         return self._names.root
 
     def read(self, name: str, limit: int | None = None) -> bytes | None:
-        """First `limit` bytes of a file, or all; None if there is no such file."""
+        """First `limit` bytes of a file, or all; None if it does not exist."""
         return self._names.read(name, limit)
 
     def create_exclusive(self, name: str, data: bytes) -> bool:
@@ -275,31 +275,31 @@ class NamesElsewhere:
         return self._names.create_exclusive(name, data)
 
     def exists(self, name: str) -> bool:
-        """Whether there is such a file."""
+        """Whether the file exists."""
         return self._names.exists(name)
 
     def entries(self, directory: str = "") -> dict[str, int | None]:
-        """What lies directly in a directory: sizes of files, None for directories."""
+        """Entries of a directory: sizes of files, None for subdirectories."""
         return self._names.entries(directory)
 
     def delete(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Delete a file, if it exists."""
         self._names.delete(name)
 
     def delete_all(self, names: Iterable[str]) -> None:
-        """Remove files, those that are there."""
+        """Delete files, those that exist."""
         self._names.delete_all(names)
 
     def delete_if_empty(self, directory: str) -> None:
-        """Remove a directory, if nothing is in it."""
+        """Delete a directory, if it is empty."""
         self._names.delete_if_empty(directory)
 
     def delete_tree(self, directory: str) -> None:
-        """Remove a directory with all that is in it, if it is there."""
+        """Delete a directory with its content, if it exists."""
         self._names.delete_tree(directory)
 
     def delete_empty_root(self) -> None:
-        """Remove the directory itself, if nothing is left in it."""
+        """Delete the directory itself, if it is empty."""
         self._names.delete_empty_root()
 
 
@@ -319,7 +319,7 @@ def refuse_password(url: str, what: str, instead: str) -> None:
 
     Args:
         url: The URL, or a path.
-        what: What it is the URL of.
+        what: Name of the setting, for the message.
         instead: Where passwords belong.
     """
     if "://" in url and urlsplit(url).password is not None:
@@ -331,7 +331,7 @@ def refuse_password(url: str, what: str, instead: str) -> None:
 
 
 def verify(data_size: int, checksum: str | None, handle: Handle, where: str) -> None:
-    """Raise CorruptCheckpointError if what was read is not what `handle` names."""
+    """Raise CorruptCheckpointError if the content does not match `handle`."""
     if data_size != handle.size:
         raise CorruptCheckpointError(
             f"{where}: {data_size} bytes where the checkpoint wrote {handle.size}; "

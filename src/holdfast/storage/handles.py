@@ -1,4 +1,4 @@
-"""Handles: how a checkpoint names the bytes that it is made of."""
+"""Handles: references from a checkpoint to its bytes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import msgspec
 
 
 class FileHandle(msgspec.Struct, frozen=True, tag="file"):
-    """A file in checkpoint storage; it never changes once it is named here."""
+    """A file in checkpoint storage; it never changes."""
 
     path: str
-    """Place below the job's directory in checkpoint storage, with `/` between parts."""
+    """Path relative to the job's directory in checkpoint storage, with `/` between parts."""
     size: int
     """Length in bytes."""
     checksum: str
@@ -19,7 +19,7 @@ class FileHandle(msgspec.Struct, frozen=True, tag="file"):
 
 
 class InlineHandle(msgspec.Struct, frozen=True, tag="inline"):
-    """Bytes that travel within the metadata itself."""
+    """Bytes within the metadata itself."""
 
     data: bytes
     """The content."""
@@ -32,7 +32,7 @@ Handle: TypeAlias = FileHandle | InlineHandle
 
 
 def inline(data: bytes) -> InlineHandle:
-    """Handle that holds `data` itself.
+    """Handle that contains `data`.
 
     Example:
         >>> inline(b"abc").size

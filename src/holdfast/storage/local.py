@@ -1,4 +1,4 @@
-"""A directory on a local or mounted disk: files are durable, and whole or not there at all."""
+"""A directory on a local or mounted disk, in which files are durable and whole."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class LocalDirectory(Directory):
             return None
 
     def write(self, name: str, pieces: Iterable[bytes]) -> int:
-        """Write a whole file; its content and its name are on disk then."""
+        """Write a whole file; content and name are on disk when it returns."""
         path, size = self._at(name), 0
         with self.errors.translated("writing", path):
             self._make_durable(path.parent)
@@ -104,7 +104,7 @@ class LocalDirectory(Directory):
         """Wait until the names of these files, and of their directories, are on disk."""
         directories = {above for name in names for above in self._within(self._at(name).parent)}
         for directory in sorted(directories, key=lambda path: -len(path.parts)):
-            # Whoever reads published files may also remove their directory.
+            # Readers of published files may also delete their directory.
             with self.errors.translated("syncing", directory), suppress(FileNotFoundError):
                 sync_directory(directory)
 
@@ -117,7 +117,7 @@ class LocalDirectory(Directory):
         return None
 
     def entries(self, directory: str = "") -> dict[str, int | None]:
-        """What lies directly in a directory: sizes of files, None for directories."""
+        """Entries of a directory: sizes of files, None for subdirectories."""
         path, found = self._at(directory) if directory else self._root, {}
         with (
             self.errors.translated("listing", path),
@@ -132,31 +132,31 @@ class LocalDirectory(Directory):
         return found
 
     def delete(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Delete a file, if it exists."""
         path = self._at(name)
         with self.errors.translated("deleting", path):
             path.unlink(missing_ok=True)
 
     def delete_all(self, names: Iterable[str]) -> None:
-        """Remove files, those that are there."""
+        """Delete files, those that exist."""
         for name in names:
             self.delete(name)
 
     def delete_if_empty(self, directory: str) -> None:
-        """Remove a directory, if nothing is in it."""
+        """Delete a directory, if it is empty."""
         self._durable.clear()
         with suppress(OSError):
             self._at(directory).rmdir()
 
     def delete_tree(self, directory: str) -> None:
-        """Remove a directory with all that is in it, if it is there."""
+        """Delete a directory with its content, if it exists."""
         path = self._at(directory)
         self._durable.clear()
         with self.errors.translated("deleting", path), suppress(FileNotFoundError):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def delete_empty_root(self) -> None:
-        """Remove the directory itself, if nothing is left in it."""
+        """Delete the directory itself, if it is empty."""
         self._durable.clear()
         with suppress(OSError):
             self._root.rmdir()
@@ -171,9 +171,9 @@ class LocalDirectory(Directory):
             yield directory
 
     def _make(self, directory: Path) -> None:
-        """Make a directory, and what is missing above it.
+        """Make a directory and its missing parents.
 
-        Only names from that of the root upwards are on disk then: `sync` is for the others.
+        Only the names of the root and its parents are on disk then: `sync` is for the others.
         """
         if directory.is_dir():
             return
@@ -183,12 +183,11 @@ class LocalDirectory(Directory):
         self._sync_names(created)
 
     def _make_durable(self, directory: Path) -> None:
-        """Make a directory, and what is missing above it, so that it outlasts a loss of power.
+        """Make a directory and its missing parents, so that they survive a loss of power.
 
-        A file in a directory is durable only if the directory's own name in the one above is,
-        and so on: up to the name of the root, and of all that was made above it. Directories that
-        are there already are synced as well, since whoever has made one may have died before it
-        was durable.
+        A file is durable only if the name of its directory is, and so on: up to the name of the
+        root, and of all parents that were made. Existing directories are synced as well, since
+        the process that made one may have died before it was durable.
         """
         if directory in self._durable:
             return
@@ -200,7 +199,7 @@ class LocalDirectory(Directory):
 
     def _sync_names(self, directories: Iterable[Path]) -> None:
         for path in dict.fromkeys(directories):
-            # What lies above the root may be closed to us for reading.
+            # We may not be allowed to read the parents of the root.
             with suppress(PermissionError):
                 sync_directory(path.parent)
 
@@ -209,7 +208,7 @@ def write_local(local: Path, pieces: Iterable[bytes]) -> None:
     """Write `pieces` to a local file.
 
     Raises:
-        CheckpointStorageError: The local disk is full, or refuses.
+        CheckpointStorageError: The local disk is full or cannot be written to.
     """
     try:
         local.parent.mkdir(parents=True, exist_ok=True)
@@ -226,7 +225,7 @@ def write_local(local: Path, pieces: Iterable[bytes]) -> None:
 
 def create_local(path: Path, data: bytes) -> bool:
     """Create a whole file durably, or return False and change nothing if it exists."""
-    # A link appears at once, with all its content, and never replaces what is there.
+    # A link appears at once, with all its content, and never replaces a file.
     aside = path.with_name(f".{uuid.uuid4().hex}")
     try:
         with aside.open("xb") as file:
@@ -248,7 +247,7 @@ def create_local(path: Path, data: bytes) -> bool:
 
 
 def _create_unlinked(path: Path, data: bytes) -> bool:
-    # Mounted buckets know no hard links. A reader may then meet half a file, and can tell.
+    # Mounted buckets have no hard links. A reader may then see half a file, and notices.
     try:
         with path.open("xb") as file:
             file.write(data)
@@ -265,7 +264,7 @@ def sync(file: BinaryIO) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Wait until the names in a directory are on disk, like those of new files."""
+    """Wait until the names in a directory are on disk."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
     from holdfast.storage.files import Cancelled, NamedFiles
 
-# A job that starts again in this driver finds its checkpoints here.
+# A job that restarts in this driver finds its checkpoints here.
 _jobs: Final[dict[str, dict[str, bytes]]] = {}
 _lock: Final = threading.Lock()
 
 
 class MemoryNames:
-    """Named bytes in this process; all objects of one job in it see the same.
+    """Named files in the memory of this process, shared by all objects of one job.
 
     Args:
         job_id: The job.
-        total: Bytes that all files of the job may take together.
+        total: Most bytes of all files of the job together.
     """
 
     def __init__(self, job_id: str, total: int) -> None:
@@ -50,7 +50,7 @@ class MemoryNames:
         return f"driver memory of job {self._job_id}"
 
     def read(self, name: str, limit: int | None = None) -> bytes | None:
-        """First `limit` bytes of a file, or all; None if there is no such file."""
+        """First `limit` bytes of a file, or all; None if it does not exist."""
         data = self._files().get(checked_name(name))
         return data if data is None else data[:limit]
 
@@ -67,11 +67,11 @@ class MemoryNames:
             return True
 
     def exists(self, name: str) -> bool:
-        """Whether there is such a file."""
+        """Whether the file exists."""
         return checked_name(name) in self._files()
 
     def entries(self, directory: str = "") -> dict[str, int | None]:
-        """What lies directly in a directory: sizes of files, None for directories."""
+        """Entries of a directory: sizes of files, None for subdirectories."""
         prefix = f"{checked_name(directory)}/" if directory else ""
         found: dict[str, int | None] = {}
         for name, data in self._files().items():
@@ -81,20 +81,20 @@ class MemoryNames:
         return found
 
     def delete(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Delete a file, if it exists."""
         with _lock:
             _jobs.get(self._job_id, {}).pop(checked_name(name), None)
 
     def delete_all(self, names: Iterable[str]) -> None:
-        """Remove files, those that are there."""
+        """Delete files, those that exist."""
         for name in names:
             self.delete(name)
 
     def delete_if_empty(self, directory: str) -> None:
-        """Nothing: a directory is there as long as it has files."""
+        """Does nothing: a directory exists only while it has files."""
 
     def delete_tree(self, directory: str) -> None:
-        """Remove a directory with all that is in it, if it is there."""
+        """Delete a directory with its content, if it exists."""
         prefix = f"{checked_name(directory)}/"
         with _lock:
             files = _jobs.get(self._job_id, {})
@@ -113,10 +113,10 @@ class MemoryNames:
 
 
 class InlineFiles(NamesElsewhere):
-    """State as inline handles; the metadata that holds them is kept in `names`.
+    """Returns state as inline handles; the metadata that contains them is in `names`.
 
-    Nothing but the metadata and the fences is ever written: state returns to its
-    caller as a handle that holds it, within `limits`.
+    Only the metadata and the fences are written: state goes back to the caller as a
+    handle that contains it, within `limits`.
     """
 
     def __init__(self, names: NamedFiles, limits: InlineLimits) -> None:

@@ -38,7 +38,7 @@ CHUNK: Final = 1024 * 1024
 
 
 def open_directory(url: str, errors: FileErrors, **storage_options: Any) -> Directory:
-    """The directory at a path or URL; nothing is created, nor looked for.
+    """The directory at a path or URL; does no I/O.
 
     Raises whatever fsspec raises if there is no such file system.
     """
@@ -50,7 +50,7 @@ def open_directory(url: str, errors: FileErrors, **storage_options: Any) -> Dire
 
 
 class RemoteDirectory(Directory):
-    """A directory on a file system that fsspec knows, taken for an object store.
+    """A directory on a file system of fsspec, treated as an object store.
 
     Files are published by a copy within the storage, which an object store shows whole or
     not at all, followed by the removal of the staged file.
@@ -139,7 +139,7 @@ class RemoteDirectory(Directory):
         self.delete(source)
 
     def sync(self, names: Iterable[str]) -> None:
-        """Nothing: what is closed is durable."""
+        """Does nothing: closed files are durable."""
 
     def size(self, name: str) -> int | None:
         """Length of a file in bytes; None if there is none."""
@@ -149,7 +149,7 @@ class RemoteDirectory(Directory):
             return None if info is None else int(info["size"])
 
     def entries(self, directory: str = "") -> dict[str, int | None]:
-        """What lies directly in a directory: sizes of files, None for directories."""
+        """Entries of a directory: sizes of files, None for subdirectories."""
         path = self.path_of(directory) if directory else self._path or self._fs.root_marker
         with self.errors.translated("listing", path):
             self._fs.invalidate_cache()
@@ -167,23 +167,23 @@ class RemoteDirectory(Directory):
         }
 
     def delete(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Delete a file, if it exists."""
         path = self.path_of(name)
         with self.errors.translated("deleting", path), suppress(FileNotFoundError):
             self._fs.rm_file(path)
 
     def delete_all(self, names: Iterable[str]) -> None:
-        """Remove files, those that are there."""
+        """Delete files, those that exist."""
         with self.errors.translated("deleting", self._url):
             self._delete_paths([self.path_of(name) for name in names])
 
     def delete_if_empty(self, directory: str) -> None:
-        """Remove a directory, if nothing is in it."""
+        """Delete a directory, if it is empty."""
         if not self.entries(directory):
             self._remove_directory(self.path_of(directory))
 
     def delete_tree(self, directory: str) -> None:
-        """Remove a directory with all that is in it, if it is there."""
+        """Delete a directory with its content, if it exists."""
         path = self.path_of(directory)
         with self.errors.translated("deleting", path), suppress(FileNotFoundError):
             self._fs.invalidate_cache()
@@ -194,13 +194,13 @@ class RemoteDirectory(Directory):
                 self._remove_directory(name)
 
     def delete_empty_root(self) -> None:
-        """Remove the directory itself, if nothing is left in it."""
+        """Delete the directory itself, if it is empty."""
         with suppress(Exception):
             if not self.entries():
                 self._remove_directory(self._path)
 
     def _delete_paths(self, paths: list[str]) -> None:
-        # Object stores remove many in one request, other file systems take one name at a time.
+        # Object stores delete many files in one request, other file systems one at a time.
         # But fsspec takes some names for patterns.
         at_once = len(paths) > 1 and getattr(self._fs, "async_impl", False)
         if at_once and not any(map(_PATTERN.search, paths)):
@@ -213,13 +213,13 @@ class RemoteDirectory(Directory):
 
     def _remove_directory(self, path: str) -> None:
         self._made.clear()
-        # Where directories are only prefixes of names there is nothing to remove, and a
-        # client may say so in any way. One that is not empty after all stays.
+        # Where directories are only prefixes of names there is nothing to delete, and clients
+        # may raise anything. A directory that is not empty after all stays.
         with suppress(Exception):
             self._fs.rmdir(path)
 
     def _info(self, path: str) -> Any:
-        """What is known of a file; None if there is none."""
+        """Information about a file; None if there is none."""
         # fsspec's own `exists` answers no to every failure, and a no may cost a checkpoint.
         self._fs.invalidate_cache()
         try:
@@ -319,7 +319,7 @@ class FileSystemFiles(NamesElsewhere):
         return FileHandle(path=name, size=size, checksum=digest.hexdigest())
 
     def _remove_failed(self, name: str) -> None:
-        # The failure itself is what the caller has to hear of; a sweep takes the rest.
+        # Report the failure itself; a sweep deletes the rest.
         with suppress(Exception):
             self._directory.delete(name)
 

@@ -1,4 +1,4 @@
-"""For testing functions without Spark: a harness with a clock of your own."""
+"""Tests functions without Spark: a harness with a clock that tests set."""
 
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.harness import OperatorHarness

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 
 class ManualClock:
-    """Stands still until it is moved; its two hands can be moved apart."""
+    """A clock that stands still until it is moved; both its readings can be moved separately."""
 
     def __init__(self, now_ms: int = 0) -> None:
-        """A clock that shows `now_ms`."""
+        """A clock that starts at `now_ms`."""
         self._now_ms = now_ms
         self._monotonic_ms = 0
 
@@ -16,14 +16,14 @@ class ManualClock:
         return self._now_ms
 
     def monotonic_ms(self) -> int:
-        """Milliseconds since this clock was made, however often it was set."""
+        """Milliseconds since this clock was made; setting it changes nothing."""
         return self._monotonic_ms
 
     def set(self, now_ms: int) -> None:
-        """Show another time, as somebody does who sets the wall clock; no time passes."""
+        """Set the wall clock; no time passes."""
         self._now_ms = now_ms
 
     def advance(self, milliseconds: int) -> None:
-        """Let time pass, on both hands."""
+        """Let time pass, on both readings."""
         self._now_ms += milliseconds
         self._monotonic_ms += milliseconds

@@ -1,4 +1,4 @@
-"""Running one function without Spark, on the real state backends.
+"""Runs one function without Spark, on the real state backends.
 
 >>> from holdfast import KeyedProcessFunction, ValueStateDescriptor
 >>> class Count(KeyedProcessFunction):
@@ -76,29 +76,29 @@ _NOTHING = Exchange((), (), {}, routed=False)
 
 
 class OperatorHarness:
-    """One function on one subtask: push elements, read outputs, side outputs and state.
+    """Runs one function on one subtask: push elements, read outputs, side outputs and state.
 
     Elements belong to one epoch until `end_epoch`, which commits the state and opens a
     fresh copy of the function, as a job does. An epoch that fails, by `fail` or because
-    the function raises, leaves nothing behind: no change of state, and no output.
+    the function raises, leaves no change of state and no output.
 
     Args:
-        function: The function under test; a plain callable is taken for a map. Or windows,
+        function: The function under test; a plain callable runs as a map. Or windows,
             as `windowed` and `window_joined` make them.
         key: Gives an element's key; without it the stream is not keyed.
         second_key: Gives the key of an element of the second stream, of a function that
             connects two; the same as `key` if not given.
         broadcast: Descriptors of the broadcast states, of a function that has some.
-        backend: Where state is kept; the hash map backend if not given.
+        backend: The state backend; the hash map backend if not given.
         on_error: What happens to elements on which the function raises.
-        parallelism: What the runtime context says.
-        subtask: What the runtime context says.
-        job_parameters: What the runtime context says.
-        restore_from: Snapshots that harnesses of the operator took, one of every subtask;
+        parallelism: Parallelism of the operator.
+        subtask: Index of this subtask.
+        job_parameters: Parameters of the job.
+        restore_from: Snapshots from harnesses of the operator, one of every subtask;
             this subtask starts with its share of them, as after a recovery.
 
     Raises:
-        JobGraphError: A stream, keyed or not as `key` says, takes no such function.
+        JobGraphError: The stream, keyed or not, does not take the function.
         ConfigurationError: The snapshots do not fit each other, or this harness.
     """
 
@@ -126,7 +126,7 @@ class OperatorHarness:
         self._max_parallelism = default_max_parallelism(parallelism)
         self.clock = ManualClock()
         self.outputs: list[Any] = []
-        """What was given out so far, side outputs aside."""
+        """The outputs so far, without side outputs."""
         self._sides: dict[str, list[Any]] = {}
         self._settled: dict[str | None, int] = {}
         self._fresh_copy = _copier((function, self._details))
@@ -154,7 +154,7 @@ class OperatorHarness:
     def _restore(self, point: RestorePoint) -> None:
         self._max_parallelism = point.max_parallelism
         self._checkpoint = self._restored = point.checkpoint_id
-        # As in a job, epochs are counted on: lists lie in chunks that are numbered by them.
+        # As in a job, epoch numbers continue: the chunks of lists are numbered by epoch.
         self._epoch = point.epoch
         version = f"restored-{point.checkpoint_id}"
         claim_job(self._directory, _UID, ProcessIdentity.current())
@@ -178,17 +178,17 @@ class OperatorHarness:
         self._push(list(elements), at, 1)
 
     def advance_watermark(self, watermark: int) -> None:
-        """Let event time pass, and the timers fire that it reaches. It never goes back."""
+        """Advance the watermark, and fire the timers that it reaches. It never goes back."""
         self._watermark = max(self._watermark, watermark)
         self._fire(self._operator_task.fire_by_watermark(self._watermark))
 
     def set_processing_time(self, milliseconds: int) -> None:
-        """Set the clock, and let the timers fire that it reaches."""
+        """Set the clock, and fire the timers that it reaches."""
         self.clock.set(milliseconds)
         self._fire(self._operator_task.fire_by_clock())
 
     def end_input(self) -> None:
-        """Let time come to its end, as at the end of a bounded stream: every timer fires."""
+        """Advance time to its end, as at the end of a bounded stream: every timer fires."""
         self._watermark = MAX_WATERMARK
         self._fire(self._operator_task.fire_at_end(everything=True, watermark=MAX_WATERMARK))
 
@@ -204,7 +204,7 @@ class OperatorHarness:
         operator_task = self._operator_task
         try:
             keys = operator_task.keys_of(batch, side)
-            # A job refuses what cannot be a key when it spreads the elements.
+            # A job refuses invalid keys when it routes elements.
             for key in keys or ():
                 key_hash(key)
             times = None if at is None else [at] * len(batch)
@@ -215,18 +215,18 @@ class OperatorHarness:
         self._collect(out)
 
     def side_output(self, tag: OutputTag) -> list[Any]:
-        """What was yielded with `tag` so far."""
+        """The outputs with `tag` so far."""
         return self._sides.setdefault(tag.tag_id, [])
 
     def take(self) -> list[Any]:
-        """The outputs so far; they are forgotten."""
+        """Return the outputs so far, and clear them."""
         taken, self.outputs = self.outputs, []
         self._settled[None] = 0
         return taken
 
     @property
     def function(self) -> Any:
-        """The copy of the function that is at work in this epoch."""
+        """The copy of the function that runs in this epoch."""
         return self._operator_task.plan.function
 
     @property
@@ -236,11 +236,11 @@ class OperatorHarness:
 
     @property
     def metrics(self) -> MetricValues:
-        """What the function's metrics hold in this epoch."""
+        """The function's metrics in this epoch."""
         return self._operator_task.finished_report().metrics
 
     def state(self, name: str, key: Any) -> Any:
-        """What a state holds for `key`: its value, list, map as a dict, or result."""
+        """Content of a state for `key`: its value, list, map as a dict, or result."""
         if self._operator_task.state is None:
             raise StateAccessError(
                 f"there is no state {name!r} to read: the function has registered none in open()"
@@ -254,7 +254,7 @@ class OperatorHarness:
             current.key = NO_KEY
 
     def operator_state(self, name: str) -> Any:
-        """What an operator state holds now: a list, or a broadcast state's map as a dict."""
+        """Content of an operator state: a list, or a broadcast state's map as a dict."""
         operator = self._operator_task.operator
         if isinstance(operator, BroadcastOperator):
             # The function may not have asked for it in this epoch.
@@ -275,11 +275,11 @@ class OperatorHarness:
         return subtask_of(group, self._parallelism, self._max_parallelism) == self._subtask
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Tell the function at work that a checkpoint is complete."""
+        """Notify the function that a checkpoint is complete."""
         self._notify("notify_checkpoint_complete", checkpoint_id)
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """Tell the function at work that a checkpoint has failed."""
+        """Notify the function that a checkpoint was aborted."""
         self._notify("notify_checkpoint_aborted", checkpoint_id)
 
     def _notify(self, method: str, checkpoint_id: int) -> None:
@@ -296,7 +296,7 @@ class OperatorHarness:
             raise
 
     def snapshot(self) -> HarnessSnapshot:
-        """End the epoch in a checkpoint, and start the next; what the checkpoint holds.
+        """End the epoch in a checkpoint, and start the next; returns the snapshot.
 
         To restore from it, pass it to another harness as `restore_from`, with those of the
         other subtasks if there are any. As in a job, a subtask's snapshot is expected to
@@ -321,7 +321,7 @@ class OperatorHarness:
         )
 
     def _snapshot_store(self) -> tuple[dict[str, bytes], bytes | None]:
-        # As a task does whose function has seen no element in the checkpoint's epoch.
+        # Like a task whose function got no element in the checkpoint's epoch.
         self._epoch += 1
         operator_task = self._make_operator_task(
             CheckpointOrder(self._checkpoint, self.clock.now_ms())
@@ -334,7 +334,7 @@ class OperatorHarness:
         return read_snapshot(report.snapshot)
 
     def end_epoch(self) -> None:
-        """End the epoch well: commit its state, and start the next."""
+        """End the epoch: commit its state, and start the next."""
         self._finish_epoch()
         self._start_epoch()
 
@@ -352,7 +352,7 @@ class OperatorHarness:
             self._version = report.version
 
     def fail(self) -> None:
-        """Let the epoch fail: its changes to state and its outputs are gone; start the next."""
+        """Fail the epoch: drop its changes to state and its outputs, and start the next."""
         self._operator_task.abort()
         for tag, outputs in [(None, self.outputs), *self._sides.items()]:
             del outputs[self._settled.get(tag, 0) :]
@@ -469,7 +469,7 @@ def _copier(function: Any) -> Callable[[], Any]:
     """Makes the function anew for every epoch, as the tasks of a job do."""
     with suppress(Exception):
         return partial(pickle.loads, pickle.dumps(function))
-    # What is defined inside another function cannot be pickled by name.
+    # Local functions and classes cannot be pickled by name.
     with suppress(Exception):
         return partial(copy.deepcopy, copy.deepcopy(function))
     return lambda: function

@@ -1,4 +1,4 @@
-"""Which operator runs a function in the harness, and which functions it refuses."""
+"""Chooses the operator for a function in the harness, or refuses the function."""
 
 from __future__ import annotations
 
@@ -27,6 +27,14 @@ from holdfast.api.sinks import Sink
 from holdfast.api.streams.graph import OperatorKind
 from holdfast.api.two_phase_commit import TwoPhaseCommitSinkFunction
 from holdfast.errors import JobGraphError
+from holdfast.runtime.operators.co import (
+    BroadcastOperator,
+    CoFlatMapOperator,
+    CoMapOperator,
+    CoProcessOperator,
+)
+from holdfast.runtime.plan import TIMER_KINDS
+from holdfast.runtime.registry import KINDS
 
 _KINDS: Final[tuple[tuple[type, OperatorKind], ...]] = (
     (KeyedProcessFunction, OperatorKind.KEYED_PROCESS),
@@ -43,36 +51,25 @@ _KINDS: Final[tuple[tuple[type, OperatorKind], ...]] = (
     (KeyedBroadcastProcessFunction, OperatorKind.KEYED_BROADCAST_PROCESS),
     (SinkFunction, OperatorKind.SINK_FUNCTION),
 )
-_KEYED: Final = frozenset(
-    {
-        OperatorKind.KEYED_PROCESS,
-        OperatorKind.REDUCE,
-        OperatorKind.KEYED_CO_PROCESS,
-        OperatorKind.KEYED_BROADCAST_PROCESS,
-    }
-)
-_NOT_KEYED: Final = frozenset(
-    {OperatorKind.PROCESS, OperatorKind.CO_PROCESS, OperatorKind.BROADCAST_PROCESS}
-)
-CONNECTED: Final = frozenset(
-    {
-        OperatorKind.CO_MAP,
-        OperatorKind.CO_FLAT_MAP,
-        OperatorKind.CO_PROCESS,
-        OperatorKind.KEYED_CO_PROCESS,
-        OperatorKind.WINDOW_JOIN,
-    }
-)
-"""Functions of two streams."""
-BROADCAST: Final = frozenset({OperatorKind.BROADCAST_PROCESS, OperatorKind.KEYED_BROADCAST_PROCESS})
+_KEYED: Final = TIMER_KINDS | {OperatorKind.REDUCE}
+_KEYED_OPERATORS: Final = {KINDS[kind] for kind in _KEYED}
+_NOT_KEYED: Final = {kind for kind, run in KINDS.items() if run in _KEYED_OPERATORS} - _KEYED
+"""Kinds that have a twin for keyed streams."""
+BROADCAST: Final = frozenset(kind for kind, run in KINDS.items() if run is BroadcastOperator)
 """Functions of a stream and a broadcast stream."""
+CONNECTED: Final = frozenset(
+    kind
+    for kind, run in KINDS.items()
+    if run in (CoMapOperator, CoFlatMapOperator, CoProcessOperator)
+) | {OperatorKind.WINDOW_JOIN}
+"""Functions of two streams."""
 
 
 def kind_of(function: Any, *, keyed: bool) -> OperatorKind:
     """The kind of operator that runs `function` on a stream, keyed or not.
 
     Raises:
-        JobGraphError: No such stream takes the function.
+        JobGraphError: The stream does not take the function.
     """
     if isinstance(function, type) and issubclass(function, Function):
         raise JobGraphError(f"the harness takes a function, not its class: {function.__name__}()")

@@ -1,4 +1,4 @@
-"""Snapshots of a harness, and the stores that other harnesses start from."""
+"""Snapshots of harnesses, and restoring stores from them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class HarnessSnapshot:
-    """What a checkpoint holds of one subtask; opaque, and picklable."""
+    """The snapshot of one subtask; opaque, and picklable."""
 
     checkpoint_id: int
     subtask: int
@@ -36,11 +36,11 @@ class HarnessSnapshot:
     """Files of the store, by name; None if there is no state."""
     operator_state: bytes | None = None
     epoch: int = 0
-    """Epoch that has ended in the checkpoint."""
+    """The epoch that ended in the checkpoint."""
 
 
 def read_snapshot(report: SnapshotReport) -> tuple[dict[str, bytes], bytes | None]:
-    """The files and the operator state of a local snapshot, which is deleted."""
+    """Read the files and the operator state of a local snapshot, and delete it."""
     directory = Path(report.directory)
     store = directory / STORE
     files = {str(name): (store / name).read_bytes() for name in snapshot_files(store)}
@@ -51,10 +51,10 @@ def read_snapshot(report: SnapshotReport) -> tuple[dict[str, bytes], bytes | Non
 
 
 class RestorePoint:
-    """The snapshots of all subtasks, from which one of any number of subtasks restores."""
+    """The snapshots of all subtasks, for restoring at any parallelism."""
 
     def __init__(self, snapshots: Sequence[HarnessSnapshot]) -> None:
-        """Check that the snapshots are one for every subtask.
+        """Check that there is one snapshot for every subtask.
 
         Raises:
             ConfigurationError: They are not.
@@ -83,7 +83,7 @@ class RestorePoint:
     def restore(
         self, backend: StateBackend, directory: Path, subtask: int, parallelism: int, version: str
     ) -> bool:
-        """Make the store of one new subtask, as a recovery does; whether there is one.
+        """Make the store of one new subtask, as a recovery does; False if there is no state.
 
         Raises:
             ConfigurationError: The snapshots are of another backend, or do not allow that

@@ -56,12 +56,12 @@ class _Program:
 
 
 def windowed(assigner: WindowAssigner, *, keyed: bool = True, type: Any = Any) -> WindowedStream:
-    """A stream cut into windows; say what is made of them, and hand that to the harness.
+    """A windowed stream; apply a window function, and pass the result to the harness.
 
     Args:
-        assigner: Makes the windows.
-        keyed: Whether they are windows of keys; the harness is given the key.
-        type: Type of the elements, where it matters, as it does to `sum("amount")`.
+        assigner: The window assigner.
+        keyed: Whether the stream is keyed; the harness takes the key.
+        type: Type of the elements, if it matters, as for `sum("amount")`.
     """
     stream = _Program().stream(type)
     return stream.key_by(_no_key).window(assigner) if keyed else stream.window_all(assigner)
@@ -70,7 +70,7 @@ def windowed(assigner: WindowAssigner, *, keyed: bool = True, type: Any = Any) -
 def window_joined(
     assigner: WindowAssigner, *, grouped: bool = False, types: tuple[Any, Any] = (Any, Any)
 ) -> JoinWindows:
-    """Two streams cut into the same windows, joined or `grouped`; for the harness."""
+    """Two streams in the same windows, joined or `grouped`; for the harness."""
     program = _Program()
     first, second = program.stream(types[0]), program.stream(types[1])
     streams = CoGroupedStreams(first, second) if grouped else JoinedStreams(first, second)

@@ -1,4 +1,4 @@
-"""What a value is: declarations, Arrow types, stored descriptions, evolution.
+"""Types of values: declarations, Arrow types, stored descriptions and schema evolution.
 
-Nothing here does I/O or knows of state. Imports only the floor: `errors`, `clock`.
+Nothing here does I/O or knows about state. Imports only `errors` and `clock`.
 """

@@ -1,8 +1,8 @@
-"""Python's type annotations, read into Arrow types.
+"""Turns Python's type annotations into Arrow types.
 
 Classes that name their fields (dataclasses, `msgspec.Struct`, `NamedTuple`,
 `TypedDict`) become structs, containers become lists and maps, `T | None` makes a
-column nullable and its absence makes it NOT NULL.
+column nullable; without it the column is NOT NULL.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from holdfast.errors import TypeDeclarationError
 from holdfast.types.arrow import PYTHON_TYPES, array_of, map_of
 
 Annotation = Any
-"""A Python type as it is written in an annotation."""
+"""A Python type as written in an annotation."""
 
 _SEQUENCES: dict[Annotation, type] = {
     list: list,
@@ -66,7 +66,7 @@ class Member:
 
 
 def column_type(annotation: Annotation) -> tuple[pa.DataType, bool]:
-    """Arrow type of an annotation, and whether None is one of its values.
+    """Arrow type of an annotation, and whether it includes None.
 
     Raises:
         TypeDeclarationError: The annotation has no columnar form.
@@ -95,7 +95,7 @@ def unwrapped(annotation: Annotation) -> tuple[Annotation, bool]:
 
 
 def origin_of(annotation: Annotation) -> Annotation:
-    """What a parametrised annotation is made of: `list` for `list[int]`, else None."""
+    """Origin of a parametrised annotation: `list` for `list[int]`; else None."""
     return typing.get_origin(annotation)
 
 
@@ -110,7 +110,7 @@ def is_row_class(annotation: Annotation) -> bool:
 
 
 def is_typed_dict(annotation: Annotation) -> bool:
-    """Whether the annotation is a `TypedDict`, of whichever typing module."""
+    """Whether the annotation is a `TypedDict`, from `typing` or `typing_extensions`."""
     return (
         isinstance(annotation, type)
         and issubclass(annotation, dict)
@@ -140,7 +140,7 @@ def members(cls: type) -> tuple[Member, ...]:
 
 
 def sequence_parts(annotation: Annotation) -> tuple[type, Annotation] | None:
-    """Container class and item of `list[T]`, `tuple[T, ...]`, `set[T]`, or None."""
+    """Container class and item type of `list[T]`, `tuple[T, ...]` and `set[T]`; else None."""
     origin = origin_of(annotation)
     arguments = typing.get_args(annotation)
     if origin not in _SEQUENCES or (origin is tuple and arguments[1:] != (...,)):
@@ -149,7 +149,7 @@ def sequence_parts(annotation: Annotation) -> tuple[type, Annotation] | None:
 
 
 def mapping_parts(annotation: Annotation) -> tuple[Annotation, Annotation] | None:
-    """Key and value of `dict[K, V]`, or None."""
+    """Key and value types of `dict[K, V]`; else None."""
     if origin_of(annotation) not in _MAPPINGS:
         return None
     key, value = typing.get_args(annotation)
@@ -166,7 +166,7 @@ def struct_members(annotation: Annotation) -> tuple[Member, ...] | None:
 
 
 def needs_rebuilding(annotation: Annotation) -> bool:
-    """Whether values read from columns must be turned into classes of the annotation."""
+    """Whether values read from columns must be converted to classes of the annotation."""
     core, _ = unwrapped(annotation)
     if is_row_class(core) or (isinstance(core, type) and issubclass(core, enum.Enum)):
         return True
@@ -220,7 +220,7 @@ def _struct_type(
 ) -> pa.DataType:
     if core in inside:
         raise TypeDeclarationError(
-            f"{described(core)} contains itself, so its columns have no end; "
+            f"{described(core)} contains itself and has no columnar form; "
             "declare Any to pickle it whole"
         )
     columns = []

@@ -1,7 +1,7 @@
-"""Arrow types: the table of leaf types, their names, canonical forms, and which are alike.
+"""Arrow types: the table of leaf types, names, canonical forms and comparison.
 
-A leaf type has no parts: a number, a text, a date. All that Holdfast knows about it is in
-`LEAVES`; readers, writers, codecs and stored descriptions look it up there.
+A leaf type has no parts: a number, a string, a date. `LEAVES` describes each of them;
+readers, writers, codecs and stored descriptions look them up there.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ class Leaf:
     """A column type without parts."""
 
     name: str
-    """Name in DDL. A decimal also has its digits."""
+    """Name in DDL; precision and scale follow that of a decimal."""
     arrow: pa.DataType
-    """Arrow type of a column that is declared by the name."""
+    """Arrow type of a column declared by that name."""
     python: type
     """Class of its values."""
     family: str
-    """Name of the type of its values as keys. Values of different families are never equal, and
-    are not cast into each other."""
+    """Type of its values as keys. Values of different families are never equal, and are not
+    cast to each other."""
     described: str = ""
     """Name in stored descriptions (`types/schema.py`)."""
     aliases: tuple[str, ...] = ()
     """Other names in DDL."""
     layouts: tuple[pa.DataType, ...] = ()
-    """Other Arrow types of the same values, which a column may have as well."""
+    """Other Arrow types with the same values; a column keeps them."""
     replaced: tuple[pa.DataType, ...] = ()
-    """Arrow types in place of which a column gets `arrow`."""
+    """Other Arrow types with the same values; a column gets `arrow` instead."""
 
 
-# Of the leaves of one Python class, the last is the column type of that class.
+# The last leaf of a Python class is the column type of that class.
 LEAVES: Final = (
     Leaf("boolean", pa.bool_(), bool, "bool", "bool"),
     Leaf("tinyint", pa.int8(), int, "int", "int8", ("byte",)),
@@ -70,9 +70,9 @@ LEAVES: Final = (
     Leaf("timestamp", UTC_TIMESTAMP, datetime, "datetime", "timestamp", ("timestamp_ltz",)),
     Leaf("void", pa.null(), type(None), "void", "null"),
 )  # fmt: skip
-"""Leaf types that a column may have."""
+"""All leaf types of columns."""
 
-# Types that only arrive: they are cast to the declared type of their family.
+# Never the type of a column: arrays of these types are cast to the declared type.
 _FOREIGN: Final = tuple(
     Leaf(str(arrow), arrow, python, python.__name__)
     for python, arrows in {
@@ -87,7 +87,7 @@ DDL_TYPES: Final = {name: leaf.arrow for leaf in LEAVES for name in (leaf.name, 
 """Arrow types by their names in DDL."""
 
 PYTHON_TYPES: Final[dict[Any, pa.DataType]] = {leaf.python: leaf.arrow for leaf in LEAVES}
-"""Arrow types of columns that are declared by a Python class."""
+"""Arrow types of columns declared by a Python class."""
 
 _BY_ID: Final[dict[int, Leaf]] = {
     arrow.id: leaf
@@ -99,25 +99,25 @@ _NAIVE: Final = next(leaf for leaf in LEAVES if leaf.arrow == NAIVE_TIMESTAMP)
 
 
 def leaf_of(column: pa.DataType) -> Leaf | None:
-    """The leaf type of a column; None if it has parts, or a type that is not known."""
+    """Leaf type of a column; None if it is nested or unsupported."""
     leaf = _BY_ID.get(column.id)
     return _NAIVE if leaf is _ZONED and column.tz is None else leaf
 
 
 def array_of(element: pa.DataType, *, nullable: bool) -> pa.DataType:
-    """Arrow list type, its parts named as Spark names them."""
+    """Arrow list type with Spark's field names."""
     return pa.list_(pa.field("element", element, nullable=nullable))
 
 
 def map_of(key: pa.DataType, value: pa.DataType, *, nullable: bool) -> pa.DataType:
-    """Arrow map type, its parts named as Spark names them."""
+    """Arrow map type with Spark's field names."""
     return pa.map_(
         pa.field("key", key, nullable=False), pa.field("value", value, nullable=nullable)
     )
 
 
 def ddl_of(column: pa.DataType) -> str:
-    """The type as DDL, for messages: `array<bigint>`."""
+    """The type as DDL, for messages, such as `array<bigint>`."""
     of = pa.types
     if of.is_struct(column):
         return f"struct<{', '.join(f'{field.name}: {ddl_of(field.type)}' for field in column)}>"
@@ -132,13 +132,13 @@ def ddl_of(column: pa.DataType) -> str:
 
 
 def key_type(column: pa.DataType) -> str:
-    """The type that a column's values have as keys: keys of different types are never equal."""
+    """Type of a column's values as keys; keys of different types are never equal."""
     leaf = leaf_of(column)
     return str(column) if leaf is None else leaf.family
 
 
 def spark_json(spec: Any) -> str | Mapping[str, Any] | None:
-    """JSON value of a Spark type, told by its method `jsonValue`; None for all else."""
+    """JSON value of a Spark type; None for an object without `jsonValue`."""
     if not hasattr(spec, "jsonValue"):
         return None
     found: str | Mapping[str, Any] = (spec() if isinstance(spec, type) else spec).jsonValue()
@@ -146,7 +146,7 @@ def spark_json(spec: Any) -> str | Mapping[str, Any] | None:
 
 
 def canonical(column: pa.DataType) -> pa.DataType:
-    """The type a column is given for `column`, of those with the same values.
+    """The one Arrow type that Holdfast uses for values of `column`.
 
     Raises:
         TypeDeclarationError: Python or Spark cannot hold the type's values exactly.
@@ -207,10 +207,10 @@ def _hashable(column: pa.DataType) -> bool:
 
 
 def same_values(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a column of the one type holds values of the other.
+    """Whether two column types have the same values.
 
-    Another program that writes a table anew may call the parts of lists otherwise, and have
-    larger offsets. Whether a timestamp has a zone is decided by values, not by the type.
+    Ignores differences that do not change values: the width of offsets, the field names of
+    lists and the zone of timestamps. A program that rewrites a table may introduce them.
     """
     of = pa.types
     if of.is_timestamp(wanted):

@@ -1,4 +1,4 @@
-"""Avro schemas as types: parsing them, and which evolve into which."""
+"""Avro schemas as types: parsing and schema evolution."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.errors import TypeDeclarationError
 
 @dataclass(frozen=True, slots=True)
 class AvroSchema:
-    """Values that Avro's binary form holds, as `fastavro` reads and writes them.
+    """A type declared by an Avro schema; values are those that `fastavro` reads and writes.
 
     Args:
         schema: The schema as JSON text, or parsed: a dict, a list for a union, or the name
@@ -24,11 +24,11 @@ class AvroSchema:
     schema: Any
 
     def __post_init__(self) -> None:
-        """Parse the text, if it is one."""
+        """Parse the schema if it is text."""
         object.__setattr__(self, "schema", _parsed(self.schema))
 
     def __hash__(self) -> int:
-        """By the schema's text, since what is parsed has no hash."""
+        """Hash of the schema's text; a parsed schema has none."""
         return hash(json.dumps(self.schema, sort_keys=True))
 
 
@@ -41,8 +41,8 @@ def _parsed(schema: Any) -> Any:
             schema = json.loads(schema)
         except ValueError as error:
             raise TypeDeclarationError(
-                f"an Avro schema is JSON text, and this is none: {error}; to use a file, pass "
-                "Path(...).read_text()"
+                f"an Avro schema is JSON text, and this cannot be parsed: {error}; to use a "
+                "file, pass Path(...).read_text()"
             ) from None
     if isinstance(schema, dict | list) or (isinstance(schema, str) and schema in _PRIMITIVES):
         return schema
@@ -53,8 +53,6 @@ def _parsed(schema: Any) -> Any:
 
 
 Schema: TypeAlias = Any
-
-
 """A parsed schema: a name, a list for a union, or a dict."""
 
 
@@ -74,7 +72,7 @@ _PART: Final = {"array": "items", "map": "values"}
 
 
 def canonical_avro(schema: Schema) -> Schema:
-    """The same for all schemas that name their types alike and give values the same bytes."""
+    """Canonical form: equal for schemas with the same type names and the same bytes of values."""
     return _canonical(schema, set())
 
 
@@ -84,7 +82,7 @@ def avro_problems(written: Schema, declared: Schema) -> list[str]:
 
 
 def type_of(schema: Schema) -> str:
-    """`union`, `record`, `long`, ..., or the name of a type that is defined elsewhere."""
+    """`union`, `record`, `long`, ..., or the name of a type defined elsewhere."""
     if isinstance(schema, list):
         return "union"
     found: str = schema["type"] if isinstance(schema, dict) else schema
@@ -92,7 +90,7 @@ def type_of(schema: Schema) -> str:
 
 
 def named_types(schema: Schema) -> dict[str, dict[str, Any]]:
-    """Every named type that is defined in a schema."""
+    """All named types defined in a schema."""
     found: dict[str, dict[str, Any]] = {}
     kind = type_of(schema)
     if kind in NAMED:
@@ -208,7 +206,7 @@ class _Comparison:
 
 
 def _written_as(field: Schema, written: Schema, declared: Schema) -> list[str]:
-    """Names under which a declared field was written: its own, or aliases of it."""
+    """Names under which a declared field may have been written: its name and its aliases."""
     own = {other["name"] for other in declared["fields"]} - {field["name"]}
     names = {field["name"], *field.get("aliases", ())} - own
     return [other["name"] for other in written["fields"] if other["name"] in names]

@@ -1,7 +1,7 @@
-"""Whether state that was stored under one schema is read under another.
+"""Decides whether state stored under one schema can be read under another.
 
-A schema is the description of a type that is stored with a state (`types/schema.py`).
-All is decided on the descriptions alone, except for a user's own serializer, which is asked.
+A schema is the stored description of a type (`types/schema.py`). Descriptions decide alone,
+except that a user's serializer is asked about its own.
 """
 
 from __future__ import annotations
@@ -22,16 +22,14 @@ if TYPE_CHECKING:
     from holdfast.types.serializers import Verdict
 
 
-"""Whether stored values are read as they are, are converted when read, or not at all."""
-
-
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """Whether stored values are read as declared ones."""
+    """Result of comparing a stored schema with the declared one."""
 
     verdict: Verdict
+    """Read as is, converted when read, or incompatible."""
     problems: list[str] = field(default_factory=list)
-    """What makes them incompatible, each with its path."""
+    """Why they are incompatible, each with its path."""
 
 
 AS_IS = Resolution("as is")
@@ -40,14 +38,15 @@ AFTER_MIGRATION = Resolution("after migration")
 
 
 def incompatible(*problems: str) -> Resolution:
-    """The resolution of schemas with these problems."""
+    """Resolution of schemas with these problems."""
     return Resolution("incompatible", list(problems))
 
 
 def resolve(stored: dict[str, Any], declared: dict[str, Any]) -> Resolution:
-    """Whether values that were stored under one schema are read under another.
+    """Compare a stored schema with the declared one.
 
-    Of a user's own serializer only that is compared which is stored; `reading_of` asks it.
+    For a user's serializer only the stored descriptions are compared; `reading_of` asks the
+    serializer itself.
     """
     try:
         if canonical(stored) == canonical(declared):
@@ -70,7 +69,7 @@ def resolve(stored: dict[str, Any], declared: dict[str, Any]) -> Resolution:
 
 
 def joined(kind: str, resolutions: Any) -> Resolution:
-    """Resolution of a type, by those of its parts."""
+    """Resolution of a type, from those of its parts."""
     found: list[Resolution] = list(resolutions)
     names = ("first stream, ", "second stream, ") if kind == "either" else ("",)
     problems = [
@@ -84,12 +83,12 @@ def joined(kind: str, resolutions: Any) -> Resolution:
 
 
 def type_resolver(stored: dict[str, Any], declared: dict[str, Any]) -> TypeResolver:
-    """Compares two schemas that describe types."""
+    """Resolver for two schemas of Python or Arrow types."""
     return TypeResolver(described_tree(stored), described_tree(declared))
 
 
 def canonical(schema: Any) -> Any:
-    """The same for all schemas under which values have the same bytes.
+    """Canonical form: equal for schemas under which values have the same bytes.
 
     Raises:
         StateMigrationError: The schema has a format that this release does not read.
@@ -109,7 +108,7 @@ def canonical(schema: Any) -> Any:
 
 
 def schema_id(schemas: list[Any]) -> str:
-    """Short name of a state's schemas: 8 digits, the same for the same bytes of values."""
+    """Id of a state's schemas: 8 hexadecimal digits, equal if values have the same bytes."""
     text = msgspec.json.encode(list(map(canonical, schemas)), order="sorted")
     return hashlib.sha256(text).hexdigest()[:8]
 

@@ -1,6 +1,6 @@
-"""Turning what bytes of a stored type hold into what the declared type takes.
+"""Converts values of a stored type to the declared type.
 
-It works on plain values: what MessagePack gives when no type is asked for.
+Works on plain values, as MessagePack decodes them without a type.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 
     Convert = Callable[[Any], Any]
     Default = Callable[[str, str], Any]
-    """Gives the default of a class's field, by the names of both."""
+    """Default of a field, by the names of its class and itself."""
 
 
 class TypeConversion:
     """Conversions between types that a resolver has found compatible."""
 
     def __init__(self, resolver: TypeResolver, default: Default) -> None:
-        """Over a resolver; `default` fills in what was not stored."""
+        """Conversions of a resolver's types; `default` fills in fields that were not stored."""
         self._resolver = resolver
         self._default = default
         self._classes: dict[tuple[str, str], list[Convert]] = {}
 
     def whole(self) -> Convert:
-        """From a value of the whole stored type to one of the declared type."""
+        """Conversion of the whole stored type to the declared type."""
         resolver = self._resolver
         return self._of(resolver.stored.root, resolver.declared.root) or (lambda value: value)
 
     def _of(self, stored: Tree, declared: Tree) -> Convert | None:
-        """None if nothing is to be done."""
+        """Conversion of one pair of types; None if values stay as they are."""
         options = self._resolver.options(stored, declared)
         members = [(member, self._pair(member, self._choice(member, o))) for member, o in options]
         if len(members) == 1:
@@ -163,11 +163,11 @@ _CLASSES: dict[str, tuple[type, ...]] = {
     "timestamp_ntz": (str, datetime),
     "time64": (str, time),
 }
-"""Classes of plain values; those of all other scalars are str."""
+"""Classes of plain values; all other scalars are str."""
 
 
 def _belonging(member: Tree) -> Callable[[Any], bool]:
-    """Tells whether a plain value is one of a member of a union."""
+    """Test whether a plain value belongs to a member of a union."""
     kind = kind_of(member)
     if kind == "class":
         return _class_test(member)

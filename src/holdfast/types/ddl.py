@@ -1,4 +1,4 @@
-"""Spark's type language, as text and as JSON, read into Arrow types.
+"""Turns Spark's type language, text and JSON, into Arrow types.
 
     columns   := column ("," column)*
     column    := name [":"] type ["NOT" "NULL"] ["COMMENT" string]
@@ -7,7 +7,7 @@
                | "struct" "<" [columns] ">"
     name      := word | "`" any characters, a backquote doubled "`"
 
-Type names are read in any case. Timestamps are in UTC until a session gives its zone.
+Type names are case-insensitive. Timestamps are in UTC until a session sets its zone.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _TOKEN = re.compile(
 )
 
 
-# What may follow the name of a type that stands alone; any other word makes it a column.
+# Words that may follow a bare type; any other word means that the text has columns.
 _TYPE_TAILS = frozenset({"collate", "year", "month", "day", "hour", "minute", "second", "without"})
 
 
 def parse_ddl(text: str) -> pa.Schema | pa.DataType:
-    """Arrow form of a DDL string: a schema for columns, a type for a type alone.
+    """Parse a DDL string: a schema if it has columns, else a type.
 
     Raises:
         TypeDeclarationError: The text is not a type; the message shows the position.
@@ -59,10 +59,10 @@ def parse_ddl(text: str) -> pa.Schema | pa.DataType:
 
 
 def parse_json(spec: str | Mapping[str, Any]) -> pa.DataType:
-    """Arrow form of a Spark type's JSON value.
+    """Parse the JSON value of a Spark type.
 
     Raises:
-        TypeDeclarationError: It holds a type without a columnar form.
+        TypeDeclarationError: It contains a type without a columnar form.
     """
     if isinstance(spec, str):
         return _Parser(spec).type_alone()

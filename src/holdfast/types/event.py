@@ -1,8 +1,7 @@
-"""Rows as light named tuples.
+"""Events: rows as light named tuples.
 
-A stream that was described by its columns carries events: tuples whose fields can
-be read by name. One class serves every event with the same column names, so events
-of one stream share it, and an event that crosses a process finds it again there.
+A stream declared by its columns carries events, tuples with named fields. All events with
+the same column names share one class, in every process.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ class _EventType(type):
 
 
 class Event(tuple[Any, ...], metaclass=_EventType):
-    """One row: an immutable tuple whose fields are also reached by name.
+    """One row: an immutable tuple with named fields.
 
     `event.url`, `event["url"]` and `event[0]` read the same field; attributes are the
     fastest. An event equals the plain tuple of its values and has its hash. A column
-    whose name cannot be an attribute keeps its name in `event["the name"]` and gets
-    the attribute `_N`, where N is its position.
+    whose name is no identifier is read as `event["the name"]`, or by the attribute `_N`,
+    where N is its position.
 
     Calling the class takes one iterable, as `tuple` does, and checks nothing: it is
     the constructor of the hot path. `_make` checks the number of values.
@@ -48,16 +47,16 @@ class Event(tuple[Any, ...], metaclass=_EventType):
             """Event of these values, unchecked."""
 
         def __getattr__(self, name: str) -> Any:
-            """Field of a column; which there are is known only at run time."""
+            """Field of a column; for type checkers, which do not know the columns."""
 
     def __getitem__(self, key: Any) -> Any:
-        """Field at a position, fields of a slice, or the field of a column's name."""
+        """Field at a position, fields of a slice, or field of a column."""
         if key.__class__ is str:
             return tuple.__getitem__(self, self._positions[key])
         return tuple.__getitem__(self, key)
 
     def __repr__(self) -> str:
-        """`Event(url='/a', n=1)`; names that are no attributes are quoted."""
+        """`Event(url='/a', n=1)`; names that are no identifiers are quoted."""
         labels = (
             column if column == field else repr(column)
             for column, field in zip(self._columns, self._fields, strict=True)
@@ -71,7 +70,7 @@ class Event(tuple[Any, ...], metaclass=_EventType):
 
     @classmethod
     def _make(cls, values: Iterable[Any]) -> Self:
-        """Event of these values; their number must be that of the columns."""
+        """Event of these values; there must be one per column."""
         event = cls(values)
         if len(event) != len(cls._columns):
             raise TypeError(f"expected {len(cls._columns)} values, got {len(event)}")
@@ -82,7 +81,7 @@ class Event(tuple[Any, ...], metaclass=_EventType):
         return dict(zip(self._columns, self, strict=True))
 
     def _replace(self, **changes: Any) -> Self:
-        """Copy with some fields changed, named by column or by attribute."""
+        """Copy with some fields changed, by column name or attribute."""
         values = list(self)
         attributes = {field: position for position, field in enumerate(self._fields)}
         for name, value in changes.items():
@@ -95,9 +94,9 @@ class Event(tuple[Any, ...], metaclass=_EventType):
 
 @cache
 def event_class(columns: tuple[str, ...]) -> type[Event]:
-    """Class of the events with these columns; the same one each time.
+    """Class of the events with these columns, cached.
 
-    Of columns that share a name, only the first is reached by it.
+    If columns share a name, it refers to the first.
     """
     attributes = _attributes(columns)
     positions: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""A value that does not fit its declared type: which one, where, and what to do."""
+"""Reports a value that does not fit its declared type: the value, its path and advice."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Unfit(Exception):
 
 
 class ValueMismatch(Exception):
-    """A value within a value that does not fit its declared type.
+    """A value, possibly nested, that does not fit its declared type.
 
-    Raised where the value is found. Each level above puts its own step before `path`; for a
-    list of values, `index` is the place in that list.
+    Each enclosing level prepends its own step to `path`. For a list of values, `index` is the
+    position in that list.
     """
 
     def __init__(

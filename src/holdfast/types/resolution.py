@@ -1,6 +1,6 @@
-"""Whether values of one described type are values of another, and what is in the way.
+"""Compares a stored type with the declared one and lists every problem.
 
-Fields are matched by name. Of types that differ, those are compatible that lose nothing:
+Fields are matched by name. These changes lose nothing and are compatible:
 
     T -> T | U                              int32 -> int64, float32 -> float64
     Literal or Enum with further members    decimal(p,s) with no fewer digits on either side
@@ -40,11 +40,11 @@ _SCALAR_OF = {str: "str", int: "int"}
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of comparing two types."""
+    """Result of comparing two types."""
 
     problems: tuple[str, ...] = ()
     direct: bool = True
-    """Whether the bytes of one are read by the other's own decoder."""
+    """Whether the decoder of the declared type reads the stored bytes."""
 
     def __add__(self, other: Outcome) -> Outcome:
         if other is FINE:
@@ -59,7 +59,7 @@ class TypeResolver:
     """Compares a stored type with the declared one."""
 
     def __init__(self, stored: Tree, declared: Tree) -> None:
-        """Of two descriptions."""
+        """Compare two descriptions."""
         self.stored = TypeTree(stored)
         self.declared = TypeTree(declared)
 
@@ -84,10 +84,10 @@ class TypeResolver:
 
         Args:
             stored: Type that was written.
-            declared: Type that is to be read.
-            path: Where they are, for messages.
-            exact: Whether different values must stay different, as the keys of a dict must.
-            assumed: Pairs of classes that contain this pair; they are compared already.
+            declared: Type to read.
+            path: Their path, for messages.
+            exact: Whether different values must stay different, as keys of a dict must.
+            assumed: Pairs of classes around this pair, which are being compared.
         """
         found = FINE
         for member, options in self.options(stored, declared):
@@ -100,7 +100,7 @@ class TypeResolver:
         return found
 
     def options(self, stored: Tree, declared: Tree) -> list[tuple[Tree, list[Tree]]]:
-        """For every member of the stored type, the members of the other that may take it."""
+        """For every member of the stored type, the declared members that may take its values."""
         members, options = self.stored.members(stored), self.declared.members(declared)
         by_tag = max(_classes_in(members), _classes_in(options)) > 1
         return [
@@ -109,7 +109,7 @@ class TypeResolver:
         ]
 
     def _takes(self, declared: Tree, stored: Tree, by_tag: bool) -> bool:
-        """Whether values of the declared type can be of the stored one, parts of them aside."""
+        """Whether the declared type may take values of the stored one, ignoring their parts."""
         one, other = kind_of(stored), kind_of(declared)
         if other == ANY:
             return self._is_plain(stored)
@@ -235,7 +235,7 @@ def _is_wider_decimal(stored: Tree, declared: Tree) -> bool:
 
 
 def _is_direct(stored: Tree, declared: Tree, old: list[str], new: list[str]) -> bool:
-    """Whether the declared class itself reads the bytes, the types of fields aside."""
+    """Whether the declared class reads the bytes itself, ignoring the types of its fields."""
     if stored["wire"] != declared["wire"] or tag_of(stored) != tag_of(declared):
         return False
     if stored["wire"] == "map":

@@ -1,7 +1,7 @@
-"""The stored description of a type, from msgspec's tree of it or from its Arrow type.
+"""Builds the stored description of a type, from msgspec's type tree or from an Arrow type.
 
-The description goes into every snapshot, so that a later program can tell whether and
-how it reads the state. Its format, version 1, for values stored by their Python type:
+Every snapshot contains the descriptions, so that a later program knows whether and how it
+can read the state. Format 1, for Python types:
 
     {"format": 1, "kind": "msgpack", "type": T}
 
@@ -12,12 +12,11 @@ how it reads the state. Its format, version 1, for values stored by their Python
        | {"class": name, "kind": k, "wire": w, "fields": [{"name", "type", "required"}, ...]}
        | {"ref": name}                                    a class already described above
 
-A class that has a tag also has "tag", and "tag_field" if that is not "type". "omits" is
-true if fields that equal their defaults are not stored, "closed" if the class reads no
-other fields. A field without a default is required. What the bytes hold is said in full
-by the trees; names of classes are for messages, and for references.
+A tagged class also has "tag", and "tag_field" if that is not "type". "omits" is true if
+fields equal to their defaults are not stored, "closed" if the class rejects unknown fields.
+A field without a default is required. Names of classes serve messages and references only.
 
-How one description is compared with another is in `types/compatibility.py`.
+`types/compatibility.py` compares descriptions.
 
 Arrow types are described in the same language:
 
@@ -26,11 +25,11 @@ Arrow types are described in the same language:
     decimal     {"decimal": [precision, scale]}
     nullable    {"union": [T, "none"]}
 
-A field is required if it is not nullable. Structs are numbered from the outside in, since
-a class has a name. Types of which a value has the same bytes have one name: `string` is
-also `large_string`, and a timestamp in any zone is `timestamp`.
+A field is required if it is not nullable. Structs are numbered from the outside in to give
+them names. Types whose values have the same bytes share a name: `large_string` is `string`,
+and a timestamp in any zone is `timestamp`.
 
-Descriptions of Arrow types have the format 2:
+Format 2, for Arrow types:
 
     {"format": 2, "kind": "columns", "type": text of the Arrow type, "tree": T}
 """
@@ -56,16 +55,19 @@ if TYPE_CHECKING:
 
     from holdfast.types.trees import Tree
 
+    Names = dict[Any, str]
+    """Names in the description, by class."""
+
 
 FORMAT = 1
-"""Version of the description."""
+"""Version of all descriptions but those of Arrow types."""
 
 COLUMNS_FORMAT = 2
 """Version of the description of an Arrow type."""
 
 
 def columns_schema(column: pa.DataType) -> dict[str, Any]:
-    """Description of a canonical Arrow type, fit for JSON."""
+    """JSON description of a canonical Arrow type."""
     tree = _Describer().of(column)
     return {"format": COLUMNS_FORMAT, "kind": "columns", "type": str(column), "tree": tree}
 
@@ -154,7 +156,7 @@ ClassNode = mi.DataclassType | mi.StructType | mi.NamedTupleType
 
 
 def children(node: mi.Type) -> list[mi.Type]:
-    """Nodes directly below one."""
+    """Child nodes of a node."""
     match node:
         case mi.Metadata():
             return [node.type]
@@ -172,7 +174,7 @@ def children(node: mi.Type) -> list[mi.Type]:
 
 
 def class_of(node: Any) -> type:
-    """Class of a node that has one; of `Box[int]`, Box."""
+    """Class of a node; `Box` for `Box[int]`."""
     found: type = get_origin(node.cls) or node.cls
     return found
 
@@ -190,7 +192,7 @@ def walk(root: mi.Type) -> Iterator[mi.Type]:
 
 
 def own_classes(node: mi.Type) -> frozenset[type]:
-    """Classes a value of the type can itself have."""
+    """Classes that a value of the type can have, ignoring its parts."""
     match node:
         case mi.Metadata() | mi.UnionType():
             return frozenset().union(*map(own_classes, children(node)))
@@ -211,14 +213,6 @@ def own_classes(node: mi.Type) -> frozenset[type]:
 
 
 PLAIN = frozenset({type(None), bool, int, float, str, bytes})
-
-
-if TYPE_CHECKING:
-    Names = dict[Any, str]
-
-
-if TYPE_CHECKING:
-    """Names in the description, by the classes."""
 
 
 _SCALAR_NAMES: dict[type[mi.Type], str] = {
@@ -260,12 +254,12 @@ _MUTABLE = (
 )  # fmt: skip
 
 
-# Equal values of these can differ in their digits, their sign of zero, or their zone.
+# Equal values of these types can differ in digits, sign of zero or zone.
 _AMBIGUOUS = (mi.FloatType, mi.DecimalType, mi.DateTimeType, mi.TimeType)
 
 
 def schema_of(root: mi.Type) -> dict[str, Any]:
-    """Description of a tree, fit for JSON."""
+    """JSON description of a type tree."""
     return {"format": FORMAT, "kind": "msgpack", "type": _described(root, {})}
 
 
@@ -275,7 +269,7 @@ def is_immutable(root: mi.Type) -> bool:
 
 
 def is_canonical(root: mi.Type) -> bool:
-    """Whether equal values of the type always have equal bytes, and others have others."""
+    """Whether values of the type are equal exactly if their bytes are."""
     return is_immutable(root) and not any(_is_ambiguous(node) for node in walk(root))
 
 
@@ -294,7 +288,7 @@ def _is_ambiguous(node: mi.Type) -> bool:
 
 
 def _by_identity(cls: Any) -> bool:
-    """Whether instances equal nothing but themselves."""
+    """Whether instances are compared by identity."""
     settings = getattr(cls, "__struct_config__", None)
     return not settings.eq if settings is not None else cls.__eq__ is object.__eq__
 
@@ -401,7 +395,7 @@ def _full_name(cls: Any) -> str:
 
 
 def _name_among(taken: Iterable[str], name: str) -> str:
-    """The name, with a number if another class has it: two functions may define a `Row` each."""
+    """The name, with a number if another class has it: two functions may each define a `Row`."""
     names, number = frozenset(taken), 1
     found = name
     while found in names:
@@ -411,7 +405,7 @@ def _name_among(taken: Iterable[str], name: str) -> str:
 
 
 def defaults(root: mi.Type) -> Callable[[str, str], Any]:
-    """Function that gives the default of a class's field, by their names in the description."""
+    """Function from the described names of a class and a field to the field's default."""
     names: Names = {}
     _described(root, names)
     fields = {

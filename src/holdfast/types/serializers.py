@@ -1,4 +1,4 @@
-"""Serializers that users write, and what they say about bytes of an earlier version."""
+"""User-defined serializers and their compatibility with bytes of earlier versions."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ Verdict: TypeAlias = Literal["as is", "after migration", "incompatible"]
 
 @dataclass(frozen=True, slots=True)
 class StateCompatibility:
-    """Whether and how today's serializer reads what an earlier one has written.
+    """Whether and how the current serializer reads bytes of an earlier one.
 
-    Made by `as_is`, `after_migration` or `incompatible`.
+    Create it with `as_is`, `after_migration` or `incompatible`.
     """
 
     verdict: Verdict
     read: Callable[[bytes], Any] | None = None
-    """Gives today's value of old bytes, after a migration."""
+    """Reads a current value from old bytes."""
     reason: str = ""
     """Why the two are incompatible."""
 
     @staticmethod
     def as_is() -> StateCompatibility:
-        """The bytes of both versions are the same; each reads those of the other."""
+        """Both versions write the same bytes."""
         return StateCompatibility("as is")
 
     @staticmethod
     def after_migration(read: Callable[[bytes], Any]) -> StateCompatibility:
-        """Old bytes are read by `read`, which gives a value of today."""
+        """`read` turns old bytes into a current value."""
         return StateCompatibility("after migration", read)
 
     @staticmethod
@@ -43,34 +43,34 @@ class StateCompatibility:
 
 @runtime_checkable
 class StateSerializer(Protocol):
-    """How a user's own class becomes bytes in state, and comes back.
+    """Turns values of a user's class into bytes and back.
 
-    `deserialize(serialize(value))` must equal `value`, in every later version of the
-    program that is to read the state.
+    `deserialize(serialize(value))` must equal `value` in every later version of the program
+    that reads the state.
     """
 
     def serialize(self, value: Any, /) -> bytes:
         """Bytes of a value."""
 
     def deserialize(self, data: bytes, /) -> Any:
-        """Value of bytes that `serialize` once gave."""
+        """Value of bytes that `serialize` returned."""
 
 
 @runtime_checkable
 class EvolvingStateSerializer(StateSerializer, Protocol):
     """A serializer whose bytes may change from one version of the program to the next.
 
-    A serializer may have either method, or both. Without `compatibility`, state is read by a
-    serializer of the same class and the same snapshot only.
+    Both methods are optional. Without `compatibility`, only a serializer of the same class
+    with the same snapshot reads the state.
     """
 
     def snapshot(self) -> dict[str, Any]:
-        """What a later version has to know to read the bytes; stored with the state, as JSON."""
+        """What a later version needs to read the bytes; stored with the state as JSON."""
 
     def compatibility(self, stored: dict[str, Any], /) -> StateCompatibility:
-        """Whether and how this serializer reads bytes that were written under a snapshot.
+        """Whether and how this serializer reads bytes written under a snapshot.
 
         Args:
-            stored: What `snapshot` gave when the state was written; empty if the serializer
-                had no such method then.
+            stored: Result of `snapshot` when the state was written; empty if the serializer
+                had no such method.
         """

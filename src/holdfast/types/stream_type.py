@@ -1,9 +1,9 @@
-"""StreamType: what a stream carries, declared or inferred from its elements."""
+"""StreamType: the type of a stream's elements, declared or inferred."""
 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def infer_type(elements: Sequence[Any]) -> StreamType:
-    """Type that all of `elements` have; pickled objects if they have none in common."""
+    """Common type of the elements; pickled objects if there is none."""
     if not elements:
         raise TypeDeclarationError(
             "the type of an empty collection cannot be inferred; give type_info, such as "
@@ -37,7 +37,7 @@ def infer_type(elements: Sequence[Any]) -> StreamType:
     if len(classes) != 1:
         return StreamType.of(Any)
     cls = classes.pop()
-    # No row is None, and a column would give the others back as lists and bytes.
+    # A row cannot be None, and columns return sets as lists and bytearrays as bytes.
     has_none = any(element is None for element in elements)
     if (has_none and _is_row(cls)) or issubclass(cls, set | frozenset | bytearray):
         return StreamType.of(Any)
@@ -104,30 +104,26 @@ def _decimal(kind: pa.DataType) -> pa.DataType:
 
 
 Kind = Literal["row", "value", "object"]
-
-
-"""How a stream's elements lie in columns; see `StreamType`."""
+"""How elements map to columns; see `StreamType`."""
 
 
 VALUE_COLUMN = "value"
-
-
 """Name of the only column of a stream of bare values or of objects."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamType:
-    """What a stream carries.
+    """Type of a stream's elements.
 
     A `row` has named columns; its elements are events, or instances of `element`. A
-    `value` is one bare value, in the column "value". An `object` is any Python object,
-    pickled into that column: it needs no declaration, and is the slowest.
+    `value` is a single value in the column "value". An `object` is any Python object,
+    pickled into that column; this is the slowest kind.
     """
 
     kind: Kind
     schema: pa.Schema
     element: Annotation = None
-    """Declared Python type, where columns alone do not give its values back."""
+    """Declared Python type, if columns alone cannot restore its values."""
 
     @staticmethod
     def of(spec: Any) -> StreamType:
@@ -160,7 +156,7 @@ class StreamType:
 
     @property
     def nullable(self) -> StreamType:
-        """The same type, with every column allowed to be null."""
+        """The same type with all columns nullable."""
         fields = [pa.field(field.name, field.type) for field in self.schema]
         return StreamType(self.kind, pa.schema(fields), self.element)
 
@@ -174,9 +170,10 @@ class StreamType:
 
 
 OBJECTS = StreamType("object", pa.schema([pa.field(VALUE_COLUMN, pa.binary(), nullable=False)]))
-
-
 """A stream of any Python objects, pickled."""
+
+UNDECLARED = replace(OBJECTS)
+"""The same where nobody has asked for it: equal to `OBJECTS`, but another object."""
 
 
 def _of_columns(columns: pa.Schema | pa.DataType) -> StreamType:

@@ -1,7 +1,4 @@
-"""Described types: how they read in messages, and which of them have the same bytes.
-
-The trees are those of `types/schema.py` and `types/schema.py`.
-"""
+"""Trees of described types (`types/schema.py`): traversal, messages and canonical form."""
 
 from __future__ import annotations
 
@@ -18,22 +15,22 @@ SETS = ("set", "frozenset")
 
 
 class TypeTree:
-    """A described type, whose references are looked up."""
+    """A described type with resolved references."""
 
     def __init__(self, root: Tree) -> None:
-        """The type and the classes in it."""
+        """Collect the classes in the type."""
         self.root = root
         self._classes: dict[str, dict[str, Any]] = {}
         self._gather(root)
 
     def followed(self, tree: Tree) -> Tree:
-        """What a reference refers to; any other type as it is."""
+        """Target of a reference; any other type unchanged."""
         if isinstance(tree, dict) and "ref" in tree:
             return self._classes[tree["ref"]]
         return tree
 
     def members(self, tree: Tree) -> list[Tree]:
-        """Types of which a value has one: those of a union, and literals by their class."""
+        """Alternatives of a type: members of a union, literals by class, or the type itself."""
         tree = self.followed(tree)
         kind = kind_of(tree)
         if kind == "union":
@@ -53,7 +50,7 @@ class TypeTree:
 
 
 def kind_of(tree: Tree) -> str:
-    """Name of a scalar, or what a dict describes: `list`, `class`, ..."""
+    """Name of a scalar, or kind of a dict: `list`, `class`, ..."""
     return tree if isinstance(tree, str) else next(iter(tree))
 
 
@@ -70,7 +67,7 @@ def children_of(tree: Tree) -> list[Tree]:
 
 
 def short_name(name: str) -> str:
-    """Name of a class without its module and what it was defined in."""
+    """Name of a class without its module and outer scope."""
     head, bracket, rest = name.partition("[")
     return head.rpartition(".")[2] + bracket + rest
 
@@ -104,7 +101,7 @@ def may_be_missing(described: dict[str, Any], field: dict[str, Any]) -> bool:
 
 
 def canonical_tree(root: Tree) -> Tree:
-    """The same for all types whose values have the same bytes, however their classes are named."""
+    """Canonical form: equal for types whose values have the same bytes, whatever their names."""
     return _Canonical(TypeTree(root)).of(root)
 
 

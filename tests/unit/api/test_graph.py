@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 import holdfast
-from holdfast import ErrorPolicy, KeyedProcessFunction, OutputTag, ProcessFunction
+from holdfast import (
+    Configuration,
+    ErrorPolicy,
+    KeyedProcessFunction,
+    OutputTag,
+    ProcessFunction,
+    StreamExecutionEnvironment,
+)
 from holdfast.api.streams.graph import JobGraph, OperatorKind, Partitioner, calling_line
 from holdfast.errors import DuplicateUidError, JobGraphError
 from tests.support.programs import Program
@@ -290,3 +297,40 @@ def test_a_node_is_keyed_by_its_inputs() -> None:
     assert not plain._edges[0].node.keyed
     assert plain._edges[0].node.inputs[0].partitioning.partitioner is Partitioner.REBALANCE
     assert program.graph.nodes[0].kind is OperatorKind.SOURCE
+
+
+# Types
+
+
+def test_an_untyped_stream_is_noticed_where_it_crosses_an_exchange() -> None:
+    program = Program()
+    numbers = program.source("value bigint")
+    numbers.map(lambda n: n).map(lambda n: n).print()
+    assert program.graph.untyped() == []
+    numbers.map(lambda n: n).name("twice").filter(bool).key_by(lambda n: n).process(Keep())
+    assert [node.name for node in program.graph.untyped()] == ["twice"]
+
+
+@pytest.mark.parametrize("declared", [int, "bigint", Any])
+def test_a_declared_stream_may_cross_an_exchange(declared: Any) -> None:
+    program = Program()
+    program.source("value bigint").map(lambda n: n, declared).rebalance().print()
+    assert program.graph.untyped() == []
+
+
+def test_a_side_output_has_the_type_of_its_tag() -> None:
+    program = Program()
+    split = program.source().process(Split(), "n bigint").name("split")
+    split.get_side_output(OutputTag("typed", int)).key_by(lambda n: n).print()
+    split.on_error(ErrorPolicy.side_output(LATE)).get_side_output(LATE).rebalance().print()
+    assert program.graph.untyped() == []
+    split.get_side_output(ODD).key_by(lambda n: n).print()
+    assert [node.name for node in program.graph.untyped()] == ["split"]
+
+
+def test_an_environment_warns_of_untyped_exchanges_and_says_how_to_declare_types() -> None:
+    program = Program()
+    program.source("value bigint").map(lambda n: n).rebalance().print()
+    env = StreamExecutionEnvironment(cast("Any", None), Configuration())
+    with pytest.warns(UserWarning, match=r"no declared type.*'Map', made at .*output_type"):
+        env._warn_about_types(program.graph)

@@ -399,7 +399,7 @@ def test_a_type_that_cannot_be_kept_is_refused_before_the_job_runs() -> None:
     shop.transaction_type = threading.Thread
     program = Program(parallelism=1)
     program.source(ROWS).add_sink(shop).uid("shop")
-    with pytest.raises(TypeDeclarationError, match="what sink 'Shop' puts into checkpoints"):
+    with pytest.raises(TypeDeclarationError, match="the committables of sink 'Shop'"):
         program.compile()
 
 

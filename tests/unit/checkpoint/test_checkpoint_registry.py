@@ -46,7 +46,7 @@ def test_a_discarded_file_never_comes_back() -> None:
     shared = SharedFiles()
     shared.register(1, [A])
     shared.unregister(1)
-    with pytest.raises(CheckpointError, match="checkpoint 2 uses shared/1-a, which no checkpoint"):
+    with pytest.raises(CheckpointError, match="uses shared/1-a, which no other checkpoint"):
         shared.register(2, ["shared/2-b", A])
     assert shared.in_use == set()
 

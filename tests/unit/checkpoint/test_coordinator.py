@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from holdfast.checkpoint.coordinator import Coordinator
-from holdfast.checkpoint.failures import FailureReason
 from holdfast.checkpoint.instructions import (
     Aborted,
     CancelUpload,
@@ -16,6 +15,7 @@ from holdfast.checkpoint.instructions import (
     Completed,
     DiscardCheckpoint,
     FailJob,
+    FailureReason,
     Finalize,
     Instruction,
     Participant,
@@ -217,7 +217,7 @@ def test_a_checkpoint_expires_when_it_is_as_old_as_the_timeout():
     begun(job, 50)
     assert job.expire(1_049) == []
     assert job.expire(1_050) == [
-        Aborted(1, FailureReason.CHECKPOINT_EXPIRED, 1_050, "the time-out is 1000 ms"),
+        Aborted(1, FailureReason.CHECKPOINT_EXPIRED, 1_050, "the timeout is 1000 ms"),
         CancelUpload(1),
         DiscardCheckpoint(1),
     ]

@@ -167,7 +167,7 @@ def test_no_job_attempt_begins_while_a_clean_up_of_another_may_come_back(
     driver.epoch(1)
     metadata = driver.complete(1)
     assert gate.reached.is_set()
-    with pytest.raises(SinkError, match="has not come back, and could remove"):
+    with pytest.raises(SinkError, match="hangs, and could delete"):
         driver.recover(metadata)
     gate.open()
     assert gate.passed.wait(WAIT)

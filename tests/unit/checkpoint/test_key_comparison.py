@@ -152,7 +152,7 @@ def test_an_enum_in_a_column_is_a_key_by_the_class_that_it_extends() -> None:
 
 def test_a_column_of_no_key_type_tells_nothing() -> None:
     found = compared("str", keyed("t", rows=pa.schema([("t", pa.time64("ns"))])))
-    assert (found.verdict, found.note) == ("not compared", "its type shows when rows come")
+    assert (found.verdict, found.note) == ("not compared", "its type is known only when rows come")
 
 
 def returning(annotation: Any) -> Callable[[Any], Any]:

@@ -141,7 +141,7 @@ def test_what_cannot_be_tidied_up_does_not_fail_the_checkpoint(
     monkeypatch.setattr(driver.storage, "sweep_staged", unreachable)
     driver.complete(1)
     assert published() == [(1, [1])]
-    assert "was not removed: storage is away" in caplog.text
+    assert "was not deleted: storage is away" in caplog.text
 
 
 # What writers have opened
@@ -356,7 +356,7 @@ def test_nothing_is_aborted_while_a_complete_checkpoint_cannot_be_read(
     driver.complete(2)
     assert aborted() == []
     assert "chk-1/_metadata" in caplog.text
-    assert "nothing that writers have left open is aborted" in caplog.text
+    assert "no open transactions of writers are aborted" in caplog.text
     assert len(calls("clean_up")) == 1
 
 

@@ -68,7 +68,7 @@ def test_a_savepoint_that_takes_too_long_fails_with_its_checkpoint(
     request = asked(bench, tmp_path / "savepoints")
     bench.clock.advance(TIMEOUT)
     bench.checkpointer.expire()
-    with pytest.raises(CheckpointError, match=r"was not taken: .*time-out is 5000 ms"):
+    with pytest.raises(CheckpointError, match=r"was not taken: .*timeout is 5000 ms"):
         request.result(0)
     gate.set()
     bench.settle()
@@ -138,5 +138,5 @@ def test_whoever_waits_hears_of_a_failure_though_storage_hangs(
 
 @pytest.mark.parametrize("form", ["CANONICAL", None])
 def test_the_form_is_one_of_two(form: Any, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="is no form of a savepoint"):
+    with pytest.raises(ConfigurationError, match="is no format of a savepoint"):
         SavepointRequest.at(str(tmp_path), "job", form)

@@ -242,7 +242,7 @@ def test_a_claimed_checkpoint_stays_if_it_is_not_known_what_others_use(files, ca
         file.truncate()
     ClaimedSnapshot(files, load(files, 2)).release()
     assert files.exists("chk-2/_metadata")
-    assert "was claimed, and not deleted" in caplog.text
+    assert "was claimed but not deleted" in caplog.text
 
 
 def test_a_claimed_savepoint_goes_as_a_whole(tmp_path):

@@ -53,7 +53,7 @@ class Quiet(Bench):
         told = assign(self.tasks.stage, 2, self.tasks.expected, order.held, (), ())
         reports = []
         for subtask in range(2):
-            plan = told.told(self.tasks.task().__dict__["_epoch"], subtask)
+            plan = told.of_subtask(self.tasks.task().__dict__["_epoch"], subtask)
             self.tasks.epoch -= 1
             rows = [("a", 1)] if subtask in self.rows else []
             report = self.tasks.run(

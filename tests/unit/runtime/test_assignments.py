@@ -45,7 +45,7 @@ def test_a_task_is_told_of_its_own_stores_timers_and_input() -> None:
     due = frozenset({("count", 2), ("other", 1)})
     rows = (left(2), left(1), left(2), left(1, uid="other"))
     packed = pickle.loads(pickle.dumps(assign(STAGE, 4, expected, held, due, rows)))
-    first, second = packed.told(EPOCH, 1), packed.told(EPOCH, 2)
+    first, second = packed.of_subtask(EPOCH, 1), packed.of_subtask(EPOCH, 2)
     assert first == replace(
         EPOCH,
         expected={("count", 1): "6-11"},
@@ -58,12 +58,12 @@ def test_a_task_is_told_of_its_own_stores_timers_and_input() -> None:
         channel_rows=(left(2), left(2)),
         time=EpochTime({"count": (1, 2)}, due=frozenset({("count", 2)})),
     )
-    assert packed.told(EPOCH, 0) == packed.told(EPOCH, 3) == EPOCH
+    assert packed.of_subtask(EPOCH, 0) == packed.of_subtask(EPOCH, 3) == EPOCH
 
 
 def test_an_epoch_without_time_has_no_timers() -> None:
     idle = replace(EPOCH, time=None)
-    assert assign(STAGE, 4, {}, {}, (), ()).told(idle, 3) == idle
+    assert assign(STAGE, 4, {}, {}, (), ()).of_subtask(idle, 3) == idle
 
 
 def test_what_a_task_carries_for_another_is_a_few_bytes() -> None:

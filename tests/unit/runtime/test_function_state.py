@@ -250,7 +250,7 @@ def test_raw_keyed_state_comes_back_by_key_group(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("steps", "said"),
     [
-        ([("start_new_key_group", key_groups(1, 2, 128).start)], "key group 64 is not one of"),
+        ([("start_new_key_group", key_groups(1, 2, 128).start)], "key group 64 does not belong to"),
         ([("write", b"too early")], "call start_new_key_group before writing"),
     ],
 )

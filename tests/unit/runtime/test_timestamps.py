@@ -93,7 +93,7 @@ def test_what_is_no_time_is_refused_with_operator_and_row(time: Any) -> None:
         found.process([("a", 1)], None)
     said = str(caught.value)
     assert said.startswith("operator 'times' (uid 'time'), subtask 1/2: the event time is ")
-    assert f"{time!r}; a whole number of milliseconds since 1970 is wanted" in said
+    assert f"{time!r}; it must be a whole number of milliseconds since 1970" in said
     assert said.endswith("row: ('a', 1)")
 
 

@@ -398,7 +398,7 @@ def test_a_long_value_is_shortened_in_the_message():
         (Pairs, "Enums must contain either all str or all int values"),
         (Unresolved, "names 'OnlyForTypeCheckers', which cannot be found"),
         (msgspec.Raw, "state cannot hold the type"),
-        (Complex, "Complex is the class of a serializer; pass an instance of it"),
+        (Complex, "Complex is a serializer class; pass an instance of it"),
     ],
 )
 def test_a_type_that_cannot_be_held_exactly_is_refused_when_declared(spec, message):

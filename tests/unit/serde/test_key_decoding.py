@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 import struct
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import StateError
-from holdfast.serde.key_reader import KeyDecoder, key_part, length_prefixed
+from holdfast.serde.key_reader import KeyDecoder, length_prefixed
 from holdfast.serde.key_shapes import KeyShape
-from holdfast.serde.keys import KeyEncoder, canonical_key, key_bytes, varint
+from holdfast.serde.keys import canonical_key, key_bytes, varint
 
 ZONES = st.sampled_from([UTC, timezone(timedelta(hours=-8)), timezone(timedelta(hours=5.5))])
 AWARE = st.datetimes(datetime(1, 1, 3), datetime(9999, 12, 29), timezones=ZONES)
@@ -125,14 +125,6 @@ def test_bytes_that_are_of_no_key_are_reported_with_the_type(shape: str, data: b
 def test_bytes_are_found_behind_their_length(before: bytes, data: bytes, after: bytes) -> None:
     whole = before + varint(len(data)) + data + after
     assert length_prefixed(whole, len(before)) == (data, len(whole) - len(after))
-
-
-@pytest.mark.parametrize(
-    "key", [7, "", "k" * 127, "k" * 128, "k" * 40_000, ("a", None), date(2026, 11, 15)]
-)
-def test_an_entry_tells_its_key(key: Any) -> None:
-    beginning = KeyEncoder(128).encode(b"\x00\x07", key)
-    assert key_part(beginning) == key_part(beginning + b"own key") == key_bytes(key)
 
 
 def test_the_digits_of_a_decimal_are_all_kept() -> None:

@@ -9,7 +9,13 @@ import pytest
 
 from holdfast import ReplayableSource
 from holdfast.errors import JobGraphError, NotSerializableError, OutputTypeError, UserFunctionError
-from holdfast.spark.sources.replayable_source import ReplayedElements, plain_offset, replayed
+from holdfast.spark.sources.data_source import (
+    ENDLESS_EPOCH,
+    IndexedSource,
+    ReplayedElements,
+    plain_offset,
+    replayed,
+)
 from holdfast.types.columns.batches import BatchReader
 from holdfast.types.stream_type import OBJECTS, StreamType
 
@@ -155,3 +161,45 @@ def test_what_is_no_source_or_cannot_be_shipped_is_refused() -> None:
             replayed(None, wrong, None, None)  # type: ignore[arg-type]
     with pytest.raises(NotSerializableError, match=r"Locked cannot be shipped .*open that in read"):
         replayed(None, Locked(), None, None)  # type: ignore[arg-type]
+
+
+# Collections and generators
+
+
+def test_a_collection_is_read_by_the_numbers_of_its_elements() -> None:
+    source = IndexedSource("words", ["a", "b", "c"], 3)
+    assert source.bounded
+    assert (source.initial_offset(), source.latest_offset(0), source.latest_offset(3)) == (0, 3, 3)
+    assert list(source.read(1, 3)) == ["b", "c"]
+
+
+def test_an_epoch_is_dealt_out_to_tasks_in_ranges() -> None:
+    source = IndexedSource("numbers", lambda n: n * n, 10, tasks=3)
+    ranges = source.partitions(0, 10)
+    assert ranges == [(0, 3), (3, 6), (6, 10)]
+    assert [n for each in ranges for n in source.read(*each)] == [n * n for n in range(10)]
+    assert source.partitions(8, 10) == [(8, 9), (9, 10)]
+    assert source.partitions(5, 5) == [(5, 5)]
+
+
+def test_an_epoch_has_no_more_elements_than_it_may() -> None:
+    assert IndexedSource("numbers", str, 10, max_rows=4).latest_offset(3) == 7
+    assert IndexedSource("numbers", str, 10, max_rows=4).latest_offset(8) == 10
+    assert IndexedSource("numbers", str, None).latest_offset(5) == 5 + ENDLESS_EPOCH
+    assert IndexedSource("numbers", str, None, rate=1e-9).latest_offset(5) == 5
+
+
+def test_a_source_that_drains_waits_for_what_its_rate_holds_back() -> None:
+    source = IndexedSource("numbers", str, 2, rate=50)
+    source.drain()
+    offsets = [0]
+    while offsets[-1] < 2:
+        offsets.append(source.latest_offset(offsets[-1]))
+    assert offsets in ([0, 1, 2], [0, 2])
+    assert source.latest_offset(2) == 2
+
+
+def test_an_element_that_cannot_be_generated_is_named_with_its_source() -> None:
+    source = IndexedSource("numbers", lambda n: 6 // (n - 2), 5)
+    with pytest.raises(UserFunctionError, match=r"source 'numbers', element 2: ZeroDivisionError"):
+        list(ReplayedElements(source, StreamType.of(int), "numbers").batches(0, 5))

@@ -389,7 +389,7 @@ def test_what_a_serializer_says_is_checked():
         reading_of(codec_for(Version1()).schema, codec_for(Vague()))
     with pytest.raises(StateDescriptorError, match="snapshot must return a dict"):
         codec_for(Listed())
-    with pytest.raises(StateDescriptorError, match="what JSON can hold"):
+    with pytest.raises(StateDescriptorError, match="must return a JSON value"):
         codec_for(Opaque())
 
 
@@ -445,12 +445,12 @@ def test_all_problems_with_all_schemas_are_named_once():
     with pytest.raises(StateMigrationError) as caught:
         declare("n", [history], [codec_for(str)])
     assert str(caught.value).splitlines() == [
-        "state 'n' was written with the type of an earlier program, and cannot be read as the one "
+        "state 'n' was written with the type of an earlier program and cannot be read as the type "
         "that is declared now:",
         "  value: was int, is str",
         "  value: was int | None, is str",
-        "Make the type one that can hold what is stored, as docs/schema-evolution.md says, or "
-        "give the state another name to start it empty",
+        "Declare a type that can hold the stored values (see docs/schema-evolution.md), or give "
+        "the state another name to start empty",
     ]
 
 
@@ -481,7 +481,7 @@ def test_histories_are_joined_and_the_first_schema_stays():
 
 def test_two_schemas_with_one_id_are_refused(monkeypatch):
     monkeypatch.setattr(schema_history, "schema_id", lambda schemas: "00000000")
-    with pytest.raises(StateError, match="two schemas of a state have the id 00000000"):
+    with pytest.raises(StateError, match="schemas of a state have the same id 00000000"):
         SchemaHistory(NUMBER).declaring(OPTIONAL)
 
 

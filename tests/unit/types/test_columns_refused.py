@@ -201,4 +201,4 @@ def test_a_row_that_shares_only_some_names_is_refused():
     half = namedtuple("half", "b c")
     error = refused("a int, b int", [(1, 2), half(1, 2)])
     assert error.row_index == 1
-    assert "it lacks 'a' and it has also 'c'; the columns are a, b" in str(error)
+    assert "it lacks 'a' and it also has 'c'; the columns are a, b" in str(error)

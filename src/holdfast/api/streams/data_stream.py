@@ -32,7 +32,7 @@ from holdfast.api.time import check_strategy
 from holdfast.api.two_phase_commit import TwoPhaseCommitSink, TwoPhaseCommitSinkFunction
 from holdfast.api.type_variables import OUT, K, T, V
 from holdfast.errors import JobGraphError, KeyTypeError, TypeDeclarationError
-from holdfast.types.stream_type import StreamType
+from holdfast.types.stream_type import UNDECLARED, StreamType
 
 if TYPE_CHECKING:
     import builtins
@@ -274,9 +274,8 @@ class Stream(StreamOperator, Generic[T]):
         """The stream of what the operator yields as `(tag, value)`."""
         node = self._operator("get_side_output")
         node.side_outputs.setdefault(tag.tag_id, tag)
-        return DataStream(
-            self._env, (Edge(node, tag, StreamType.of(Any if tag.type is None else tag.type)),)
-        )
+        stream_type = UNDECLARED if tag.type is None else StreamType.of(tag.type)
+        return DataStream(self._env, (Edge(node, tag, stream_type),))
 
     def add_sink(
         self, sink: SinkFunction[T] | TwoPhaseCommitSinkFunction[T, Any]

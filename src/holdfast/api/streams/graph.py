@@ -18,6 +18,7 @@ from holdfast.api.checkpointed import CheckpointedFunction, ListCheckpointed
 from holdfast.api.outputs import ErrorPolicy
 from holdfast.api.sinks import Sink
 from holdfast.errors import DuplicateUidError, JobGraphError
+from holdfast.types.stream_type import UNDECLARED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,7 +84,8 @@ class Partitioning:
     """Columns that rows are sorted by within an epoch; empty for event time, None for none."""
 
 
-FORWARD = Partitioning(Partitioner.FORWARD)
+FORWARD: Final = Partitioning(Partitioner.FORWARD)
+_KEEP_TYPE: Final = (OperatorKind.FILTER, OperatorKind.TIMESTAMPS, OperatorKind.REDUCE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,6 +206,16 @@ class JobGraph:
         """Nodes that may have state, and were given no uid."""
         return [node for node in self.nodes if node.may_have_state and node.uid is None]
 
+    def untyped(self) -> list[Node]:
+        """Nodes whose output crosses an exchange although nobody has declared its type."""
+        found: dict[int, Node] = {}
+        for edge in (edge for node in self.nodes for edge in node.inputs):
+            failed_rows = edge.tag is not None and edge.tag == edge.node.policy.tag
+            if edge.type is UNDECLARED and edge.partitioning != FORWARD and not failed_rows:
+                node = _declaring(edge.node)
+                found[node.id] = node
+        return list(found.values())
+
     def check_uids(self, *, generate: bool) -> None:
         """Refuse a uid given twice, and, unless they are generated, one not given."""
         seen: dict[str, Node] = {}
@@ -233,6 +245,13 @@ class JobGraph:
             uids[node.id] = node.uid or _derived_uid(node, uids, taken)
             taken.add(uids[node.id])
         return uids
+
+
+def _declaring(node: Node) -> Node:
+    """The node that decides on the type of a node's output."""
+    while node.kind in _KEEP_TYPE and node.inputs[0].tag is None:
+        node = node.inputs[0].node
+    return node
 
 
 def _derived_uid(node: Node, uids: dict[int, str], taken: set[str]) -> str:

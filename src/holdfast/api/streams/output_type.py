@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.api.outputs import OutputTag
 from holdfast.errors import TypeDeclarationError
 from holdfast.types.annotations import Annotation, origin_of, unwrapped
-from holdfast.types.stream_type import StreamType
+from holdfast.types.stream_type import UNDECLARED, StreamType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ def output_type_of(call: Callable[..., Any], declared: object, *, per_element: b
     """The declared type, else what the annotation of `call` says, else pickled objects."""
     if declared is not None:
         return StreamType.of(declared)
-    return declared_output(call, per_element=per_element) or StreamType.of(Any)
+    return declared_output(call, per_element=per_element) or UNDECLARED
 
 
 def declared_output(fn: Callable[..., Any], *, per_element: bool) -> StreamType | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from holdfast.api.descriptors import ReducingStateDescriptor
 from holdfast.api.time import MAX_WATERMARK
-from holdfast.api.windows.triggers import Trigger, TriggerResult, positive_ms
+from holdfast.api.windows.triggers import QuietTrigger, TriggerResult, positive_ms
 
 if TYPE_CHECKING:
     from holdfast.api.windows.triggers import OnMergeContext, TriggerContext
@@ -14,32 +15,70 @@ if TYPE_CHECKING:
     from holdfast.config.options import DurationLike
 
 
-class _Continuous(Trigger):
-    """What the two have in common: an interval, and the time of the next firing."""
+class _Continuous(QuietTrigger):
+    """Keeps the time of the next firing; subclasses say which timers they use."""
 
     def __init__(self, interval_ms: int) -> None:
-        """Fire every so many milliseconds."""
+        """Fire every `interval_ms` milliseconds."""
         self._interval = interval_ms
         # When windows merge, the earliest of their next firings counts.
         self._fire_time = ReducingStateDescriptor("fire-time", min, int)
 
-    def can_merge(self) -> bool:
-        """It can."""
-        return True
+    def on_merge(self, window: Window, ctx: OnMergeContext) -> None:
+        """Wait for the earliest of the merged windows' next firings."""
+        ctx.merge_partitioned_state(self._fire_time)
+        following = ctx.get_partitioned_state(self._fire_time).get()
+        if following is not None:
+            self._register(ctx, following)
+
+    def clear(self, window: Window, ctx: TriggerContext) -> None:
+        """Delete the timer and the time of the next firing."""
+        fire_time = ctx.get_partitioned_state(self._fire_time)
+        following = fire_time.get()
+        if following is not None:
+            self._delete(ctx, following)
+            fire_time.clear()
 
     def __repr__(self) -> str:
         """The class and the interval."""
         return f"{type(self).__name__}({self._interval} ms)"
 
-    def _next(self, time: int, window: Window, fire_time: Any) -> int:
-        """The next firing after `time`, noted."""
+    @abstractmethod
+    def _register(self, ctx: TriggerContext, time: int) -> None:
+        """Set a timer."""
+
+    @abstractmethod
+    def _delete(self, ctx: TriggerContext, time: int) -> None:
+        """Delete a timer."""
+
+    def _start(self, now: int, window: Window, ctx: TriggerContext) -> None:
+        """Wait for the end of the interval that `now` lies in, unless that is under way."""
+        fire_time = ctx.get_partitioned_state(self._fire_time)
+        if fire_time.get() is None:
+            self._wait(now - now % self._interval, window, ctx, fire_time)
+
+    def _fire(
+        self, time: int, window: Window, ctx: TriggerContext, *, last: bool = False
+    ) -> TriggerResult:
+        """Fire if `time` is a firing, and wait for the next one unless this is the last."""
+        if time == window.max_timestamp():
+            return TriggerResult.FIRE
+        fire_time = ctx.get_partitioned_state(self._fire_time)
+        if fire_time.get() != time:
+            return TriggerResult.CONTINUE
+        fire_time.clear()
+        if not last:
+            self._wait(time, window, ctx, fire_time)
+        return TriggerResult.FIRE
+
+    def _wait(self, time: int, window: Window, ctx: TriggerContext, fire_time: Any) -> None:
         following = min(time + self._interval, window.max_timestamp())
         fire_time.add(following)
-        return following
+        self._register(ctx, following)
 
 
 class ContinuousEventTimeTrigger(_Continuous):
-    """Fires whenever the watermark has come an interval further, and at the window's end."""
+    """Fires whenever the watermark has advanced by an interval, and at the window's end."""
 
     @staticmethod
     def of(interval: DurationLike) -> ContinuousEventTimeTrigger:
@@ -49,51 +88,29 @@ class ContinuousEventTimeTrigger(_Continuous):
     def on_element(
         self, element: Any, timestamp: int | None, window: Window, ctx: TriggerContext
     ) -> TriggerResult:
-        """Fire at once if the watermark has passed the window; else wait for it."""
+        """Fire at once if the watermark has passed the window; otherwise wait for it."""
         if window.max_timestamp() <= ctx.get_current_watermark():
             return TriggerResult.FIRE
         ctx.register_event_time_timer(window.max_timestamp())
-        fire_time = ctx.get_partitioned_state(self._fire_time)
-        if fire_time.get() is None and timestamp is not None:
-            start = timestamp - timestamp % self._interval
-            ctx.register_event_time_timer(self._next(start, window, fire_time))
+        if timestamp is not None:
+            self._start(timestamp, window, ctx)
         return TriggerResult.CONTINUE
 
     def on_event_time(self, time: int, window: Window, ctx: TriggerContext) -> TriggerResult:
         """Fire if it is time to, and wait for the next time."""
-        if time == window.max_timestamp():
-            return TriggerResult.FIRE
-        fire_time = ctx.get_partitioned_state(self._fire_time)
-        if fire_time.get() != time:
-            return TriggerResult.CONTINUE
-        fire_time.clear()
         # A window that never ends has endless intervals left at the end of a bounded stream.
-        if min(ctx.get_current_watermark(), window.max_timestamp()) < MAX_WATERMARK:
-            ctx.register_event_time_timer(self._next(time, window, fire_time))
-        return TriggerResult.FIRE
+        last = min(ctx.get_current_watermark(), window.max_timestamp()) == MAX_WATERMARK
+        return self._fire(time, window, ctx, last=last)
 
-    def on_processing_time(self, time: int, window: Window, ctx: TriggerContext) -> TriggerResult:
-        """Nothing."""
-        return TriggerResult.CONTINUE
+    def _register(self, ctx: TriggerContext, time: int) -> None:
+        ctx.register_event_time_timer(time)
 
-    def on_merge(self, window: Window, ctx: OnMergeContext) -> None:
-        """Wait for the earliest of the merged windows' next firings."""
-        ctx.merge_partitioned_state(self._fire_time)
-        following = ctx.get_partitioned_state(self._fire_time).get()
-        if following is not None:
-            ctx.register_event_time_timer(following)
-
-    def clear(self, window: Window, ctx: TriggerContext) -> None:
-        """Take the timer back."""
-        fire_time = ctx.get_partitioned_state(self._fire_time)
-        following = fire_time.get()
-        if following is not None:
-            ctx.delete_event_time_timer(following)
-            fire_time.clear()
+    def _delete(self, ctx: TriggerContext, time: int) -> None:
+        ctx.delete_event_time_timer(time)
 
 
 class ContinuousProcessingTimeTrigger(_Continuous):
-    """Fires whenever the clock has come an interval further."""
+    """Fires whenever the clock has advanced by an interval."""
 
     @staticmethod
     def of(interval: DurationLike) -> ContinuousProcessingTimeTrigger:
@@ -105,40 +122,16 @@ class ContinuousProcessingTimeTrigger(_Continuous):
     def on_element(
         self, element: Any, timestamp: int | None, window: Window, ctx: TriggerContext
     ) -> TriggerResult:
-        """Wait for the next full interval, unless that is under way."""
-        fire_time = ctx.get_partitioned_state(self._fire_time)
-        if fire_time.get() is None:
-            now = ctx.get_current_processing_time()
-            start = now - now % self._interval
-            ctx.register_processing_time_timer(self._next(start, window, fire_time))
-        return TriggerResult.CONTINUE
-
-    def on_event_time(self, time: int, window: Window, ctx: TriggerContext) -> TriggerResult:
-        """Nothing."""
+        """Wait for the end of the current interval."""
+        self._start(ctx.get_current_processing_time(), window, ctx)
         return TriggerResult.CONTINUE
 
     def on_processing_time(self, time: int, window: Window, ctx: TriggerContext) -> TriggerResult:
         """Fire if it is time to, and wait for the next time."""
-        if time == window.max_timestamp():
-            return TriggerResult.FIRE
-        fire_time = ctx.get_partitioned_state(self._fire_time)
-        if fire_time.get() != time:
-            return TriggerResult.CONTINUE
-        fire_time.clear()
-        ctx.register_processing_time_timer(self._next(time, window, fire_time))
-        return TriggerResult.FIRE
+        return self._fire(time, window, ctx)
 
-    def on_merge(self, window: Window, ctx: OnMergeContext) -> None:
-        """Wait for the earliest of the merged windows' next firings."""
-        ctx.merge_partitioned_state(self._fire_time)
-        following = ctx.get_partitioned_state(self._fire_time).get()
-        if following is not None:
-            ctx.register_processing_time_timer(following)
+    def _register(self, ctx: TriggerContext, time: int) -> None:
+        ctx.register_processing_time_timer(time)
 
-    def clear(self, window: Window, ctx: TriggerContext) -> None:
-        """Take the timer back."""
-        fire_time = ctx.get_partitioned_state(self._fire_time)
-        following = fire_time.get()
-        if following is not None:
-            ctx.delete_processing_time_timer(following)
-            fire_time.clear()
+    def _delete(self, ctx: TriggerContext, time: int) -> None:
+        ctx.delete_processing_time_timer(time)

@@ -124,7 +124,23 @@ class Trigger(ABC):
         return f"{type(self).__name__}()"
 
 
-class EventTimeTrigger(Trigger):
+class QuietTrigger(Trigger):
+    """Ignores timers, and works where windows merge: the base of the built-in triggers."""
+
+    def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
+        """Do nothing."""
+        return TriggerResult.CONTINUE
+
+    def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
+        """Do nothing."""
+        return TriggerResult.CONTINUE
+
+    def can_merge(self) -> bool:
+        """Whether it can be used where windows merge."""
+        return True
+
+
+class EventTimeTrigger(QuietTrigger):
     """Fires when the watermark passes the end of the window, and for every element after."""
 
     @staticmethod
@@ -146,14 +162,6 @@ class EventTimeTrigger(Trigger):
         """Fire at the end of the window."""
         return TriggerResult.FIRE if time == window.max_timestamp() else TriggerResult.CONTINUE
 
-    def on_processing_time(self, time: int, window: Window, ctx: TriggerContext) -> TriggerResult:
-        """Nothing."""
-        return TriggerResult.CONTINUE
-
-    def can_merge(self) -> bool:
-        """It can."""
-        return True
-
     def on_merge(self, window: Window, ctx: OnMergeContext) -> None:
         """Wait for the end of the new window, unless the watermark is there already."""
         end = window.max_timestamp()
@@ -165,7 +173,7 @@ class EventTimeTrigger(Trigger):
         ctx.delete_event_time_timer(window.max_timestamp())
 
 
-class ProcessingTimeTrigger(Trigger):
+class ProcessingTimeTrigger(QuietTrigger):
     """Fires when the clock passes the end of the window."""
 
     @staticmethod
@@ -180,17 +188,9 @@ class ProcessingTimeTrigger(Trigger):
         ctx.register_processing_time_timer(window.max_timestamp())
         return TriggerResult.CONTINUE
 
-    def on_event_time(self, time: int, window: Window, ctx: TriggerContext) -> TriggerResult:
-        """Nothing."""
-        return TriggerResult.CONTINUE
-
     def on_processing_time(self, time: int, window: Window, ctx: TriggerContext) -> TriggerResult:
         """Fire."""
         return TriggerResult.FIRE
-
-    def can_merge(self) -> bool:
-        """It can."""
-        return True
 
     def on_merge(self, window: Window, ctx: OnMergeContext) -> None:
         """Wait for the end of the new window, unless the clock is there already."""
@@ -203,7 +203,7 @@ class ProcessingTimeTrigger(Trigger):
         ctx.delete_processing_time_timer(window.max_timestamp())
 
 
-class CountTrigger(Trigger):
+class CountTrigger(QuietTrigger):
     """Fires when so many elements have come since it last did."""
 
     def __init__(self, max_count: int) -> None:
@@ -226,18 +226,6 @@ class CountTrigger(Trigger):
             return TriggerResult.CONTINUE
         count.clear()
         return TriggerResult.FIRE
-
-    def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
-        """Nothing."""
-        return TriggerResult.CONTINUE
-
-    def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
-        """Nothing."""
-        return TriggerResult.CONTINUE
-
-    def can_merge(self) -> bool:
-        """It can."""
-        return True
 
     def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
         """Add the counts up."""
@@ -297,7 +285,7 @@ class PurgingTrigger(Trigger):
         return f"PurgingTrigger({self._nested!r})"
 
 
-class NeverTrigger(Trigger):
+class NeverTrigger(QuietTrigger):
     """Never fires: what a global window has unless it is given another."""
 
     def on_element(
@@ -305,18 +293,6 @@ class NeverTrigger(Trigger):
     ) -> TriggerResult:
         """Nothing."""
         return TriggerResult.CONTINUE
-
-    def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
-        """Nothing."""
-        return TriggerResult.CONTINUE
-
-    def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
-        """Nothing."""
-        return TriggerResult.CONTINUE
-
-    def can_merge(self) -> bool:
-        """It can."""
-        return True
 
     def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
         """Nothing."""

@@ -1,4 +1,4 @@
-"""Output that is staged and waits for its checkpoint."""
+"""Staged output that waits for its checkpoint."""
 
 from __future__ import annotations
 
@@ -23,25 +23,23 @@ class _Waiting:
     attempt: int
     prepared: Prepared
     checkpoint_id: int | None = None
-    """The checkpoint it is published with, once that is complete or about to be."""
+    """The checkpoint that publishes it, once its metadata lists it."""
 
 
 class PendingCommittables:
-    """What the epochs of one job attempt have staged, until it is published.
+    """Staged output of one job attempt, until it is published; thread-safe.
 
-    A committable is published under the id of the first checkpoint that is completed with
-    it. If that fails half-way, the checkpoints after it list it again, under the same id:
-    sinks tell by the id what they have seen.
-
-    Epochs add to it in their thread while checkpoints list and publish in others.
+    A committable is published under the id of the first checkpoint that completes with it. If
+    publishing fails, later checkpoints list it again under the same id: sinks recognize by the id
+    what they have published.
     """
 
     def __init__(self, lineage: str = "", notes: OpenedNotes | None = None) -> None:
-        """Nothing waits.
+        """Create it without committables.
 
         Args:
-            lineage: The row of checkpoints that the job attempt goes on with.
-            notes: Knows which notes are left of what was listed before.
+            lineage: The series of checkpoints that the job attempt continues.
+            notes: The notes of open transactions.
         """
         self.lineage = lineage
         self._notes = notes
@@ -49,7 +47,7 @@ class PendingCommittables:
         self._waiting: list[_Waiting] = []
 
     def add(self, epoch: int, reports: Iterable[TaskReport]) -> None:
-        """Take what an epoch has staged."""
+        """Add the output that an epoch has staged."""
         staged = [
             _Waiting(epoch, report.subtask, report.attempt_id, prepared)
             for report in sorted(reports, key=lambda report: (report.stage, report.subtask))
@@ -59,7 +57,7 @@ class PendingCommittables:
             self._waiting.extend(staged)
 
     def listed(self, epoch: int, checkpoint_id: int) -> list[Committable]:
-        """All that a checkpoint of `epoch` has to list; labels what has no label yet."""
+        """The committables that a checkpoint of `epoch` lists; assigns its id to new ones."""
         with self._lock:
             due = [waiting for waiting in self._waiting if waiting.epoch <= epoch]
             for waiting in due:
@@ -67,20 +65,20 @@ class PendingCommittables:
             return list(map(_committable, due))
 
     def unlist(self, checkpoint_id: int) -> None:
-        """The checkpoint has failed: what it would have published, the next one will."""
+        """Let the next checkpoint publish what this one, which has failed, has listed."""
         with self._lock:
             for waiting in self._waiting:
                 if waiting.checkpoint_id == checkpoint_id:
                     waiting.checkpoint_id = None
 
     def published(self, epoch: int) -> None:
-        """All up to `epoch` is out."""
+        """Drop everything up to `epoch`, which is published."""
         with self._lock:
             self._waiting = [waiting for waiting in self._waiting if waiting.epoch > epoch]
 
     @property
     def stale_notes(self) -> list[str]:
-        """What a checkpoint has to say of notes that are left of what was listed before."""
+        """Names of notes that could not be deleted, for the metadata."""
         return [] if self._notes is None else self._notes.stale
 
     @property
@@ -105,17 +103,17 @@ def _committable(waiting: _Waiting) -> Committable:
 
 
 def committables(epoch: int, reports: Iterable[TaskReport]) -> list[Committable]:
-    """What an epoch has staged, to be published at once."""
+    """The committables of one epoch, to be published at once."""
     pending_committables = PendingCommittables()
     pending_committables.add(epoch, reports)
     return pending_committables.listed(epoch, 0)
 
 
 def staged_handle(rows: StagedRows) -> StagedHandle:
-    """Staged rows, as metadata names them."""
+    """The handle of staged rows, for metadata."""
     return StagedHandle(handle=rows.handle, rows=rows.rows)
 
 
 def staged_rows(staged: StagedHandle) -> StagedRows:
-    """Staged rows that metadata names."""
+    """The staged rows of a handle in metadata."""
     return StagedRows(staged.handle, staged.rows, staged.handle.size)

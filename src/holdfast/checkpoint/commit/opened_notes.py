@@ -1,10 +1,10 @@
-"""Notes of what writers have opened, such as transactions.
+"""Notes of transactions that writers have opened.
 
-A writer notes what it opens before its first element. If its process dies, the note lets
-somebody abort it. Once a complete checkpoint lists what a note speaks of, that is the
-checkpoint's to publish, and nobody may abort it ever after. So its note goes before it is
-published. If storage does not delete the note, the name is kept in mind for as long as
-the note is there: by this driver, and in the metadata of its checkpoints for the next.
+A writer notes a transaction before its first element. If its process dies, the note allows the
+transaction to be aborted. Once a complete checkpoint lists the transaction, it is published and
+must never be aborted. So its note is deleted before that. If storage does not delete the note, its
+name is remembered as long as it exists: by this driver, and for the next one in the metadata of
+checkpoints.
 """
 
 from __future__ import annotations
@@ -30,64 +30,64 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdfast")
 
 DELETIONS: Final = 8
-"""Deletions at a time."""
+"""Number of parallel deletions."""
 TRIES: Final = 3
-"""Deletions that may fail; the rest is left for the next checkpoint then."""
+"""Number of failed deletions after which the rest is left for the next checkpoint."""
 
 
 @dataclass(frozen=True)
 class Note:
-    """Says that a writer has opened something."""
+    """A note that a writer has opened a transaction."""
 
     name: str
     job_attempt: str
     epoch: int
     sink: str
-    """File name of its uid."""
+    """The sink's uid as a file name."""
 
     @staticmethod
     def named(name: str) -> Note:
-        """The note in a file of that name."""
+        """Parse the name of a note's file."""
         unique, _, sink = name.removeprefix(OPENED).partition("@")
         job_attempt, epoch, _, _ = unique.rsplit("-", 3)
         return Note(name, job_attempt, int(epoch), sink)
 
     @property
     def path(self) -> str:
-        """Where it is, in the job's directory."""
+        """Path in the job's directory."""
         return f"{STAGED}/{self.name}"
 
 
 class OpenedNotes:
-    """The notes of one job; serves any thread."""
+    """The notes of one job; thread-safe."""
 
     def __init__(self, files: NamedFiles, quiet: Collection[str] = ()) -> None:
-        """Notes among `files`.
+        """Read and delete notes in `files`.
 
         Args:
             files: The job's files.
-            quiet: Uids of sinks that note nothing.
+            quiet: Uids of sinks that write no notes.
         """
         self._files = files
         self._quiet = frozenset(quiet)
         self._lock = threading.Lock()
         self._listed: set[str] = set()
-        """Names that a complete checkpoint has listed, and whose notes may still be there."""
+        """Notes whose transactions a complete checkpoint lists, and that may still exist."""
 
     @property
     def stale(self) -> list[str]:
-        """Names of notes that are left though a complete checkpoint has listed them."""
+        """Names of notes that still exist although a complete checkpoint lists them."""
         with self._lock:
             return sorted(self._listed)
 
     def listed(self, checkpoints: Iterable[CheckpointMetadata]) -> None:
-        """These checkpoints are complete: nothing that they list is ever aborted."""
+        """Never abort the transactions that these complete checkpoints list."""
         names = {name for metadata in checkpoints for name in self._names_in(metadata)}
         with self._lock:
             self._listed |= names
 
     def drop_listed(self) -> None:
-        """Delete the notes of what checkpoints have listed; those that stay are kept in mind."""
+        """Delete the notes of listed transactions; failed deletions are tried again."""
         expected = self.stale
         if not expected:
             return
@@ -105,7 +105,7 @@ class OpenedNotes:
             self._listed -= (set(expected) - set(left)) | deleted
 
     def _delete(self, names: list[str], failures: list[HoldfastError]) -> set[str]:
-        """Delete notes, unless storage fails too often; those that were."""
+        """Delete notes until storage fails too often; returns those that were deleted."""
 
         def delete(name: str) -> str | None:
             if len(failures) >= TRIES:
@@ -117,32 +117,31 @@ class OpenedNotes:
                 return None
             return name
 
-        # Output waits for it, and a request to an object store takes a while.
+        # In parallel: output waits for it, and object stores are slow.
         deleted = in_threads(delete, names, DELETIONS, "holdfast-notes")
         return {name for name in deleted if name is not None}
 
     def read(self, note: Note) -> bytes | None:
-        """What was opened, encoded; None if the note is gone."""
+        """The encoded transaction; None if the note is gone."""
         return self._files.read(note.path)
 
     def drop(self, notes: Iterable[Note]) -> None:
-        """Delete notes of what was aborted, or never can be."""
+        """Delete notes of transactions that were aborted, or never can be."""
         for note in notes:
             self._files.delete(note.path)
 
     def orphans(self, job_attempt: str, epoch: int) -> list[Note]:
-        """Notes of what no process will prepare any more, and no checkpoint has listed.
+        """Notes of transactions that no process will commit and no checkpoint lists.
 
-        That of other job attempts; and of this one up to an epoch whose checkpoint is
-        complete, for there only attempts are left whose place another one has taken.
+        These are the notes of other job attempts, and those of this one up to `epoch`: only
+        replaced task attempts have left them.
 
         Args:
-            job_attempt: The one that runs now.
-            epoch: The last one that a complete checkpoint contains.
+            job_attempt: The job attempt that runs now.
+            epoch: The last epoch that a complete checkpoint contains.
 
         Raises:
-            CorruptCheckpointError: A complete checkpoint cannot be read, so what it lists is
-                not known.
+            CorruptCheckpointError: A complete checkpoint cannot be read, so its list is unknown.
             CheckpointStorageError: Storage failed.
         """
         found = [Note.named(name) for name in self._files.entries(STAGED) if _is_note(name)]
@@ -151,8 +150,8 @@ class OpenedNotes:
             found = [note for note in found if note.name not in self._listed]
         if not found:
             return []
-        # Also those that this driver has not completed, or has given up: whoever goes back to
-        # one of them publishes what it lists.
+        # All checkpoints in storage count, even aborted ones: a driver that restores one
+        # publishes its list.
         listed = {name for metadata in load_all(self._files) for name in self._names_in(metadata)}
         return [note for note in found if note.name not in listed]
 

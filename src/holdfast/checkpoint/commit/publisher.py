@@ -1,8 +1,8 @@
-"""Publishing what sinks have staged.
+"""Publishes staged output by calling the committers of sinks.
 
-By the list in the checkpoint's metadata, never by looking into a directory. Every
-sink, and every subtask of one, is published by itself: what fails does not hold up the
-others, and is published again after the job has recovered.
+The list in the checkpoint's metadata decides what is published, never a directory listing. Every
+subtask of every sink is published separately: a failure does not affect the others, and is
+published again after the recovery.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdfast")
 
 RETRIES = 10
-"""How often a committable is tried again whose committer asks for it."""
+"""How often a committable is retried if its committer asks for it."""
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
-"""Seconds between two tries; each pause is twice as long as the one before."""
+"""Seconds between two tries; each pause is twice as long as the last one."""
 
 
 @dataclass(frozen=True)
 class CommitGroup:
-    """Committables of one subtask of one sink that go with one checkpoint."""
+    """Committables of one subtask of one sink, for one checkpoint."""
 
     sink: bytes
     """The pickled operator."""
@@ -59,11 +59,11 @@ class CommitGroup:
     staging: Staging | None
     committables: tuple[Committable, ...]
     pauses: tuple[float, float] = (FIRST_PAUSE, LONGEST_PAUSE)
-    """Seconds from the first try to the second, and at most between two tries."""
+    """Seconds before the first retry, and maximum seconds between two tries."""
 
 
 class FramePublisher(Protocol):
-    """Hands all rows of a checkpoint to a sink on the driver, as one DataFrame."""
+    """Passes all rows of a checkpoint to a sink on the driver, as one DataFrame."""
 
     def __call__(
         self,
@@ -89,15 +89,14 @@ class Publisher:
         first_pause: float = FIRST_PAUSE,
         longest_pause: float = LONGEST_PAUSE,
     ) -> None:
-        """Publishes for the sinks of `plan`.
+        """Create a publisher for the sinks of `plan`.
 
         Args:
             plan: The compiled job.
             calls: Reaches the executors, where committers run.
-            publish_frame: Publishes rows on the driver; None if no sink of the plan takes
-                DataFrames.
-            first_pause: Seconds before a committable is tried again for the first time.
-            longest_pause: Most seconds between two tries.
+            publish_frame: Publishes rows on the driver, for sinks that take DataFrames.
+            first_pause: Seconds before the first retry of a committable.
+            longest_pause: Maximum seconds between two tries.
         """
         self._pauses = first_pause, longest_pause
         self._publish_frame = publish_frame
@@ -118,17 +117,17 @@ class Publisher:
 
     @property
     def sinks(self) -> int:
-        """How many sinks there are."""
+        """Number of sinks."""
         return len(self._sinks)
 
     @property
     def has_sinks(self) -> bool:
-        """Whether there is anything to publish, ever."""
+        """Whether there are sinks to publish for."""
         return bool(self._sinks)
 
     @property
     def most_staged(self) -> int:
-        """Pieces of rows that the tasks of one epoch may keep: output, and input left over."""
+        """Most pieces of rows that the tasks of one epoch may stage: output and channel state."""
         return sum(
             tasks * (len(stage.operators) + len(stage.reads.channels))
             for stage, tasks in zip(self._plan.stages, self._plan.stage_parallelism, strict=True)
@@ -136,12 +135,12 @@ class Publisher:
 
     @property
     def notes_opened(self) -> bool:
-        """Whether writers note what they have opened."""
+        """Whether any writer notes the transactions that it opens."""
         return len(self.quiet) < len(self._sinks)
 
     @property
     def quiet(self) -> frozenset[str]:
-        """Uids of sinks whose writers note nothing."""
+        """Uids of sinks whose writers write no notes."""
         return frozenset(
             uid for uid, operator in self._sinks.items() if not operator.function.notes_opened
         )
@@ -156,18 +155,18 @@ class Publisher:
         recovered: bool = False,
         wanted: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Publish all of `committables`, whose checkpoint is complete; again if need be.
+        """Publish `committables`, whose checkpoints are complete; can be repeated.
 
         Args:
             committables: In the order of epochs.
             job_id: The job that wrote them.
-            lineage: The row of checkpoints that they belong to.
-            staging: Where its staged rows are.
+            lineage: The series of checkpoints that they belong to.
+            staging: Where staged rows are.
             recovered: Whether they may have been published before.
-            wanted: Whether somebody still waits for that; if not, no further call is made.
+            wanted: Whether the caller still waits; if not, no further call is made.
 
         Raises:
-            SinkError: Something could not be published. Everything else is.
+            SinkError: Something could not be published; everything else is.
         """
         failures: list[Exception] = []
         for checkpoint_id in dict.fromkeys(one.checkpoint_id for one in committables):
@@ -210,7 +209,7 @@ class Publisher:
         ]
         commit: Callable[[CommitGroup], Exception | None] = commit_group
         if self._calls.local:
-            # Elsewhere the tasks are cancelled, by the name of their group.
+            # On a cluster, `cancel` stops the tasks by the name of their group.
             commit = partial(_commit_if_wanted, wanted)
         group = _job_group(checkpoint_id)
         failures: list[Exception] = [
@@ -230,16 +229,16 @@ class Publisher:
         return failures
 
     def cancel(self, committables: Iterable[Committable]) -> None:
-        """Let calls that publish these end soon, where they run as tasks."""
+        """Cancel the calls that publish these, if they run as Spark tasks."""
         for checkpoint_id in {one.checkpoint_id for one in committables}:
             self._calls.cancel(_job_group(checkpoint_id))
 
     def is_on_driver(self, uid: str) -> bool:
-        """Whether a sink gets its rows on the driver, as a DataFrame."""
+        """Whether a sink takes its rows on the driver, as a DataFrame."""
         return uid in self._plan.frame_sinks
 
     def describe(self, uid: str) -> str:
-        """A sink, for people to read."""
+        """Name and uid of a sink, for messages."""
         operator = self._sinks.get(uid)
         return (
             f"sink (uid {uid!r})" if operator is None else f"sink {operator.name!r} (uid {uid!r})"
@@ -252,10 +251,7 @@ class Publisher:
         *,
         wanted: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Let sinks remove what can never be published, as long as that is wanted.
-
-        See `Committer.clean_up`.
-        """
+        """Call `Committer.clean_up` of all sinks, as long as `wanted` says so."""
         for committer, operator in self._committers():
             if not wanted():
                 return
@@ -265,11 +261,11 @@ class Publisher:
                 logger.warning("sink %r left something behind: %s", operator.name, error)
 
     def abort_opened(self, notes: OpenedNotes, orphans: Iterable[Note]) -> None:
-        """Let sinks abort what writers have opened, and nobody will prepare or publish.
+        """Let sinks abort transactions that will never be published, and delete their notes.
 
         Args:
-            notes: All of them.
-            orphans: Those that speak of it.
+            notes: The notes of the job.
+            orphans: The notes of these transactions.
         """
         by_sink: dict[str, list[Note]] = defaultdict(list)
         for note in orphans:
@@ -284,7 +280,7 @@ class Publisher:
                 logger.warning("sink %r could not abort what is open: %s", operator.name, error)
                 continue
             notes.drop(found)
-        # The program has no such sinks any more: nobody could ever abort these.
+        # The program has lost these sinks: their transactions can never be aborted.
         notes.drop(itertools.chain.from_iterable(by_sink.values()))
 
     def _committers(self) -> Iterator[tuple[Committer, OperatorPlan]]:
@@ -302,12 +298,12 @@ def _job_group(checkpoint_id: int) -> str:
 
 
 def _commit_if_wanted(wanted: Callable[[], bool], group: CommitGroup) -> Exception | None:
-    """Publish one subtask's part, unless nobody waits for that any more."""
+    """Publish one subtask's part if the caller still waits."""
     return commit_group(group) if wanted() else None
 
 
 def commit_group(group: CommitGroup) -> Exception | None:
-    """Publish one subtask's part; what went wrong, if something did."""
+    """Publish one subtask's part; returns the error, if any."""
     operator: OperatorPlan = pickle.loads(group.sink)
     sink = operator.function
     assert isinstance(sink, Sink)
@@ -357,7 +353,7 @@ def _commit_all(
     operator: OperatorPlan,
     pauses: tuple[float, float],
 ) -> None:
-    """Commit, and try those again that ask for it."""
+    """Commit, and retry the requests that ask for it."""
     pause, longest = pauses
     for attempt in range(RETRIES + 1):
         committer.commit(requests)

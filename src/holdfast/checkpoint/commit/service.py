@@ -1,4 +1,4 @@
-"""When a job's output is published: with its checkpoint, or at the end of its epoch."""
+"""Publishes a job's output with its checkpoint, or at the end of its epoch."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdfast")
 
 PUBLISHED_KNOWN: Final = 100
-"""Checkpoints, the newest, that are not published again by the driver that has done so.
+"""Number of published checkpoints that this driver remembers and does not publish again.
 
-Any other is, which changes nothing: publishing can be repeated.
+Publishing an older one again is harmless: publishing can be repeated.
 """
 
 
 class _CleanUps:
-    """Clean-ups of sinks under way in this process, by job id.
+    """Running clean-ups of sinks in this process, by job id.
 
-    One that hangs may come back much later, and would take what a newer job attempt has staged
-    for something that was left behind. So none begins before it has come back.
+    A clean-up that hangs may resume much later, and would delete what a newer job attempt has
+    staged. So no job attempt begins before it has returned.
     """
 
     def __init__(self) -> None:
@@ -63,14 +63,14 @@ class _CleanUps:
                 self._running -= Counter([job_id])
 
     def check(self, job_id: str) -> None:
-        """Raise SinkError while one of the job has not come back."""
+        """Raise SinkError while a clean-up of the job runs."""
         with self._lock:
             hanging = self._running[job_id] > 0
         if hanging:
             raise SinkError(
-                "a sink that was to remove what an earlier run of the job had staged has not come "
-                "back, and could remove what the next one stages. Find out what the sink waits "
-                "for; end this program and start it again if that does not help"
+                "a sink that deletes what an earlier run of the job had staged hangs, and could "
+                "delete what the next one stages. Find out what the sink waits for; if that does "
+                "not help, end this program and start it again"
             )
 
 
@@ -78,13 +78,12 @@ _CLEAN_UPS: Final = _CleanUps()
 
 
 class CommitService:
-    """Brings the output of one job out, exactly once or at least once.
+    """Publishes the output of one job, exactly once or at least once.
 
-    The output of one checkpoint at a time: whoever completes checkpoints does so one after the
-    other, so that the metadata of one never lists what another is just publishing. A sink that
-    does not answer is given up after a while, and its output stays owed. Its call may come back
-    much later: what it commits then is what the recovery commits as well, under the same
-    checkpoint id, and nothing follows upon it.
+    Checkpoints are completed one after the other, so the metadata of one never lists output that
+    another is just publishing. A sink that hangs gets a time limit; its output is then published by
+    the recovery. If the hanging call resumes later, it commits the same output under the same
+    checkpoint id, which is harmless.
     """
 
     def __init__(
@@ -98,16 +97,16 @@ class CommitService:
         most_inline: int = MOST_INLINE,
         published_known: int = PUBLISHED_KNOWN,
     ) -> None:
-        """Output of the sinks that `publisher` knows.
+        """Create the service for the sinks of `publisher`.
 
         Args:
-            publisher: Carries it out.
-            files: Where rows wait, with exactly once.
+            publisher: Calls the committers.
+            files: Where rows are staged, with exactly once.
             exactly_once: Whether output waits for checkpoints.
-            inline_below: Size below which rows travel within the metadata.
-            patience: How long sinks are waited for.
-            most_inline: Bytes of all rows that travel within the metadata.
-            published_known: How many published checkpoints are remembered.
+            inline_below: Size below which rows are stored inside the metadata.
+            patience: How long to wait for sinks.
+            most_inline: Maximum bytes of rows inside the metadata.
+            published_known: Number of published checkpoints to remember.
         """
         self._publisher = publisher
         self._most_inline = most_inline
@@ -121,11 +120,11 @@ class CommitService:
         self._tidied: str | None = None
         self._job: JobIdentity | None = None
         self._failed = False
-        """Whether the last publication has not come to its end."""
+        """Whether the last publication did not succeed."""
         self._notes = OpenedNotes(files, publisher.quiet)
         self.pending_committables = PendingCommittables(self._lineage, self._notes)
         self._inline: dict[int, int] = {}
-        """Bytes of rows that wait within their handles, by epoch."""
+        """Bytes of staged rows inside handles, by epoch."""
 
     @property
     def owes(self) -> bool:
@@ -134,25 +133,25 @@ class CommitService:
 
     @property
     def longest(self) -> float:
-        """Seconds after which a publication has ended, well or not."""
+        """Longest time that a publication can take, in seconds."""
         return self._patience.answer * (1 + self._publisher.sinks)
 
     @property
     def delivery(self) -> Delivery:
-        """What the tasks of every epoch are told."""
+        """How the tasks of every epoch deliver output."""
         return Delivery(self.exactly_once and self._publisher.has_sinks, self.staging())
 
     def staging(self) -> FileStaging:
-        """Where the next epoch keeps rows; in its metadata, as long as there is room for all."""
+        """Where the next epoch stages rows: inside the metadata as long as there is room."""
         room = max(self._most_inline - sum(list(self._inline.values())), 0)
         share = room // max(self._publisher.most_staged, 1)
         return FileStaging(self._files, min(self._inline_below, share))
 
     def begin(self, job: JobIdentity) -> None:
-        """Another job attempt begins; what the one before has staged is its own.
+        """Begin a job attempt, without the staged output of the last one.
 
         Raises:
-            SinkError: A sink still cleans up after another one.
+            SinkError: A sink still cleans up after an earlier job attempt.
         """
         _CLEAN_UPS.check(job.job_id)
         self._job = job
@@ -160,7 +159,7 @@ class CommitService:
         self._inline = {}
 
     def inherit(self, completed: Iterable[CheckpointMetadata]) -> None:
-        """Drivers before have completed these checkpoints, and may have published them."""
+        """Take over the checkpoints that earlier drivers have completed."""
         self._notes.listed(completed)
 
     def epoch_completed(self, result: EpochResult) -> None:
@@ -186,18 +185,18 @@ class CommitService:
         pending_committables: PendingCommittables,
         storage: JobStorage,
     ) -> None:
-        """Publish the output of a checkpoint that has just been completed.
+        """Publish the output of a checkpoint right after its completion.
 
         Raises:
-            FencedError: Another driver has taken over. It publishes, for it has seen the
-                checkpoint: that was written before the fence was looked at.
+            FencedError: Another driver has taken over. It publishes the output: it has seen the
+                checkpoint, which was written before this check of the fence.
             SinkError: Something could not be published.
         """
         self._failed = bool(metadata.committables)
         storage.check_fence()
         if self._closed:
             raise CheckpointError(
-                f"checkpoint {metadata.checkpoint_id} was completed when the job had ended; its "
+                f"checkpoint {metadata.checkpoint_id} was completed after the job had ended; its "
                 "output is published by the next start under the same job id"
             )
         self._settle_notes(metadata)
@@ -208,11 +207,11 @@ class CommitService:
         self._tidy(metadata, storage)
 
     def recover(self, metadata: CheckpointMetadata, files: JobCheckpointFiles) -> None:
-        """Publish what a checkpoint lists that the job goes back to; before its first epoch."""
+        """Publish what the restored checkpoint lists, before the first epoch."""
         mine = files is self._files
         if mine:
-            # A job that goes on from another one's checkpoint begins a row of its own: the
-            # other may still be running, and publish under the same ids.
+            # A job that starts from another job's checkpoint begins a new lineage: the other
+            # job may still run, and publish under the same ids.
             self._lineage = metadata.lineage
             self._settle_notes(metadata)
         if not (mine and metadata.checkpoint_id in self._published):
@@ -221,7 +220,7 @@ class CommitService:
             self._publish(metadata, files, recovered=True)
 
     def _settle_notes(self, metadata: CheckpointMetadata) -> None:
-        """What a complete checkpoint lists must never be taken for something left open."""
+        """Delete the notes of transactions that a complete checkpoint lists."""
         self._notes.listed([metadata])
         self._notes.drop_listed()
 
@@ -248,13 +247,13 @@ class CommitService:
         *,
         recovered: bool,
     ) -> None:
-        """Publish what is listed, sink by sink: one that fails or hangs does not stop others.
+        """Publish committables sink by sink; a sink that fails or hangs does not stop others.
 
-        Functions and Spark sinks on the driver come last. They may not notice that they get the
-        same rows again, which happens if the job dies before all of it is published.
+        Sinks on the driver come last. They may not recognize rows that they get again, which
+        happens if the job dies before everything is published.
 
         Raises:
-            SinkError: A sink has failed, or has not answered.
+            SinkError: A sink has failed or hangs.
         """
         failures: list[Exception] = []
         uids = dict.fromkeys(one.uid for one in listed)
@@ -283,12 +282,12 @@ class CommitService:
             ids = dict.fromkeys(one.checkpoint_id for one in mine)
             what = f"checkpoint {', '.join(map(str, ids))}"
             follows = (
-                "The output stays owed: it is published when the job has recovered, or is started "
-                "again under the same job id"
+                "The output is published when the job has recovered, or is started again under "
+                "the same job id"
             )
         text = f"{self._publisher.describe(uid)} has not published the output of {what}: {error}. "
         if self._patience.is_lost:
-            text += "The job was told to end, and waits for it no longer. "
+            text += "The job was told to end, and no longer waits for it. "
         text += (
             f"{follows}. Find out what the sink waits for; give its connections timeouts; if it "
             f"needs more time, set {COMMITTER_TIMEOUT.key} higher"
@@ -297,10 +296,10 @@ class CommitService:
         return SinkError(text)
 
     def _tidy(self, metadata: CheckpointMetadata, storage: JobStorage) -> None:
-        """Remove what can never be published, now that no older checkpoint counts.
+        """Delete what can never be published, now that a newer checkpoint is complete.
 
-        Not before: a checkpoint that was given up may still be found complete by another
-        driver, and what it lists must be there then.
+        Not earlier: another driver may find an aborted checkpoint complete, and needs what it
+        lists.
         """
         job = self._job
         if job is None or metadata.job_attempt != job.job_attempt:
@@ -316,27 +315,27 @@ class CommitService:
                 self._clean_up(job.job_id, job.job_attempt)
                 storage.sweep_staged(job.job_attempt)
         except Exception as error:
-            logger.warning("output that was given up was not removed: %s", error)
+            logger.warning("output that is never published was not deleted: %s", error)
 
     def abort_left_open(self, check_fence: Callable[[], None]) -> None:
-        """Let sinks abort all that no checkpoint lists: the job has ended for good."""
+        """Let sinks abort all transactions that no checkpoint lists: the job has ended."""
         try:
             self._abort_opened("", 0, check_fence)
         except Exception as error:
-            logger.warning("what writers have left open was not aborted: %s", error)
+            logger.warning("open transactions of writers were not aborted: %s", error)
 
     def _abort_opened(self, job_attempt: str, epoch: int, check_fence: Callable[[], None]) -> None:
         try:
             orphans = self._notes.orphans(job_attempt, epoch)
         except CorruptCheckpointError as error:
             logger.warning(
-                "nothing that writers have left open is aborted, for this checkpoint may list it: "
+                "no open transactions of writers are aborted, since this checkpoint may list them: "
                 "%s",
                 error,
             )
             return
         if orphans:
-            # Looked at only now: what another driver has opened is noted after its fence.
+            # Only now: another driver writes its notes after it has taken its fence.
             check_fence()
             self._patience.call(
                 "sinks, to abort what is open",
@@ -344,7 +343,7 @@ class CommitService:
             )
 
     def _clean_up(self, job_id: str, job_attempt: str | None) -> None:
-        """Let sinks remove what can never be published; what hangs is left behind."""
+        """Let sinks delete what can never be published, with a time limit."""
 
         def clean_up(wanted: Callable[[], bool]) -> None:
             with _CLEAN_UPS.running(job_id):
@@ -356,11 +355,11 @@ class CommitService:
             logger.error("sinks left something behind, since one of them hangs: %s", error)
 
     def abandon(self) -> None:
-        """Somebody hangs who completes a checkpoint: whether that is published is not known."""
+        """Assume unpublished output: the completion of a checkpoint hangs."""
         self._failed = True
 
     def close(self, *, ended: bool) -> None:
-        """Remove what is staged, if the job has ended and owes nothing."""
+        """Delete staged output, if the job has ended and everything is published."""
         self._closed = True
         if ended and self._job is not None and not self.owes:
             self._clean_up(self._job.job_id, None)

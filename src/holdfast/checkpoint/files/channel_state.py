@@ -1,8 +1,7 @@
-"""Rows that wait in checkpoint storage: output not yet published, input not yet processed.
+"""Rows in checkpoint storage: output to be published, and input to be processed.
 
-A file is an Arrow IPC stream, compressed with LZ4, below `staged/` in the job's directory.
-Its name begins with the job attempt that wrote it. What is small travels within the
-metadata instead.
+A file is an Arrow IPC stream, compressed with LZ4, below `staged/` in the job's directory. Its name
+begins with the job attempt that wrote it. Small amounts are stored inside the metadata instead.
 """
 
 from __future__ import annotations
@@ -41,16 +40,16 @@ logger = logging.getLogger("holdfast")
 
 
 class ChannelStateFiles:
-    """What one job attempt has kept of its input; serves the epochs' thread and all others."""
+    """Tracks the channel-state files of one job attempt; thread-safe."""
 
     def __init__(self) -> None:
-        """Nothing yet."""
+        """Create a tracker without files."""
         self._lock = threading.Lock()
         self._files: set[str] = set()
         self._waiting: set[str] = set()
 
     def taken(self, channel_rows: Iterable[ChannelRows]) -> None:
-        """An epoch has ended, and this is left over now."""
+        """Record the channel state that an epoch has left."""
         handles = (left.rows.handle for left in channel_rows)
         waiting = {handle.path for handle in handles if isinstance(handle, FileHandle)}
         with self._lock:
@@ -58,11 +57,11 @@ class ChannelStateFiles:
             self._files |= waiting
 
     def done(self, metadata: CheckpointMetadata, needed: Iterable[str] = ()) -> set[str]:
-        """Files that nobody needs any more, now that this checkpoint is complete.
+        """The files that are no longer needed, now that this checkpoint is complete.
 
         Args:
             metadata: The checkpoint.
-            needed: Files that checkpoints on their way list.
+            needed: Files that pending checkpoints list.
         """
         listed = paths_of(metadata).union(needed)
         with self._lock:
@@ -72,37 +71,36 @@ class ChannelStateFiles:
 
 
 def release(done: set[str], storage: JobStorage) -> None:
-    """Remove files; they are left for a sweep if that fails."""
+    """Delete files; if that fails, a sweep deletes them later."""
     try:
         storage.release_staged(done)
     except HoldfastError as error:
-        logger.warning("input that was processed was not removed: %s", error)
+        logger.warning("channel state that was processed was not deleted: %s", error)
 
 
 SPILL_AT: Final = 8 * 1024 * 1024
-"""Bytes that are held in memory; more go to a local file until they are uploaded."""
 
 
 class FileStaging:
-    """Keeps rows among a job's checkpoint files; pickles, and serves any thread."""
+    """Stores rows in a job's checkpoint directory; picklable and thread-safe."""
 
     def __init__(
         self, files: JobCheckpointFiles, inline_below: int = 0, *, spill_at: int = SPILL_AT
     ) -> None:
-        """Rows of fewer bytes than `inline_below` are kept in their handle.
+        """Store rows in `files`, or inside their handle below `inline_below` bytes.
 
-        More bytes than `spill_at` go to a local file until they are uploaded.
+        Rows of more than `spill_at` bytes are written to a local file until they are uploaded.
         """
         self._files = files
         self._inline_below = inline_below
         self._spill_at = spill_at
 
     def open(self, name: str, schema: pa.Schema) -> SpooledRows:
-        """Begin to keep rows."""
+        """Begin to store rows."""
         return SpooledRows(self._files, self._inline_below, name, schema, self._spill_at)
 
     def put(self, name: str, rows: Iterable[pa.RecordBatch], schema: pa.Schema) -> StagedRows:
-        """Keep rows durably, all at once."""
+        """Store rows durably, all at once."""
         spooled = self.open(name, schema)
         try:
             for batch in rows:
@@ -113,7 +111,7 @@ class FileStaging:
             raise
 
     def get(self, staged: StagedRows) -> Iterator[pa.RecordBatch]:
-        """The rows, verified, in their order."""
+        """Read rows in their order, and verify them."""
         try:
             if staged.size <= self._spill_at:
                 yield from pa.ipc.open_stream(self._files.read_bytes(staged.handle))
@@ -130,13 +128,13 @@ class FileStaging:
             ) from error
 
     def note(self, name: str, data: bytes) -> None:
-        """Keep a few bytes under a name; where the driver's memory is all there is, nowhere."""
+        """Store a note; has no effect if checkpoints are in the driver's memory."""
         if self._files.limits is None:
             self._files.write_bytes(f"{STAGED}/{name}", data)
 
 
 class SpooledRows:
-    """Rows on their way into checkpoint storage."""
+    """Collects rows and uploads them to checkpoint storage."""
 
     def __init__(
         self,
@@ -162,7 +160,7 @@ class SpooledRows:
         self._rows += rows.num_rows
 
     def close(self) -> StagedRows:
-        """Upload them."""
+        """Upload the rows."""
         spool = self._spool
         with self._local_errors():
             self._writer.close()
@@ -181,7 +179,7 @@ class SpooledRows:
             spool.drop()
 
     def abort(self) -> None:
-        """Drop them."""
+        """Drop the rows."""
         self._spool.drop()
 
     @contextmanager
@@ -195,7 +193,7 @@ class SpooledRows:
 
 
 class _Spool(io.RawIOBase):
-    """Takes bytes: in memory first, and all in a local file when they become many."""
+    """Collects bytes in memory, and in a local file once they exceed `spill_at`."""
 
     def __init__(self, spill_at: int) -> None:
         self._spill_at = spill_at

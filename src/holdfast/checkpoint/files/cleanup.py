@@ -1,4 +1,4 @@
-"""Removing checkpoints, and what unfinished ones left behind."""
+"""Deletes checkpoints, jobs, and the files of checkpoints that were never completed."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ if TYPE_CHECKING:
     from holdfast.storage.files import NamedFiles
 
 _HALF_WRITTEN: Final = re.compile(r"\.[0-9a-f]{32}")
-"""A file that a process which was killed has not given its name yet; see `create_local`."""
+"""A temporary file that a killed process has left; see `create_local`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a sweep removed, and what kept it from removing more."""
+    """The result of a sweep."""
 
     removed: tuple[str, ...] = ()
-    """Directories of unfinished checkpoints, shared files and records, by name."""
+    """Names of the directories, shared files and records that were deleted."""
     unreadable: tuple[str, ...] = ()
-    """Why checkpoints could not be read. Then all shared files stay: theirs are unknown."""
+    """Why checkpoints could not be read. Then all shared files stay, since theirs are unknown."""
 
 
 def delete_checkpoint(files: NamedFiles, checkpoint_id: int, unused: Iterable[str] = ()) -> None:
-    """Remove a checkpoint and the shared files that no other one uses.
+    """Delete a checkpoint, and the shared files that no other one uses.
 
-    The metadata goes first: a deletion that is interrupted leaves something for the
-    sweep, never a checkpoint that looks complete.
+    The metadata goes first: an interrupted deletion leaves files for the sweep, never a checkpoint
+    that looks complete.
     """
     files.delete(metadata_name(checkpoint_id))
     files.delete_tree(checkpoint_directory(checkpoint_id))
@@ -59,27 +59,27 @@ def delete_checkpoint(files: NamedFiles, checkpoint_id: int, unused: Iterable[st
 
 
 def sweep(files: NamedFiles, *, below: int, fence: Fence, in_use: Collection[str] = ()) -> Swept:
-    """Remove what checkpoints with ids under `below` left without completing.
+    """Delete the files of incomplete checkpoints with ids under `below`.
 
     Args:
         files: The job's files.
-        below: Lowest id of the checkpoints that are under way, or the next one.
-        fence: The driver's own.
-        in_use: Shared files that checkpoints under way build upon.
+        below: The lowest id of a pending checkpoint, or the next id.
+        fence: The fence of this driver.
+        in_use: Shared files that pending checkpoints build on.
 
     Raises:
-        FencedError: Another driver has taken over; nothing is removed.
+        FencedError: Another driver has taken over; nothing is deleted.
     """
     there = set(checkpoint_ids(files))
     complete = {one for one in there if files.exists(metadata_name(one))}
     stale = _stale_records(files)
     lost = {one for _, one in recorded_checkpoints(files) if one not in complete} - stale.keys()
     used, unreadable = _references(files, complete)
-    # Somebody may bring its metadata back, and then all of it must be there.
+    # The metadata of a lost checkpoint may be restored from a backup: keep its files.
     unreadable += [lost_reason(files, one) for one in sorted(lost)]
     unfinished = [checkpoint_directory(one) for one in there - complete - lost if one < below]
     unused = [] if unreadable else _unused_files(files, below, used.union(in_use))
-    # Now, and not before it was seen what there is: that may be the next driver's.
+    # After listing: some of these files may belong to the next driver.
     fence.check()
     files.delete_all([*stale.values(), *unused])
     for directory in unfinished:
@@ -88,16 +88,16 @@ def sweep(files: NamedFiles, *, below: int, fence: Fence, in_use: Collection[str
 
 
 def delete_job(files: NamedFiles) -> None:
-    """Remove all that the job has in checkpoint storage, but for notes of how it ended.
+    """Delete all files of the job in checkpoint storage, except the notes of how it ended.
 
-    The records of complete checkpoints go first, then the checkpoints, the newest last. A start
-    after a deletion that broke off goes on from the newest one, or finds nothing.
+    The records of complete checkpoints go first, then the checkpoints, the newest last. After an
+    interrupted deletion a start continues from the newest one, or finds nothing.
     """
     _delete_own(files, COMPLETED)
     newest_last = [one for _, one in reversed(completed_checkpoints(files))]
     for checkpoint_id in [*(set(checkpoint_ids(files)) - set(newest_last)), *newest_last]:
         delete_checkpoint(files, checkpoint_id)
-    # The fence last: until then a driver that was replaced can still tell.
+    # The fence last: a driver that was replaced must notice it until then.
     files.delete_tree(TASK_OWNED)
     for directory in (SHARED, STAGED, FENCES):
         _delete_own(files, directory)
@@ -105,7 +105,7 @@ def delete_job(files: NamedFiles) -> None:
 
 
 def _stale_records(files: NamedFiles) -> dict[int, str]:
-    """Records of checkpoints that are gone, and older than the newest one there is."""
+    """Records of missing checkpoints that are older than the newest one."""
     complete = completed_checkpoints(files)
     newest = max(complete, default=(0, 0))
     recorded = recorded_checkpoints(files)
@@ -113,7 +113,7 @@ def _stale_records(files: NamedFiles) -> dict[int, str]:
 
 
 def _delete_own(files: NamedFiles, directory: str) -> None:
-    """Remove what Holdfast has put into a directory; others may use one of that name too."""
+    """Delete the files that Holdfast has written; others may use the directory too."""
     there = files.entries(directory)
     own = [name for name in there if is_own(directory, name) or _HALF_WRITTEN.fullmatch(name)]
     files.delete_all(f"{directory}/{name}" for name in own)
@@ -127,7 +127,7 @@ def _references(files: NamedFiles, complete: set[int]) -> tuple[set[str], list[s
         try:
             used |= paths_of(load(files, checkpoint_id))
         except RestoreError:
-            # Deleted meanwhile: it refers to nothing any more.
+            # It was deleted meanwhile.
             continue
         except CorruptCheckpointError as error:
             unreadable.append(str(error))
@@ -135,7 +135,7 @@ def _references(files: NamedFiles, complete: set[int]) -> tuple[set[str], list[s
 
 
 def _unused_files(files: NamedFiles, below: int, used: set[str]) -> list[str]:
-    """Shared files of checkpoints under `below` that none uses."""
+    """Shared files of checkpoints under `below` that no checkpoint uses."""
     found = (f"{SHARED}/{name}" for name in files.entries(SHARED))
     return [
         path
@@ -145,6 +145,6 @@ def _unused_files(files: NamedFiles, below: int, used: set[str]) -> list[str]:
 
 
 def files_of(files: NamedFiles, checkpoint_id: int) -> set[str]:
-    """Shared files that were written for a checkpoint, which may not be complete."""
+    """Shared files that were written for a checkpoint, complete or not."""
     found = (f"{SHARED}/{name}" for name in files.entries(SHARED))
     return {path for path in found if first_user(path) == checkpoint_id}

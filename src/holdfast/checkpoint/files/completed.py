@@ -1,8 +1,8 @@
-"""Complete checkpoints in storage: writing, ordering, finding and loading them.
+"""Complete checkpoints in storage: writes, orders, finds and loads them.
 
-A checkpoint is complete when its `_metadata` exists. The newest is the one with the
-highest fence, and of those the one with the highest id: a driver that was replaced may
-still have completed one with a high id, upon state that the job no longer stands on.
+A checkpoint is complete when its `_metadata` exists. The newest is the one with the highest fence
+and, among those, the highest id: a driver that was replaced may have completed one with a high id,
+based on state that the job no longer has.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _DIRECTORY: Final = re.compile(r"chk-(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A checkpoint that was passed over, and why."""
+    """A checkpoint that cannot be restored, and why."""
 
     checkpoint_id: int
     reason: str
 
 
 def store_metadata(files: JobCheckpointFiles, metadata: CheckpointMetadata, fence: Fence) -> None:
-    """Complete a checkpoint; every file that it names must be durable by now.
+    """Complete a checkpoint; every file that it names must be durable.
 
     Raises:
         FencedError: Another driver has taken over; nothing was written.
@@ -70,13 +70,13 @@ def store_metadata(files: JobCheckpointFiles, metadata: CheckpointMetadata, fenc
 
 
 def checkpoint_ids(files: NamedFiles) -> list[int]:
-    """Ids of all checkpoints that left something in storage, complete or not."""
+    """Ids of all checkpoints with a directory in storage, complete or not."""
     found = (_DIRECTORY.fullmatch(name) for name in files.entries())
     return sorted(int(match[1]) for match in found if match)
 
 
 def used_ids(files: NamedFiles) -> set[int]:
-    """Ids of checkpoints that were begun, as far as they have left anything in storage."""
+    """Ids of all checkpoints with any file in storage, complete or not."""
     first = (first_user(f"{SHARED}/{name}") for name in files.entries(SHARED))
     return {*checkpoint_ids(files), *(found for found in first if found is not None)}
 
@@ -84,13 +84,13 @@ def used_ids(files: NamedFiles) -> set[int]:
 def completed_checkpoints(files: NamedFiles) -> list[tuple[int, int]]:
     """Fence and id of every complete checkpoint, newest first.
 
-    Those whose first line cannot be read are left out; `load_newest` names them.
+    Those with an unreadable header are left out; `load_newest` names them.
     """
     return _survey(files)[0]
 
 
 def load(files: NamedFiles, checkpoint_id: int) -> CheckpointMetadata:
-    """Metadata of one complete checkpoint.
+    """Load the metadata of one complete checkpoint.
 
     Raises:
         RestoreError: There is no such checkpoint, or it was never completed.
@@ -114,7 +114,7 @@ def load(files: NamedFiles, checkpoint_id: int) -> CheckpointMetadata:
 
 
 def load_all(files: NamedFiles) -> Iterator[CheckpointMetadata]:
-    """Metadata of every complete checkpoint, in the order of ids.
+    """Load the metadata of every complete checkpoint, in the order of ids.
 
     Raises:
         CorruptCheckpointError: One of them cannot be used.
@@ -127,15 +127,15 @@ def load_all(files: NamedFiles) -> Iterator[CheckpointMetadata]:
 
 
 def load_newest(files: NamedFiles) -> tuple[CheckpointMetadata | None, list[Refusal]]:
-    """Newest checkpoint that can be restored, and those passed over on the way.
+    """Load the newest checkpoint that can be restored; also returns newer ones that cannot.
 
-    None if there is no such checkpoint. Storage that fails raises instead: it does not
-    make a checkpoint bad, and an older one would lose what came after it.
+    The checkpoint is None if there is none. A failure of storage raises: it does not make a
+    checkpoint bad, and restoring an older one would lose data.
 
     Raises:
         CheckpointStorageError: Storage failed.
     """
-    # Before the checkpoints: one that is completed meanwhile is no lost one.
+    # Read before the checkpoints: one that completes meanwhile is not lost.
     records = recorded_checkpoints(files)
     complete, unreadable = _survey(files)
     refusals: list[Refusal] = []
@@ -149,7 +149,7 @@ def load_newest(files: NamedFiles) -> tuple[CheckpointMetadata | None, list[Refu
         else:
             newest = metadata
             break
-    # Where they stand in the order is unknown; only ids tell that they may be newer.
+    # Their fences are unknown; by their ids they may be newer.
     floor = newest.checkpoint_id if newest else 0
     newer = [r for r in unreadable if r.checkpoint_id > floor]
     there = {r.checkpoint_id for r in unreadable} | {checkpoint_id for _, checkpoint_id in complete}
@@ -160,7 +160,7 @@ def load_newest(files: NamedFiles) -> tuple[CheckpointMetadata | None, list[Refu
 
 
 def lost_reason(files: NamedFiles, checkpoint_id: int) -> str:
-    """Why a checkpoint cannot be used that was completed and is no longer there."""
+    """The message for a completed checkpoint that is missing in storage."""
     return (
         f"{files.root}/{metadata_name(checkpoint_id)}: the checkpoint was completed, and is no "
         "longer there; bring it back from a backup"
@@ -168,14 +168,14 @@ def lost_reason(files: NamedFiles, checkpoint_id: int) -> str:
 
 
 def verify_handles(metadata: CheckpointMetadata, files: NamedFiles) -> None:
-    """Check that every file the checkpoint needs is there, with the right size.
+    """Check that every file of a checkpoint exists, with the right size.
 
     Raises:
-        CorruptCheckpointError: One is not, or a store has no files.
+        CorruptCheckpointError: A file is missing or has another size, or a store has no files.
     """
     for operator in metadata.operators:
         for store in operator.subtasks:
-            # Be there state or not: whatever wrote it, a store has files.
+            # Even a store without state has files.
             if not store.files:
                 raise CorruptCheckpointError(
                     f"{files.root}: operator {operator.uid!r}, subtask {store.subtask}: checkpoint "

@@ -1,14 +1,14 @@
-"""How a job ended for good: the notes that it leaves in checkpoint storage.
+"""Notes in checkpoint storage of how a job ended.
 
-Its checkpoints go when it ends. Without a note, a start under the same job id would begin anew
-and publish all output a second time: a supervisor, for instance, starts a driver again that
-died after it had deleted the checkpoints and before it could report success.
+The checkpoints of a job are deleted when it ends. Without a note, a start under the same job id
+would begin again and publish all output a second time. For example, a supervisor restarts a driver
+that died after it deleted the checkpoints and before it reported success.
 
     finished.json   {"format": 1, "job_id": "orders", "fence": 3, "finished_ms": 1767225600000}
     stopped.json    {"format": 1, "savepoint": "/savepoints/savepoint-orders-0123456789ab",
                      "identity": "orders-12-1767225600000", "job_id": "orders"}
 
-Several jobs may share a directory, one after the other: a note speaks of its own job only.
+Several jobs may use a directory, one after the other: a note counts for its own job only.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Finished(msgspec.Struct):
     format: int
     job_id: str
     fence: int
-    """Of the driver that finished it."""
+    """Fence of the driver that finished the job."""
     finished_ms: int
 
 
@@ -46,18 +46,18 @@ class _Stopped(msgspec.Struct, omit_defaults=True):
     format: int
     savepoint: str
     identity: str = ""
-    """See `identity_of`: the savepoint is recognized after it was moved."""
+    """See `identity_of`: it identifies the savepoint even if it was moved."""
     job_id: str = ""
 
 
 def note_finished(files: NamedFiles, job_id: str, fence: int, now_ms: int) -> None:
-    """Note that the job has processed all its input; its checkpoints are still there."""
+    """Note that the job has processed all its input; call this before deleting checkpoints."""
     _write(files, FINISHED, _Finished(FORMAT, job_id, fence, now_ms))
     files.delete(STOPPED)
 
 
 def finished_at(files: NamedFiles, job_id: str) -> str | None:
-    """When the job finished, for people to read; None if it did not."""
+    """When the job finished, as text; None if it did not."""
     data = files.read(FINISHED)
     if data is None:
         return None
@@ -71,7 +71,7 @@ def finished_at(files: NamedFiles, job_id: str) -> str | None:
 
 
 def delete_finished(files: NamedFiles) -> None:
-    """Remove what a job that finished did not come to delete, unless somebody else runs here."""
+    """Delete what a finished job has left, unless another driver has started since."""
     try:
         fence = msgspec.json.decode(files.read(FINISHED) or b"", type=_Finished).fence
     except msgspec.DecodeError:
@@ -81,7 +81,7 @@ def delete_finished(files: NamedFiles) -> None:
 
 
 def note_stopped(files: NamedFiles, job_id: str, savepoint: str) -> None:
-    """Note that the job has ended with a savepoint; its checkpoints are still there."""
+    """Note that the job was stopped with a savepoint; call this before deleting checkpoints."""
     note = _Stopped(FORMAT, savepoint, job_id=job_id)
     with suppress(HoldfastError):
         note.identity = identity_of(find_snapshot(savepoint)[1])
@@ -90,7 +90,7 @@ def note_stopped(files: NamedFiles, job_id: str, savepoint: str) -> None:
 
 
 def forget_ending(files: NamedFiles) -> None:
-    """Remove the notes of an earlier run: this one has ended otherwise."""
+    """Delete the notes of an earlier run."""
     files.delete(FINISHED)
     files.delete(STOPPED)
 
@@ -98,12 +98,12 @@ def forget_ending(files: NamedFiles) -> None:
 def check_not_ended(
     files: NamedFiles, job_id: str, start: CheckpointMetadata | None = None
 ) -> None:
-    """Refuse to begin where a note says that the job has ended, or how it goes on.
+    """Refuse to start a job that has finished, or was stopped with another savepoint.
 
     Args:
         files: The job's files, which hold no checkpoint.
         job_id: The job.
-        start: The savepoint or checkpoint that the job is to start from, if one is given.
+        start: The savepoint or checkpoint that the job starts from, if any.
 
     Raises:
         RestoreError: The job has just finished; or it was stopped with another savepoint.

@@ -1,12 +1,12 @@
-"""One writer per job: a driver that has been replaced writes no more.
+"""Fences: only the driver that started last writes the checkpoints of a job.
 
-Every driver that starts a job takes the next number by creating `fence/<number>`, and
-looks for a higher one before it completes or deletes anything. Fences are never
-removed while the job's directory exists: a gap would hide the ones behind it.
+Every driver that starts a job takes the next number by creating `fence/<number>`, and looks for a
+higher one before it completes or deletes anything. Fences are never deleted while the job's
+directory exists: a gap would hide later ones.
 
-A driver that goes back to a checkpoint says so, in `fence/<number>.from-<fence>-<id>`,
-before it publishes what that lists. A driver that was replaced may complete another one
-later, of the same input; whoever comes then must not go back to that.
+A driver that restores a checkpoint notes that in `fence/<number>.from-<fence>-<id>`, before it
+publishes the output that the checkpoint lists. A driver that was replaced may later complete
+another checkpoint of the same input. No later driver must restore that one.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdfast")
 
 _REMEMBERED: Final = 16
-"""Replaced drivers of which some local state may still be about."""
+"""Number of replaced drivers whose local state may still exist."""
 _NOTE: Final = re.compile(r"(\d+)\.from-(\d+)-(\d+)")
 _Note: TypeAlias = tuple[int, tuple[int, int]]
-"""The fence of the driver that goes back; the fence and the id of what it goes back to."""
+"""Fence of the driver that restored; fence and id of the checkpoint that it restored."""
 
 
 class _Holder(msgspec.Struct):
@@ -42,20 +42,20 @@ class _Holder(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The right to write checkpoints of a job, until somebody takes a higher one."""
+    """The right to write checkpoints of a job, until another driver takes a higher one."""
 
     files: NamedFiles
     number: int
     holder: bytes
-    """Who took it, as written to its file; differs from every other."""
+    """Content of its file, which names the driver; unique."""
 
     @property
     def run(self) -> str:
-        """An id that nobody else has, by which others can tell that this driver is replaced."""
+        """Unique id of this driver; later drivers know it as replaced."""
         return _run(self.holder) or ""
 
     def replaced(self) -> tuple[str, ...]:
-        """The ids of drivers that were replaced last, by this one or by one before it."""
+        """Ids of the drivers that were replaced last."""
         below = range(self.number - 1, max(0, self.number - 1 - _REMEMBERED), -1)
         holders = (self.files.read(_name(number)) for number in below)
         return tuple(run for holder in holders if (run := _run(holder)))
@@ -63,8 +63,8 @@ class Fence:
     def check(self) -> None:
         """Raise FencedError if another driver has taken over, or the job was deleted.
 
-        It may happen right after the check. So a checkpoint carries the number of its
-        fence, and the order of checkpoints goes by fence first.
+        That may happen right after the check. So a checkpoint carries the number of its fence,
+        and checkpoints are ordered by fence first.
         """
         if self.files.read(_name(self.number)) != self.holder:
             raise FencedError(
@@ -75,10 +75,10 @@ class Fence:
             raise self._taken_over()
 
     def going_back(self, fence: int, checkpoint_id: int) -> None:
-        """Note that this driver goes on from the checkpoint written under `fence`.
+        """Note that this driver restores the checkpoint written under `fence`.
 
-        Earlier notes decide nothing after that, and are deleted: a job that restarts for years
-        leaves one note. One that cannot be deleted now is deleted the next time.
+        Earlier notes have no effect after that, and are deleted, so that their number does not
+        grow. A note that cannot be deleted now is deleted the next time.
         """
         note = self.number, (fence, checkpoint_id)
         self.files.create_exclusive(_note_name(note), b"")
@@ -98,7 +98,7 @@ class Fence:
 
 
 def take_fence(files: NamedFiles) -> Fence:
-    """Take the next fence: higher than every one before, and nobody else's."""
+    """Take the next fence, higher than every one before."""
     number = max(fences(files), default=0) + 1
     holder = msgspec.json.encode(
         {"host": socket.gethostname(), "pid": os.getpid(), "id": uuid.uuid4().hex}
@@ -109,10 +109,10 @@ def take_fence(files: NamedFiles) -> Fence:
 
 
 def still_valid(files: NamedFiles, checkpoints: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Those of `checkpoints`, each a fence and an id, that a driver may go back to.
+    """The checkpoints, each a fence and an id, that a driver may restore.
 
-    Left out are those that a driver which was replaced has completed too late: another one
-    had gone back to an earlier one by then.
+    Leaves out those that a replaced driver completed too late: another driver had restored an
+    earlier one by then.
     """
     notes = _notes(files)
     if not notes:
@@ -135,7 +135,7 @@ def _run(holder: bytes | None) -> str | None:
     try:
         return msgspec.json.decode(holder or b"", type=_Holder).id
     except msgspec.DecodeError:
-        # Of a job that was started by hand, or damaged: nobody's local state depends on it.
+        # Written by hand, or damaged: no local state depends on it.
         return None
 
 
@@ -144,5 +144,5 @@ def _name(number: int) -> str:
 
 
 def fences(files: NamedFiles) -> list[int]:
-    """Numbers of all fences that drivers have taken."""
+    """Numbers of all fences."""
     return [int(name) for name in files.entries(FENCES) if name.isdecimal()]

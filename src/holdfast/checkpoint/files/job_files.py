@@ -1,4 +1,4 @@
-"""A job's files in checkpoint storage: opening them, completing a checkpoint, sharing files."""
+"""A job's files in checkpoint storage: opens them, and completes and deletes checkpoints."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def open_files(
     *,
     limits: InlineLimits | None = None,
 ) -> JobCheckpointFiles:
-    """Files of one job in `storage`; nothing is created until something is written.
+    """Open the files of one job; nothing is created before the first write.
 
     Args:
-        storage: What the user chose.
-        job_id: Names the job's own directory.
-        create_subdir: Whether the job has a directory of its own below the path.
-        limits: For state in the driver's memory; the storage's own size of one state
-            is used in place of theirs.
+        storage: The configured storage.
+        job_id: Names the job's directory.
+        create_subdir: Whether the job has a subdirectory below the path.
+        limits: Limits for state in the driver's memory; `per_state` is taken from the storage
+            instead.
     """
     below = checked_name(job_id) if create_subdir else ""
     if isinstance(storage, FileSystemCheckpointStorage):
@@ -66,17 +66,16 @@ def open_files(
 
 
 def _joined(path: str, below: str) -> str:
-    # The slashes of "memory://" are no separator to be taken off.
+    # The slashes of "memory://" must stay.
     return f"{path}{below}" if path.endswith("/") else f"{path}/{below}"
 
 
 class SharedFiles:
-    """Shared files by the checkpoints that use them; does no input or output.
+    """Counts which checkpoints use which shared files, without I/O.
 
-    Register a checkpoint with the files it builds upon before its upload begins, and
-    settle it with those it uses when it completes: then completing another one in between
-    cannot take the ground from under it. What is kept follows the checkpoints that are
-    there: nothing is known of files that have gone.
+    Register a checkpoint with the files it builds on before its upload begins, and settle it with
+    the files it uses when it completes. Then no other checkpoint can release these files in
+    between.
 
     Example:
         >>> shared = SharedFiles()
@@ -92,21 +91,21 @@ class SharedFiles:
         self._files: dict[int, set[str]] = {}
         """By checkpoint."""
         self._users: Counter[str] = Counter()
-        """How many checkpoints use a file; none that nobody uses."""
+        """Number of checkpoints that use a file; only files in use."""
 
     def adopt(self, checkpoint_id: int, paths: Iterable[str]) -> None:
-        """Note that a complete checkpoint, which was found in storage, uses `paths`."""
+        """Record that a complete checkpoint in storage uses `paths`."""
         known = self._files.setdefault(checkpoint_id, set())
         added = set(paths) - known
         known |= added
         self._users.update(added)
 
     def register(self, checkpoint_id: int, paths: Iterable[str]) -> None:
-        """Note that a checkpoint uses `paths`, besides those it was registered with.
+        """Record that a checkpoint also uses `paths`.
 
         Raises:
-            CheckpointError: One of them is neither in use nor the checkpoint's own, so it may
-                have been given up for deletion; nothing is registered.
+            CheckpointError: A file is neither in use nor written for this checkpoint, so it may
+                have been deleted; nothing is registered.
         """
         paths = set(paths)
         gone = sorted(
@@ -114,16 +113,16 @@ class SharedFiles:
         )
         if gone:
             raise CheckpointError(
-                f"checkpoint {checkpoint_id} uses {gone[0]}, which no checkpoint used any more "
-                "and which was given up for deletion; abort it, and take the next one in full"
+                f"checkpoint {checkpoint_id} uses {gone[0]}, which no other checkpoint uses "
+                "and which may be deleted; abort it, and take the next one in full"
             )
         self.adopt(checkpoint_id, paths)
 
     def settle(self, checkpoint_id: int, paths: Iterable[str]) -> set[str]:
-        """Note that a complete checkpoint uses `paths` and nothing else.
+        """Record that a complete checkpoint uses `paths` and nothing else.
 
         Returns:
-            Files that it was registered with and that no other one uses, to be deleted.
+            Files to delete: it was registered with them, and no other checkpoint uses them.
 
         Raises:
             CheckpointError: See `register`.
@@ -133,10 +132,7 @@ class SharedFiles:
         return self._give_up(checkpoint_id, self._files[checkpoint_id] - paths)
 
     def unregister(self, checkpoint_id: int) -> set[str]:
-        """Forget a checkpoint; the files that no other one uses, to be deleted.
-
-        A checkpoint that is not registered uses nothing.
-        """
+        """Forget a checkpoint, and return the files to delete: those that no other one uses."""
         unused = self._give_up(checkpoint_id, set(self._files.get(checkpoint_id, ())))
         self._files.pop(checkpoint_id, None)
         return unused
@@ -152,23 +148,21 @@ class SharedFiles:
 
     @property
     def in_use(self) -> set[str]:
-        """Every file that some registered checkpoint uses."""
+        """All files that registered checkpoints use."""
         return set(self._users)
 
 
 FENCE_EVERY_MS = 2_000
-
-
-"""How often an epoch makes sure that no other driver has taken over."""
+"""Milliseconds between two checks of the fence by epochs."""
 
 
 class JobStorage:
-    """Completes and deletes the checkpoints of a job, as its one writer; serves any thread.
+    """Completes and deletes the checkpoints of a job, as its only writer; thread-safe.
 
     Args:
         files: The job's files.
         fence: This driver's right to write there.
-        completed: Complete checkpoints that are there already.
+        completed: Checkpoints that are complete already.
     """
 
     def __init__(
@@ -181,9 +175,9 @@ class JobStorage:
         self._shared = SharedFiles()
         self._staged = SharedFiles()
         self._complete: dict[int, int] = {}
-        """Checkpoints whose files are all known, with the fence under which each was written."""
+        """Completed checkpoints, whose files are all known, and their fences."""
         self._doomed: dict[int, tuple[int | None, set[str]]] = {}
-        """What goes with checkpoints whose deletion has begun, should it have to be repeated."""
+        """Fence and files of checkpoints whose deletion has begun, in case it must be repeated."""
         for metadata in completed:
             self.adopt(metadata)
 
@@ -193,7 +187,7 @@ class JobStorage:
         return self._fence.number
 
     def path_of(self, checkpoint_id: int) -> str:
-        """Where a checkpoint is, for people to read."""
+        """Path of a checkpoint."""
         return f"{self.files.root}/{checkpoint_directory(checkpoint_id)}"
 
     def check_fence(self) -> None:
@@ -201,10 +195,10 @@ class JobStorage:
         self._fence.check()
 
     def check_fence_sometimes(self, now: int) -> None:
-        """Do so, if it is some time since that was done last.
+        """Call `check_fence` if the last call of this method is some time ago.
 
         Args:
-            now: Milliseconds on a clock that never goes back.
+            now: Milliseconds on a monotonic clock.
         """
         last = self._fence_checked
         if last is None or now - last >= FENCE_EVERY_MS:
@@ -212,78 +206,77 @@ class JobStorage:
             self._fence.check()
 
     def adopt(self, metadata: CheckpointMetadata) -> None:
-        """Keep the files of a complete checkpoint that was found in storage."""
+        """Keep the files of a complete checkpoint in storage."""
         with self._lock:
             self._complete[metadata.checkpoint_id] = metadata.fence
             self._shared.adopt(metadata.checkpoint_id, _paths(metadata, SHARED))
             self._staged.adopt(metadata.checkpoint_id, _paths(metadata, STAGED))
 
     def build_upon(self, checkpoint_id: int, base: CheckpointMetadata | None) -> None:
-        """Keep the files of `base` for a checkpoint that is about to be uploaded."""
+        """Keep the files of `base` for a checkpoint before its upload."""
         if base is not None:
             with self._lock:
                 self._shared.register(checkpoint_id, _paths(base, SHARED))
 
     def keep_staged(self, metadata: CheckpointMetadata) -> None:
-        """Note which staged rows a checkpoint needs that has been completed for good."""
+        """Keep the staged rows of a completed checkpoint."""
         with self._lock:
             self._staged.adopt(metadata.checkpoint_id, _paths(metadata, STAGED))
 
     def release_staged(self, paths: Iterable[str]) -> None:
-        """Remove staged rows, but for those that a checkpoint needs."""
+        """Delete staged rows, except those that a checkpoint needs."""
         with self._lock:
             unused = set(paths) - self._staged.in_use
         self.files.delete_all(unused)
 
     def sweep_staged(self, job_attempt: str | None) -> None:
-        """Remove what job attempts other than this one have staged and no checkpoint needs."""
+        """Delete rows that other job attempts have staged and no checkpoint needs."""
         with self._lock:
             in_use = self._staged.in_use
-        # Notes go when what they speak of is listed by a checkpoint, or aborted.
+        # Notes are deleted elsewhere: when a checkpoint lists their content, or it is aborted.
         kept = (OPENED,) if job_attempt is None else (OPENED, f"{job_attempt}-")
         there = (name for name in self.files.entries(STAGED) if is_own(STAGED, name))
         found = [name for name in there if not name.startswith(kept)]
-        # Looked at only now: what another driver stages comes after its fence.
+        # Only now: another driver stages rows after it has taken its fence.
         self._fence.check()
         for path in (f"{STAGED}/{name}" for name in found):
             if path not in in_use:
                 self.files.delete(path)
 
     def complete(self, metadata: CheckpointMetadata) -> None:
-        """Write the metadata, last of all, and record that.
+        """Write the metadata, last of all, and the record of the checkpoint.
 
-        Raises as `store_metadata` and `register` do.
-
-        Files that it could have built upon, and does not, go if no other checkpoint uses them.
+        Deletes files that it was registered with and that no checkpoint uses. Raises as
+        `store_metadata` and `SharedFiles.register` do.
         """
         paths = _paths(metadata, SHARED)
         with self._lock:
-            # Before it is complete: what is missing cannot be restored.
+            # Before it is complete: it must not refer to a deleted file.
             self._shared.register(metadata.checkpoint_id, paths)
         store_metadata(self.files, metadata, self._fence)
         record_completed(self.files, metadata)
         with self._lock:
             unused = self._shared.settle(metadata.checkpoint_id, paths)
             self._complete[metadata.checkpoint_id] = metadata.fence
-        # What cannot be removed now is left for a sweep.
+        # A sweep deletes the rest.
         with suppress(HoldfastError):
             self.files.delete_all(unused)
 
     def is_gone(self, checkpoint_id: int) -> bool:
-        """Whether it is certain that nobody can find a checkpoint complete."""
+        """Whether the checkpoint is certainly not complete in storage."""
         try:
             return not self.files.exists(metadata_name(checkpoint_id))
         except HoldfastError:
             return False
 
     def delete(self, checkpoint_id: int) -> None:
-        """Remove a checkpoint, complete or not, and what no other one uses of its files.
+        """Delete a checkpoint, complete or not, and its files that no other one uses.
 
-        What one has staged that was never completed for good is the next one's to list.
+        Staged rows of an aborted checkpoint stay: the next checkpoint lists them.
 
         Raises:
-            FencedError: Another driver has taken over and may need it; nothing is removed.
-            CheckpointStorageError: Storage failed; it can be tried again.
+            FencedError: Another driver has taken over and may need it; nothing is deleted.
+            CheckpointStorageError: Storage failed; call this again later.
         """
         self._fence.check()
         with self._lock:
@@ -296,19 +289,19 @@ class JobStorage:
         if written_under is not None:
             fences = [written_under]
         else:
-            # Nobody knows what was uploaded of it, and nobody else uses that. A driver that was
-            # replaced may have completed one of that id, too late to count.
+            # Its uploads are not known, so they are listed. A driver that was replaced may have
+            # completed a checkpoint of that id, too late to count.
             unused = unused | files_of(self.files, checkpoint_id)
             recorded = recorded_checkpoints(self.files)
             fences = [fence for fence, one in recorded if one == checkpoint_id]
-        # Before the metadata: a record without a checkpoint means that somebody else deleted it.
+        # Before the metadata: a record without a checkpoint means a lost checkpoint.
         self.files.delete_all([record_name(fence, checkpoint_id) for fence in fences])
         delete_checkpoint(self.files, checkpoint_id, unused)
         with self._lock:
             self._doomed.pop(checkpoint_id, None)
 
     def sweep(self, below: int) -> None:
-        """Remove what checkpoints with ids under `below` left without completing."""
+        """Delete the files of incomplete checkpoints with ids under `below`."""
         with self._lock:
             in_use = self._shared.in_use
         sweep(self.files, below=below, fence=self._fence, in_use=in_use)

@@ -1,8 +1,8 @@
 """Names of the files that a job keeps in checkpoint storage.
 
-    <job directory>/chk-<id>/_metadata       written last: with it the checkpoint is complete
-    <job directory>/shared/<id>-<unique>     files that checkpoints share; `id` is the first of them
-    <job directory>/staged/<attempt>-...     rows that wait to be published, or processed
+    <job directory>/chk-<id>/_metadata       written last: makes the checkpoint complete
+    <job directory>/shared/<id>-<unique>     files that checkpoints share; `id` is the first one
+    <job directory>/staged/<attempt>-...     output to be published, input to be processed
     <job directory>/taskowned/               rows of static DataFrames
     <job directory>/completed/<id>-<fence>   a record of every completed checkpoint
     <job directory>/fence/<number>           one per driver that ever wrote here
@@ -57,20 +57,20 @@ def metadata_name(checkpoint_id: int) -> str:
 
 
 def shared_name(checkpoint_id: int) -> str:
-    """A name that nobody has used, for a file that later checkpoints may use too."""
+    """A new, unique name for a file that later checkpoints may use too."""
     return f"{SHARED}/{checkpoint_id}-{uuid.uuid4().hex}"
 
 
 def is_own(directory: str, name: str) -> bool:
-    """Whether a file has a name that Holdfast gives in one of the directories of a job.
+    """Whether a file in one of the job's directories has a name that Holdfast gives.
 
-    Where the job has no directory of its own, others may have one of that name too.
+    Without a subdirectory for the job, others may use a directory of that name too.
     """
     return _OWN_FILES[directory].fullmatch(name) is not None
 
 
 def first_user(path: str) -> int | None:
-    """The checkpoint that a shared file was written for; None if it is no shared file.
+    """The checkpoint that a shared file was written for; None for other files.
 
     Example:
         >>> first_user("shared/7-0badcafe")

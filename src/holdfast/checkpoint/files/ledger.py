@@ -1,14 +1,13 @@
-"""Which checkpoints a job has completed, recorded outside of their directories.
+"""Records of completed checkpoints, outside of their directories.
 
     completed/<fence>-<id>      {"format": 1, "checkpoint_id": 7, "fence": 2}
 
-The directory of a checkpoint can be lost: somebody deletes it, or a clean-up rule of the
-storage does. Without a record the job would go back to an older checkpoint, publish the same
-output again, and give the lost checkpoint's id to another one.
+The directory of a checkpoint can be lost: a person deletes it, or a lifecycle rule of the storage
+does. Without a record the job would restore an older checkpoint, publish the same output again, and
+reuse the id of the lost checkpoint.
 
-The record is created when the checkpoint's `_metadata` is durable, before its output is
-published. It is removed before the `_metadata` is. So a record without a checkpoint always
-means that the checkpoint was lost.
+The record is created after the checkpoint's `_metadata` and before its output is published. It is
+deleted before the `_metadata`. So a record without a checkpoint always means a lost checkpoint.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class _Record(msgspec.Struct):
 
 
 def record_completed(files: NamedFiles, metadata: CheckpointMetadata) -> None:
-    """Record that a checkpoint is complete; its metadata is durable by now."""
+    """Record a completed checkpoint, whose metadata must be durable."""
     record = _Record(FORMAT, metadata.checkpoint_id, metadata.fence)
     name = record_name(metadata.fence, metadata.checkpoint_id)
     files.create_exclusive(name, msgspec.json.encode(record))
@@ -67,14 +66,14 @@ def lost_checkpoint(
     there: Collection[int],
     unwanted: Collection[int] = (),
 ) -> int | None:
-    """Id of the newest completed checkpoint, if storage no longer has it; None if all is well.
+    """Id of the newest completed checkpoint if storage has lost it, else None.
 
     Args:
         files: The job's files.
-        records: Of complete checkpoints, newest first; looked up before the checkpoints.
+        records: Records of complete checkpoints, newest first, read before the checkpoints.
         complete: Fence and id of every complete checkpoint in storage.
         there: Ids of all checkpoints that have metadata, readable or not.
-        unwanted: Checkpoints that the job gave up while their metadata was being written.
+        unwanted: Checkpoints that were aborted while their metadata was written.
     """
     for fence, checkpoint_id in still_valid(files, records):
         if checkpoint_id not in unwanted:

@@ -1,4 +1,4 @@
-r"""What a checkpoint is: the content of `_metadata`, and its form on disk.
+r"""The content of `_metadata`, and its format on disk.
 
 The file is text: one line of JSON, the header, then a JSON document, the body.
 
@@ -6,14 +6,13 @@ The file is text: one line of JSON, the header, then a JSON document, the body.
      "length":...,"checksum":...}\n              (all on one line)
     {...}
 
-`length` and `checksum` (XXH3-128, hexadecimal) are those of all bytes behind the first
-line break. They tell a file that was cut off from one that was damaged, and the first
-bytes tell both from a file that is something else. Bytes are written in base64.
+`length` and `checksum` (XXH3-128, hexadecimal) cover all bytes after the first line break. They
+distinguish a file that was cut off from one that was damaged. The first bytes distinguish both from
+a foreign file. Bytes are written in base64.
 
-Fields may be added to the body within a format, and are left out where they say nothing;
-readers pass over those they do not know. The file holds no credentials: handles are
-relative to the job's directory, and properties whose names speak of a secret are blanked
-out.
+Fields may be added to the body within a format; readers ignore fields that they do not know. The
+file holds no credentials: handles are relative to the job's directory, and the values of
+properties with names like "password" are replaced by asterisks.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ READABLE: Final = frozenset({FORMAT})
 """Formats that this release reads."""
 
 LONGEST_HEADER: Final = 1024
-"""Bytes from the beginning of the file that always contain the header."""
+"""The header ends within this number of bytes."""
 
 _MAGIC: Final = b'{"holdfast":"checkpoint",'
 _SECRETS: Final = ("password", "secret", "token", "credential", "apikey", "api-key", "access-key")
@@ -48,15 +47,15 @@ class StoreSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     subtask: int
     backend: Literal["hashmap", "rocksdb", "canonical"]
-    """What made the files: a state backend; "canonical" are the tables of a savepoint."""
+    """The state backend that wrote the files, or "canonical" for the tables of a savepoint."""
     version: str
-    """Version at which the local store stood."""
+    """Version of the local store."""
     key_groups: tuple[int, int] | None
-    """First and last key group, both included; None if the state has no keys."""
+    """First and last key group, both included; None without keys."""
     files: dict[str, Handle]
     """By name in the local snapshot directory."""
     full_size: int
-    """Bytes of all files, whenever they were uploaded."""
+    """Bytes of all files, including those of earlier checkpoints."""
     uploaded_size: int
     """Bytes uploaded for this checkpoint."""
     operator_state: Handle | None = None
@@ -74,12 +73,12 @@ class OperatorSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     states: list[dict[str, Any]]
     """Name, kind and schema of every state."""
     key: str | None
-    """Name of the shape of the keys; None if there are none."""
+    """Name of the key shape; None without keys."""
     subtasks: list[StoreSnapshot]
 
 
 class SourceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """How far one source was read; only those who read sources know what it means."""
+    """How far one source was read; the source layer interprets it."""
 
     uid: str
     position: Any
@@ -95,39 +94,39 @@ class StagedHandle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Committable(msgspec.Struct, frozen=True, kw_only=True):
-    """Output of one subtask's epoch that is staged and not published yet."""
+    """Output of one subtask's epoch that is staged but not published."""
 
     uid: str
-    """Of the sink."""
+    """Uid of the sink."""
     checkpoint_id: int
-    """The checkpoint it is published with."""
+    """The checkpoint that publishes it."""
     epoch: int
     subtask: int
     attempt: int = 0
-    """Tells the attempt that was acknowledged from others at the same subtask and epoch."""
+    """The task attempt that was acknowledged."""
     data: bytes = b""
-    """Anything; the sink's committer knows what it means."""
+    """Encoded for the sink's committer."""
     rows: StagedHandle | None = None
-    """Rows in checkpoint storage, if that is what it is."""
+    """Rows in checkpoint storage, for sinks that stage rows."""
 
 
 class ChannelState(msgspec.Struct, frozen=True, kw_only=True):
-    """Input of one subtask that an epoch had no time for."""
+    """Input of one subtask that an unaligned checkpoint stores unprocessed."""
 
     uid: str
-    """Operator that it is for."""
+    """Uid of the operator that reads it."""
     input: int
-    """Which of the channels into that operator it is on."""
+    """Index of the operator's input channel."""
     subtask: int
     parallelism: int
-    """Subtasks that the operator had."""
+    """Parallelism of the operator."""
     max_parallelism: int
-    """Key groups that it had."""
+    """Max parallelism of the operator."""
     rows: StagedHandle
 
 
 class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """All there is to know about one complete checkpoint."""
+    """One complete checkpoint or savepoint."""
 
     format: int = FORMAT
     version: str
@@ -136,13 +135,13 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
     job_id: str
     job_name: str
     lineage: str = ""
-    """Names the row of checkpoints it belongs to, from a start with nothing on."""
+    """Names the series of checkpoints since the job started without state."""
     fence: int
     """Number of the fence under which it was written."""
     job_attempt: str
     epoch: int
     batch_id: int
-    """Last micro-batch that is wholly contained."""
+    """Last micro-batch that it contains completely."""
     triggered_ms: int
     completed_ms: int
     mode: str
@@ -150,22 +149,22 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is a savepoint: its handles are relative to its own directory, and its state
     may be stored as tables."""
     origin: str | UnsetType = UNSET
-    """Names the savepoint, or another job's checkpoint, that the row of checkpoints began from."""
+    """Names the savepoint, or the other job's checkpoint, that the series began from."""
     operators: list[OperatorSnapshot] = []
     sources: list[SourceSnapshot] = []
     committables: list[Committable] = []
     """Output to be published, in the order of epochs."""
     stale_notes: list[str] | UnsetType = UNSET
-    """Notes of what writers had opened that earlier checkpoints list, and storage still holds."""
+    """Names of notes that could not be deleted although earlier checkpoints list their content."""
     channel_state: list[ChannelState] = []
-    """Input to be processed before any other, in the order it came."""
+    """Input to process before any other, in order."""
     spark: dict[str, Any] = {}
-    """Anything the Spark side needs again, as JSON."""
+    """Data of the Spark layer, as JSON."""
     properties: dict[str, str] = {}
 
 
 class MetadataHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """First line of the file: enough to order checkpoints without reading them."""
+    """First line of the file: enough to order checkpoints without reading all of it."""
 
     holdfast: Literal["checkpoint"] = "checkpoint"
     format: int
@@ -177,7 +176,7 @@ class MetadataHeader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_metadata(metadata: CheckpointMetadata) -> bytes:
-    """Content of the `_metadata` file; equal metadata gives equal bytes."""
+    """Encode metadata; equal metadata gives equal bytes."""
     properties = {key: _shown(key, value) for key, value in metadata.properties.items()}
     metadata = msgspec.structs.replace(metadata, properties=properties)
     compact = msgspec.json.encode(metadata, order="deterministic")
@@ -194,7 +193,7 @@ def encode_metadata(metadata: CheckpointMetadata) -> bytes:
 
 
 def decode_header(data: bytes, where: str) -> MetadataHeader:
-    """Header of the file that begins with `data`; `where` is for error messages.
+    """Decode the header of a file that begins with `data`; `where` is for error messages.
 
     Raises:
         CorruptCheckpointError: The file is cut off, foreign, damaged or of another format.
@@ -219,7 +218,7 @@ def decode_header(data: bytes, where: str) -> MetadataHeader:
 
 
 def decode_metadata(data: bytes, where: str) -> CheckpointMetadata:
-    """Metadata in `data`, verified; `where` names the file in error messages.
+    """Decode and verify metadata; `where` is for error messages.
 
     Raises:
         CorruptCheckpointError: The file is cut off, foreign, damaged or of another format.
@@ -239,12 +238,12 @@ def decode_metadata(data: bytes, where: str) -> CheckpointMetadata:
         raise _damaged(where, f"its body is whole but cannot be read ({error})") from error
     named = (header.checkpoint_id, header.fence, header.format, header.version)
     if named != (metadata.checkpoint_id, metadata.fence, metadata.format, metadata.version):
-        raise _damaged(where, "its first line and its body speak of different checkpoints")
+        raise _damaged(where, "its first line and its body are of different checkpoints")
     return metadata
 
 
 def handles_of(metadata: CheckpointMetadata) -> Iterator[tuple[str, Handle]]:
-    """Every handle in `metadata`, each with words that say what it holds."""
+    """Yield every handle in `metadata` with a description."""
     for operator in metadata.operators:
         for store in operator.subtasks:
             owner = f"operator {operator.uid!r}, subtask {store.subtask}"
@@ -266,12 +265,12 @@ def handles_of(metadata: CheckpointMetadata) -> Iterator[tuple[str, Handle]]:
 
 
 def identity_of(metadata: CheckpointMetadata) -> str:
-    """Tells the checkpoint or savepoint from all others, wherever it is moved to."""
+    """Unique name of the checkpoint or savepoint, even if it is moved."""
     return f"{metadata.job_id}-{metadata.checkpoint_id}-{metadata.triggered_ms}"
 
 
 def paths_of(metadata: CheckpointMetadata) -> set[str]:
-    """Every file in checkpoint storage that `metadata` refers to."""
+    """Paths of all files that `metadata` refers to."""
     return {handle.path for _, handle in handles_of(metadata) if isinstance(handle, FileHandle)}
 
 
@@ -285,7 +284,7 @@ class _Format(msgspec.Struct):
 
 
 def _check_format(line: bytes, where: str) -> None:
-    # Another format may have another header: only these two fields are there for good.
+    # Another format may have another header; only these two fields are fixed.
     try:
         found = msgspec.json.decode(line, type=_Format)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

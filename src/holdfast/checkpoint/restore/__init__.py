@@ -1,1 +1,1 @@
-"""Going back: choosing a checkpoint, checking it against the program, building the stores."""
+"""Recovery: chooses a checkpoint, checks that it fits the program, and builds the stores."""

@@ -1,4 +1,4 @@
-"""What a restore has to do: a checkpoint held against a program."""
+"""Assigns the state in a checkpoint to the subtasks of a program."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RestoreTarget:
-    """Where the restored stores are to stand."""
+    """The job attempt, process and backend that the stores are built for."""
 
     job: JobIdentity
     owner: ProcessIdentity
     backend: StateBackend
     local_copies: Mapping[tuple[str, int], str]
-    """Local snapshots that may still be on the executors, by uid and subtask."""
+    """Local snapshots that may still exist on the executors, by uid and subtask."""
 
 
 def assign_state(
@@ -48,7 +48,7 @@ def assign_state(
     *,
     ignore_unclaimed: bool = False,
 ) -> Iterator[Restore]:
-    """Every store that has to be built so that the job goes on from `metadata`.
+    """Yield every store that has to be built to restore `metadata`.
 
     Raises:
         RestoreError: The checkpoint does not fit the program.
@@ -75,7 +75,7 @@ def _operator_restores(
     stores = {store.subtask: store for store in snapshot.subtasks}
     kind = next((store.backend for store in snapshot.subtasks), CANONICAL)
     same = snapshot.parallelism == operator.parallelism
-    # Ranges of key groups do not overlap, so both ends of them are in order.
+    # Key-group ranges do not overlap, so both their ends are in order.
     keyed = sorted((one for one in stores.values() if one.key_groups), key=_key_groups)
     firsts, lasts = ([_key_groups(one)[end] for one in keyed] for end in (0, 1))
     for subtask in range(operator.parallelism):

@@ -1,4 +1,4 @@
-"""Why a program cannot go on from a checkpoint or savepoint, before any state is read."""
+"""Checks whether a checkpoint or savepoint fits a program, without reading state."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RestoreProblem:
-    """A reason why a start would be refused."""
+    """A reason to refuse a restore."""
 
     text: str
-    """What does not fit, and what to do."""
+    """The error message, with what to do."""
     can_be_allowed: bool = False
-    """Whether it is none if state may be left behind that the program does not claim."""
+    """Whether `ignore-unclaimed-state` allows it."""
 
 
 def restore_problems(metadata: CheckpointMetadata, plan: JobPlan) -> Iterator[RestoreProblem]:
-    """All reasons why a compiled program cannot go on from a checkpoint."""
+    """Yield all reasons why a compiled program cannot restore a checkpoint."""
     yield from unclaimed_problems(metadata, plan)
     operators = operators_of(plan)
     for snapshot in metadata.operators:
@@ -47,7 +47,7 @@ def restore_problems(metadata: CheckpointMetadata, plan: JobPlan) -> Iterator[Re
 
 
 def unclaimed_problems(metadata: CheckpointMetadata, plan: JobPlan) -> Iterator[RestoreProblem]:
-    """What the checkpoint holds and the program has no place for."""
+    """Yield problems with state, positions and rows that the program does not claim."""
     yield from _waiting(metadata, plan)
     yield from _unclaimed_operators(metadata, operators_of(plan))
     yield from _unclaimed_sources(metadata, plan)
@@ -61,7 +61,7 @@ def operators_of(plan: JobPlan) -> dict[str, OperatorPlan]:
 def max_parallelism_problems(
     snapshot: OperatorSnapshot, operator: OperatorPlan
 ) -> Iterator[RestoreProblem]:
-    """Whether the operator has another number of key groups than its state."""
+    """Yield a problem if the operator's max parallelism differs from that of its state."""
     if snapshot.max_parallelism != operator.max_parallelism:
         yield RestoreProblem(
             f"max parallelism mismatch: operator {operator.name!r} (uid {operator.uid!r}) has "
@@ -75,7 +75,7 @@ def max_parallelism_problems(
 def parallelism_problems(
     snapshot: OperatorSnapshot, node: Node, parallelism: int
 ) -> Iterator[RestoreProblem]:
-    """Whether an operator that takes over its stored max parallelism exceeds it."""
+    """Yield a problem if the operator's parallelism exceeds the stored max parallelism."""
     try:
         check_parallelism(parallelism, snapshot.max_parallelism, f"operator {node}")
     except ConfigurationError as error:
@@ -83,7 +83,7 @@ def parallelism_problems(
 
 
 def window_problems(snapshot: OperatorSnapshot, operator: OperatorPlan) -> Iterator[RestoreProblem]:
-    """Whether windows merge now that did not, or the other way round: none would fire."""
+    """Yield a problem if windows merge now that did not, or the other way round."""
     stored = {state["name"] for state in snapshot.states}
     if (
         operator.kind not in (OperatorKind.WINDOW, OperatorKind.WINDOW_JOIN)
@@ -95,20 +95,20 @@ def window_problems(snapshot: OperatorSnapshot, operator: OperatorPlan) -> Itera
         was, now = ("merge", "do not") if merged else ("do not merge", "do")
         yield RestoreProblem(
             f"operator {operator.name!r} (uid {operator.uid!r}): the windows in its state {was}, "
-            f"and those of the program {now}, so what is in them could never come out. Go on with "
-            "windows of the same kind, or give the operator another uid, under which it starts "
-            "empty"
+            f"and those of the program {now}, so their contents could never come out. Continue "
+            "with windows of the same kind, or give the operator another uid, under which it "
+            "starts empty"
         )
 
 
 def _waiting(metadata: CheckpointMetadata, plan: JobPlan) -> Iterator[RestoreProblem]:
-    """Output that is not published, or input that is not processed, and would be lost."""
+    """Yield problems with unpublished output or unprocessed input that would be lost."""
     sinks, inputs = set(plan.frame_sinks), set()
     for stage in plan.stages:
         for place, operator in enumerate(stage.operators):
             if operator.kind is OperatorKind.WRITER:
                 sinks.add(operator.uid)
-            # Another parallelism may chain an operator, which then reads no channel of its own.
+            # With another parallelism an operator may be chained, and then reads no channel.
             channels = sum(place in places for places in stage.entries.values())
             inputs |= {(operator.uid, number) for number in range(channels)}
     output = {one.uid for one in metadata.committables} - sinks
@@ -152,17 +152,11 @@ def _unclaimed_sources(metadata: CheckpointMetadata, plan: JobPlan) -> Iterator[
 
 
 SCRATCH: Final = "source-"
-
-
 _SCRATCH: Final = rf"/holdfast-query-[0-9a-f]{{32}}/{SCRATCH}\d+/[^/]+"
 
 
 def check_static_rows(position: QueryPosition, plan: JobPlan, *, one_pass: bool = False) -> None:
-    """Refuse a snapshot that has problems with static DataFrames; see `static_rows_problems`.
-
-    Raises:
-        RestoreError: It has one.
-    """
+    """Raise RestoreError if `static_rows_problems` finds any."""
     for problem in static_rows_problems(position, plan, one_pass=one_pass):
         raise RestoreError(problem)
 
@@ -170,12 +164,12 @@ def check_static_rows(position: QueryPosition, plan: JobPlan, *, one_pass: bool 
 def static_rows_problems(
     position: QueryPosition, plan: JobPlan, *, one_pass: bool = False
 ) -> Iterator[str]:
-    """Static DataFrames whose rows would be taken for others, or processed once more.
+    """Yield problems with static DataFrames whose rows would be confused or processed again.
 
     Args:
         position: How far the sources of the snapshot were read.
         plan: The program.
-        one_pass: Whether it reads everything there is in one pass.
+        one_pass: Whether the program reads everything in one pass.
     """
     for uid in _static_sources(position, plan):
         read = [leaf for leaf in position.sources[uid] if leaf.offset is not None]
@@ -183,15 +177,15 @@ def static_rows_problems(
             yield (
                 f"source {uid!r} is a static DataFrame whose rows the snapshot contains, and the "
                 "program reads everything in one pass, those rows included. Give it another uid "
-                "to have them processed once more, or let the program have a source without end, "
-                "or one that is streamed"
+                "to process them once more, or use an unbounded or a streaming source in the "
+                "program"
             )
         elif not all(_is_of_static_rows(leaf, uid) for leaf in read):
             yield (
                 f"source {uid!r} is a static DataFrame, and was another kind of source when the "
-                "snapshot was taken, so it cannot be told which of its rows the state contains. "
-                "Go on with the source as it was; or, if the state is to see all rows of the "
-                "DataFrame, give it another uid and allow state that is not restored"
+                "snapshot was taken, so it is unknown which of its rows the state contains. "
+                "Continue with the original source. To process all rows of the DataFrame, give it "
+                "another uid and allow state that is not restored"
             )
 
 

@@ -1,6 +1,6 @@
 """Downloads one subtask's state and builds its store.
 
-These functions run where the local state is: in a thread of the driver, or in a task.
+These functions run where the local state is: in a thread of the driver, or in a Spark task.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StoredCopy:
-    """One old subtask's store, of which a new one takes a part."""
+    """The store of an old subtask, from which a new one takes key groups."""
 
     files: dict[str, Handle]
     version: str
     local: str | None = None
-    """Local snapshot that holds the same, perhaps; on the executor that made it."""
+    """Local snapshot with the same content, if it still exists on this executor."""
 
 
 @dataclass(frozen=True)
 class Restore:
-    """A local store that is to be built."""
+    """A local store to build."""
 
     job_id: str
     job_attempt: str
@@ -56,33 +56,33 @@ class Restore:
     version: str
     copies: tuple[StoredCopy, ...]
     kind: str
-    """What made the copies, as `open_snapshot_of` takes it."""
+    """The kind of snapshot, for `open_snapshot_of`."""
     whole: bool
-    """Whether the one copy is taken over as it is."""
+    """Whether the only copy is used unchanged."""
     key_groups: range
     operator_state: bytes | None
 
 
 @dataclass(frozen=True)
 class Restored:
-    """What became of it."""
+    """A store that was built."""
 
     uid: str
     subtask: int
     version: str
     downloaded: int = 0
-    """Bytes fetched from storage."""
+    """Bytes downloaded from storage."""
     local: bool = False
-    """Whether local copies served for all of it."""
+    """Whether it was built from local copies alone."""
     distrusted: tuple[str, ...] = ()
-    """Why local copies that were there have not served, and were removed."""
+    """Why existing local copies were not used, but deleted."""
 
 
 def restore_one(restore: Restore, *, files: JobCheckpointFiles) -> Restored:
-    """Build one local store from what a checkpoint holds.
+    """Build one local store from a checkpoint.
 
-    A local copy serves if it is what the checkpoint holds, bit by bit. If the store cannot be
-    built with one, it is built from storage alone.
+    A local copy is used if it equals the checkpoint, byte by byte. If the store cannot be built
+    with it, it is built from storage alone.
     """
     where = {"uid": restore.uid, "subtask": restore.subtask}
     fault_point("before-restore", **where)
@@ -96,8 +96,8 @@ def restore_one(restore: Restore, *, files: JobCheckpointFiles) -> Restored:
         restore.owner.run,
     )
     if target.exists():
-        # A task that Spark tries again finds what its first attempt has finished. It is as
-        # good: nothing but restores of this job attempt has been here yet.
+        # Spark has repeated the task, and its first attempt has built the store. It can be
+        # used: only restores of this job attempt have written here.
         open_store(restore.backend, target, restore.version).abort()
         return Restored(restore.uid, restore.subtask, restore.version)
     make_private(target.parent)
@@ -125,13 +125,13 @@ def restore_one(restore: Restore, *, files: JobCheckpointFiles) -> Restored:
 def _build(
     restore: Restore, files: JobCheckpointFiles, target: Path, local: Mapping[int, Path]
 ) -> int:
-    """Build the store at `target`; return the bytes that were downloaded for it.
+    """Build the store at `target`; returns the number of bytes downloaded.
 
     Args:
-        restore: What it is made of.
-        files: Where its copies are.
-        target: Its directory, which appears whole, or not at all.
-        local: Directories of the copies that need not be downloaded, by their place among all.
+        restore: The store.
+        files: The checkpoint's files.
+        target: The directory of the store, which is created atomically.
+        local: Local directories of copies, by index; these are not downloaded.
     """
     job = job_directory(restore.local_dir, restore.job_id, restore.owner.run)
     scratch = job / f"{restore.job_attempt}.restoring-{uuid.uuid4().hex}"
@@ -164,7 +164,7 @@ def _build(
 def _download(
     copy: StoredCopy, restore: Restore, files: JobCheckpointFiles, directory: Path
 ) -> int:
-    """Bring what the new store needs of a copy; return the bytes of it."""
+    """Download the files that the new store needs of a copy; returns their size."""
     wanted = copy.files
     if not restore.whole and can_be_partial(restore.kind):
         first = {name: one for name, one in wanted.items() if not is_shareable(Path(name))}
@@ -185,7 +185,7 @@ def _download(
 
 
 def _trusted_copies(restore: Restore) -> tuple[dict[int, Path], list[str]]:
-    """Copies that are here and may be used, by their place; and why others may not."""
+    """Local copies that can be used, by index, and why others cannot."""
     local: dict[int, Path] = {}
     distrusted: list[str] = []
     for number, copy in enumerate(restore.copies):
@@ -202,9 +202,9 @@ def _trusted_copies(restore: Restore) -> tuple[dict[int, Path], list[str]]:
 
 
 def _distrust(copy: StoredCopy, kind: str, directory: Path) -> str | None:
-    """Why a local snapshot may not be used; None if it is what the checkpoint holds.
+    """Why a local snapshot cannot be used; None if it equals the checkpoint.
 
-    It is opened last: to open what is damaged may kill the process.
+    It is opened last: opening a damaged one may kill the process.
     """
     try:
         names = set(map(str, snapshot_files(directory)))
@@ -225,7 +225,7 @@ def _distrust(copy: StoredCopy, kind: str, directory: Path) -> str | None:
 
 
 def _drop(restore: Restore, numbers: Iterable[int]) -> None:
-    """Remove local copies, so that no later restore meets them."""
+    """Delete local copies, so that no later restore finds them."""
     for number in numbers:
         local = restore.copies[number].local
         assert local is not None

@@ -1,4 +1,4 @@
-"""Reading the operator state that a checkpoint or savepoint holds."""
+"""Reads the operator state in a checkpoint or savepoint."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 def read_operator_states(
     snapshot: OperatorSnapshot, files: JobCheckpointFiles
 ) -> list[OperatorStateSnapshot | None]:
-    """The operator state of every subtask, in order; None where there was none.
+    """Read the operator state of every subtask, in order; None for a subtask without any.
 
     Raises:
-        CorruptCheckpointError: A file is gone, or is not what was written.
-        StateError: A file cannot be used.
+        CorruptCheckpointError: A file is missing, or has changed.
+        StateError: A file cannot be read.
     """
     found: list[OperatorStateSnapshot | None] = [None] * snapshot.parallelism
     for store in snapshot.subtasks:

@@ -1,4 +1,4 @@
-"""Finding the checkpoint or savepoint that a path or URL stands for."""
+"""Finds the checkpoint or savepoint at a path or URL."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _CHECKPOINT: Final = re.compile(r"chk-(\d+)")
 
 
 def find_snapshot(url: str) -> tuple[FileSystemFiles, CheckpointMetadata]:
-    """What a path or URL stands for: its files and its metadata.
+    """Find the files and the metadata of a snapshot.
 
-    It may be the directory of a savepoint or of a checkpoint, the `_metadata` file in one,
-    or a job's directory, which stands for its newest checkpoint.
+    The path may be the directory of a savepoint or checkpoint, its `_metadata` file, or a job's
+    directory, which stands for the newest checkpoint.
 
     Raises:
-        RestoreError: There is nothing to start from.
-        CorruptCheckpointError: What there is cannot be used.
+        RestoreError: There is no snapshot.
+        CorruptCheckpointError: The snapshot cannot be used.
     """
-    # Absolute first: a relative one may be as short as the name of the file.
+    # Made absolute first: a relative path may be just "_metadata".
     place = FileSystemFiles(url).root.removesuffix(f"/{METADATA}")
     parent, _, last = place.rpartition("/")
     match = _CHECKPOINT.fullmatch(last)

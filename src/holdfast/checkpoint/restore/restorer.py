@@ -1,4 +1,4 @@
-"""Going back to a checkpoint: finds the newest that can be used, and builds the stores."""
+"""Restores a job: finds the newest usable checkpoint, and builds the stores from it."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from holdfast.checkpoint.files.metadata import CheckpointMetadata, OperatorSnapshot
+    from holdfast.checkpoint.restore.download import Restore, Restored
     from holdfast.checkpoint.worker_calls import WorkerCalls
     from holdfast.config.backends import StateBackend
     from holdfast.job.model import JobIdentity, JobPlan, QueryPosition
@@ -50,37 +51,37 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdfast")
 
 LISTINGS = 5
-"""How often storage is looked at while another driver still retires checkpoints."""
+"""How often storage is listed while another driver still retires checkpoints."""
 
 
 @dataclass(frozen=True)
 class RestoredJob:
-    """What a job attempt starts from."""
+    """The state that a job attempt starts from."""
 
     start: StartingPoint
     job: JobIdentity | None = None
-    """The job attempt whose stores were built; another than asked for after a fallback."""
+    """The job attempt whose stores were built; it has another name after a fallback."""
     position: QueryPosition | None = None
     metadata: CheckpointMetadata | None = None
-    """The checkpoint."""
+    """The checkpoint that was restored."""
     files: JobCheckpointFiles | None = None
-    """Where its files are."""
+    """The files of the checkpoint."""
     base: CheckpointMetadata | None = None
-    """The checkpoint, if later ones may build upon its files."""
+    """The checkpoint, if later ones may build on its files."""
     inherited: frozenset[tuple[str, int]] = frozenset()
-    """Stores that took its files over as they are."""
+    """Stores that use its files unchanged."""
     origin: str = ""
     """Names the snapshot that the job's first checkpoint began from."""
     statistics: RestoreStatistics | None = None
 
     @property
     def batch_id(self) -> int | None:
-        """Last micro-batch that the state contains; None if it contains none."""
+        """Last micro-batch that the state contains, or None."""
         return None if self.position is None else self.position.batch_id
 
 
 FRESH = RestoredJob(StartingPoint())
-"""No checkpoint: everything starts empty."""
+"""A start without a checkpoint."""
 
 
 class Restorer:
@@ -94,7 +95,7 @@ class Restorer:
         ignore_unclaimed: bool,
         job_id: str = "",
     ) -> None:
-        """Restore from the job's own files; else, once, from where `pointer` says."""
+        """Restore from the job's checkpoints or, if there are none, from `pointer`."""
         self._files = files
         self._job_id = job_id
         self._pointer = pointer
@@ -103,10 +104,10 @@ class Restorer:
         self.publishes = False
         """Whether output was published with every complete checkpoint."""
         self.accepts_duplicates = False
-        """Whether it may be published again."""
+        """Whether output may be published again."""
 
     def completed(self) -> list[CheckpointMetadata]:
-        """Complete checkpoints of the job that can be read, oldest first."""
+        """The job's readable complete checkpoints, oldest first."""
         found = []
         for _, checkpoint_id in reversed(completed_checkpoints(self._files)):
             try:
@@ -116,13 +117,13 @@ class Restorer:
         return sorted(found, key=lambda metadata: metadata.checkpoint_id)
 
     def next_id(self) -> int:
-        """The lowest checkpoint id that was never used."""
+        """The first checkpoint id above all that were used."""
         recorded = (checkpoint_id for _, checkpoint_id in recorded_checkpoints(self._files))
         used = [*used_ids(self._files), *recorded, *self._ids_at_pointer()]
         return max(used, default=0) + 1
 
     def max_parallelism(self) -> dict[str, int]:
-        """Max parallelism of every operator in the checkpoint that comes next, by uid."""
+        """Max parallelism of every operator in the checkpoint that will be restored, by uid."""
         for _, metadata in self._candidates():
             return {op.uid: op.max_parallelism for op in metadata.operators}
         return {}
@@ -143,8 +144,8 @@ class Restorer:
             job: Names the job attempt.
             backend: Where local state is kept.
             calls: Reaches the executors on which the stores are built.
-            local_copies: Local snapshots that may spare a download, by uid and subtask.
-            unwanted: Checkpoints that were given up, though storage may hold them.
+            local_copies: Local snapshots to use instead of a download, by uid and subtask.
+            unwanted: Aborted checkpoints that may still look complete in storage.
 
         Raises:
             RestoreError: The checkpoint does not fit the program, or none can be used.
@@ -154,7 +155,7 @@ class Restorer:
         for attempt, (files, metadata) in enumerate(self._candidates(passed_over, unwanted)):
             if self.publishes and passed_over:
                 self._fall_back(metadata, *max(passed_over.items()))
-            # The attempt before may have left stores behind.
+            # The failed try may have left stores.
             if attempt:
                 target = replace(target, job=_next_try(job, attempt))
             try:
@@ -188,12 +189,12 @@ class Restorer:
         unwanted: frozenset[int] = frozenset(),
         tries: int = LISTINGS,
     ) -> Iterator[tuple[JobCheckpointFiles, CheckpointMetadata]]:
-        """Checkpoints to try, the best first; notes those that are lost or cannot be read.
+        """Yield the checkpoints to try, the best first; records lost and unreadable ones.
 
-        Where the job has none that counts, what it was started from comes again. A driver that
-        is being replaced may still complete and retire some: then storage is looked at anew.
+        Without a valid checkpoint, the snapshot at the pointer is tried. A driver that is being
+        replaced may still complete and retire checkpoints: then storage is listed again.
         """
-        # Before the checkpoints: one that is completed meanwhile is no lost one.
+        # Read before the checkpoints: one that completes meanwhile is not lost.
         records = recorded_checkpoints(self._files)
         complete = completed_checkpoints(self._files)
         valid = [one for one in still_valid(self._files, complete) if one[1] not in unwanted]
@@ -204,7 +205,7 @@ class Restorer:
             return
         unreadable = written - unwanted - {checkpoint_id for _, checkpoint_id in complete}
         if records:
-            # Of one without a record nothing was published, and older ones do not matter.
+            # Without a record nothing was published, and older ones do not matter.
             newest = max(valid, default=(0, 0))
             unreadable &= {one[1] for one in records if one > newest}
         lost = lost_checkpoint(self._files, records, valid, written, unwanted)
@@ -232,25 +233,25 @@ class Restorer:
             yield files, start
 
     def _check_origin(self, metadata: CheckpointMetadata) -> None:
-        """Refuse a savepoint where the job has checkpoints that it did not begin from."""
+        """Refuse a savepoint if the job has checkpoints that did not begin from it."""
         if self._pointer is None:
             return
         try:
             _, given = find_snapshot(self._pointer)
         except HoldfastError:
-            # It was claimed, disposed of or damaged since: the job goes on from its own.
+            # It was claimed, disposed of or damaged: the job continues from its own checkpoints.
             return
         began = (metadata.origin, identity_of(metadata))
         if given.is_savepoint and identity_of(given) not in began:
             raise RestoreError(
-                f"{self._pointer}: the job is to start from this savepoint, and has checkpoints "
-                f"of its own that did not begin from it, up to {metadata.checkpoint_id}: "
+                f"{self._pointer}: the job cannot start from this savepoint: it has checkpoints "
+                f"that did not begin from it, up to {metadata.checkpoint_id}: "
                 f"{self._files.root}. Start it under another job id, or without the savepoint to "
-                "go on from its own checkpoints"
+                "continue from its own checkpoints"
             )
 
     def _written(self) -> set[int]:
-        """Checkpoints of the job that have metadata, be it readable or not."""
+        """Ids of the job's checkpoints with metadata, readable or not."""
         ids = checkpoint_ids(self._files)
         return {one for one in ids if self._files.exists(metadata_name(one))}
 
@@ -272,39 +273,11 @@ class Restorer:
         wanted = list(
             assign_state(metadata, plan, target, files, ignore_unclaimed=self._ignore_unclaimed)
         )
-        tasks = {
-            operator.uid: number
-            for stage, number in zip(plan.stages, plan.stage_parallelism, strict=True)
-            for operator in stage.operators
-        }
-        items = [(one.subtask, tasks[one.uid], one) for one in wanted]
-        group = f"holdfast-restore-{target.job.job_attempt}"
-        try:
-            done = list(calls.map(partial(restore_one, files=files), items, group))
-        except KeyTypeError as error:
-            # Trying again would not help.
-            raise RestoreError(f"{files.root}: {error}") from error
-        for one in done:
-            for why in one.distrusted:
-                logger.warning(
-                    "operator %r, subtask %d: a local copy is not used, and its state comes from "
-                    "storage: %s",
-                    one.uid,
-                    one.subtask,
-                    why,
-                )
+        done = _build_stores(wanted, files, plan, target, calls)
         path = files.root
         if not metadata.is_savepoint:
             path = f"{path}/{checkpoint_directory(metadata.checkpoint_id)}"
-        age = self._clock.now_ms() - metadata.completed_ms
-        logger.warning(
-            "restored from %s %d of epoch %d, completed %.1f s ago: %s",
-            "savepoint" if metadata.is_savepoint else "checkpoint",
-            metadata.checkpoint_id,
-            metadata.epoch,
-            age / 1000,
-            path,
-        )
+        self._log_restored(metadata, done, path)
         return RestoredJob(
             start=StartingPoint(
                 metadata.epoch,
@@ -318,7 +291,7 @@ class Restorer:
             position=position if position.batch_id >= 0 else None,
             metadata=metadata,
             files=files,
-            # The files of another job may go at any time: nothing may build upon them.
+            # Another job may delete its files at any time: nothing may build on them.
             base=metadata if files is self._files else None,
             inherited=frozenset((one.uid, one.subtask) for one in wanted if one.whole),
             origin=(metadata.origin or "") if files is self._files else identity_of(metadata),
@@ -333,8 +306,29 @@ class Restorer:
             ),
         )
 
+    def _log_restored(
+        self, metadata: CheckpointMetadata, stores: list[Restored], path: str
+    ) -> None:
+        for store in stores:
+            for why in store.distrusted:
+                logger.warning(
+                    "operator %r, subtask %d: a local copy is not used, and its state comes from "
+                    "storage: %s",
+                    store.uid,
+                    store.subtask,
+                    why,
+                )
+        logger.warning(
+            "restored from %s %d of epoch %d, completed %.1f s ago: %s",
+            "savepoint" if metadata.is_savepoint else "checkpoint",
+            metadata.checkpoint_id,
+            metadata.epoch,
+            (self._clock.now_ms() - metadata.completed_ms) / 1000,
+            path,
+        )
+
     def _fall_back(self, metadata: CheckpointMetadata, lost: int, why: str) -> None:
-        """Refuse to go back behind output that is published, unless that is accepted."""
+        """Refuse to publish output again by an older checkpoint, unless that is accepted."""
         if not self.accepts_duplicates:
             raise RestoreError(
                 f"{self._files.root}: checkpoint {lost} cannot be restored, and its output was "
@@ -343,7 +337,7 @@ class Restorer:
                 f"setting {ACCEPT_DUPLICATES.key} to true"
             )
         logger.warning(
-            "output that was published with checkpoint %d comes again: the job goes back to "
+            "output that was published with checkpoint %d comes again: the job is restored from "
             "checkpoint %d",
             lost,
             metadata.checkpoint_id,
@@ -352,7 +346,7 @@ class Restorer:
     def _channel_rows(
         self, metadata: CheckpointMetadata, files: JobCheckpointFiles, job: JobIdentity
     ) -> tuple[ChannelRows, ...]:
-        """Input that the checkpoint holds; copied if it is another job's, whose files may go."""
+        """The checkpoint's channel state; copied from another job, which may delete its files."""
         found = []
         for left in metadata.channel_state:
             rows = staged_rows(left.rows)
@@ -371,6 +365,28 @@ class Restorer:
                 )
             )
         return tuple(found)
+
+
+def _build_stores(
+    wanted: list[Restore],
+    files: JobCheckpointFiles,
+    plan: JobPlan,
+    target: RestoreTarget,
+    calls: WorkerCalls,
+) -> list[Restored]:
+    """Build all stores, on the executors of their subtasks."""
+    tasks = {
+        operator.uid: number
+        for stage, number in zip(plan.stages, plan.stage_parallelism, strict=True)
+        for operator in stage.operators
+    }
+    items = [(one.subtask, tasks[one.uid], one) for one in wanted]
+    group = f"holdfast-restore-{target.job.job_attempt}"
+    try:
+        return list(calls.map(partial(restore_one, files=files), items, group))
+    except KeyTypeError as error:
+        # Another try would fail as well.
+        raise RestoreError(f"{files.root}: {error}") from error
 
 
 def _had_timers(operator: OperatorSnapshot) -> bool:

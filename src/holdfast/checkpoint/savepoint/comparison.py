@@ -1,4 +1,4 @@
-"""A savepoint held against a program, before anything is started."""
+"""Compares a savepoint with a program, without starting it."""
 
 from __future__ import annotations
 
@@ -39,32 +39,32 @@ OperatorVerdict: TypeAlias = Literal["restored", "new, starts empty", "not in th
 SourceVerdict: TypeAlias = Literal["goes on", "new, from its beginning", "not in the program"]
 
 ALLOWED = " [allow_non_restored_state=True lets it pass]"
-"""What a problem ends in that is none if state may be left behind."""
+"""Suffix of a problem that `allow_non_restored_state` allows."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorComparison:
-    """What becomes of an operator's state."""
+    """How an operator's state is restored."""
 
     uid: str
     name: str
     verdict: OperatorVerdict
     parallelism: tuple[int | None, int | None]
-    """Then and now; None where there is no such operator."""
+    """Stored and current; None if there is no such operator."""
     max_parallelism: tuple[int | None, int | None]
-    """Then and now."""
+    """Stored and current."""
     key: str | None = None
-    """Type of the stored keys; None if there are none."""
+    """Type of the stored keys; None without keys."""
     key_comparison: KeyComparison | None = None
-    """Whether the program's are of that type; None where there is nothing to compare."""
+    """Whether the program's keys have that type; None without keys."""
     states: tuple[StateComparison, ...] = ()
     not_compared: str | None = None
-    """Why there may be states beside those, if there may be."""
+    """Why there may be further states, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceComparison:
-    """What becomes of a source's position."""
+    """How a source's position is restored."""
 
     uid: str
     verdict: SourceVerdict
@@ -72,23 +72,23 @@ class SourceComparison:
 
 @dataclass(frozen=True, slots=True)
 class SavepointComparison:
-    """What a start of the program from a savepoint would do; nothing was started."""
+    """The result of starting a program from a savepoint; nothing was started."""
 
     path: str
     operators: tuple[OperatorComparison, ...]
     sources: tuple[SourceComparison, ...]
     restore_problems: tuple[RestoreProblem, ...]
-    """All reasons for a refusal, those included that are allowed."""
+    """All reasons for a refusal, including those that are allowed."""
     allow_non_restored_state: bool
 
     @property
     def fits(self) -> bool:
-        """Whether a start would not be refused, as far as can be told before it."""
+        """Whether no reason is known to refuse a start."""
         return not self.problems
 
     @property
     def problems(self) -> list[str]:
-        """Why a start would be refused; each says what to do."""
+        """Why a start would be refused, and what to do."""
         return [
             problem.text + (ALLOWED if problem.can_be_allowed else "")
             for problem in self.restore_problems
@@ -96,7 +96,7 @@ class SavepointComparison:
         ]
 
     def operator(self, uid: str) -> OperatorComparison:
-        """The operator with that uid.
+        """The operator with this uid.
 
         Raises:
             KeyError: Neither the savepoint nor the program has one.
@@ -107,7 +107,7 @@ class SavepointComparison:
         raise KeyError(uid)
 
     def __str__(self) -> str:
-        """All of it, as tables of text."""
+        """The comparison as text tables."""
         problems = self.problems
         parts = ["the program fits" if self.fits else "the program does not fit"]
         parts += _table(
@@ -132,14 +132,14 @@ class SavepointComparison:
 def fitting_limits(
     metadata: CheckpointMetadata, graph: JobGraph, parallelism: int
 ) -> dict[str, int]:
-    """Stored max parallelism by uid, but of operators whose parallelism exceeds it.
+    """Stored max parallelism by uid, except for operators whose parallelism exceeds it.
 
-    A program that is compiled with them compiles, whatever its parallelism.
+    With these limits a program compiles, whatever its parallelism.
 
     Args:
-        metadata: What is to be restored.
+        metadata: The snapshot.
         graph: The program.
-        parallelism: That of operators that set none.
+        parallelism: Default parallelism of operators.
     """
     stored = {operator.uid: operator.max_parallelism for operator in metadata.operators}
     uids = graph.uids()
@@ -158,17 +158,17 @@ def compare(
     one_pass: bool,
     allow_non_restored_state: bool,
 ) -> SavepointComparison:
-    """Hold a savepoint or checkpoint against a program.
+    """Compare a savepoint or checkpoint with a program.
 
     Args:
-        path: Where it was found.
+        path: Path of the snapshot.
         files: Its files.
         metadata: Its metadata.
         graph: The program.
         plan: The program, compiled with `fitting_limits`.
-        max_parallelism: What the environment sets for operators that set none.
+        max_parallelism: The environment's default for operators.
         one_pass: Whether the program reads everything in one pass.
-        allow_non_restored_state: Whether state may be left behind.
+        allow_non_restored_state: Whether state may be dropped.
     """
     comparer = _Comparer(files, metadata, graph, plan, max_parallelism, one_pass)
     operators = tuple(comparer.operators())
@@ -182,7 +182,7 @@ def compare(
 
 
 class _Comparer:
-    """One savepoint and one program."""
+    """Compares one savepoint with one program."""
 
     def __init__(
         self,
@@ -202,7 +202,7 @@ class _Comparer:
         self._one_pass = one_pass
 
     def operators(self) -> Iterator[OperatorComparison]:
-        """Those of the savepoint, then those that are new."""
+        """Yield the operators of the savepoint, then new ones."""
         for snapshot in self._metadata.operators:
             operator = self._running.get(snapshot.uid)
             yield _gone(snapshot) if operator is None else self._restored(snapshot, operator)
@@ -212,7 +212,7 @@ class _Comparer:
                 yield from self._new(operator)
 
     def restore_problems(self, operators: Sequence[OperatorComparison]) -> Iterator[RestoreProblem]:
-        """All reasons for a refusal."""
+        """Yield all reasons for a refusal."""
         yield from unclaimed_problems(self._metadata, self._plan)
         position = position_of(self._metadata, self._files)
         yield from map(
@@ -237,7 +237,7 @@ class _Comparer:
         return max_parallelism_problems(snapshot, operator)
 
     def _takes_over(self, operator: OperatorPlan) -> bool:
-        """Whether nothing sets the operator's max parallelism, so that it takes the stored one."""
+        """Whether the operator takes the stored max parallelism, since none is set."""
         return self._max_parallelism is None and self._nodes[operator.uid].max_parallelism is None
 
     def _restored(self, snapshot: OperatorSnapshot, operator: OperatorPlan) -> OperatorComparison:
@@ -323,7 +323,7 @@ def _change(then: int | None, now: int | None) -> str:
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
-    """The lines of a table, after an empty one; nothing if it has no rows."""
+    """The lines of a table, after an empty line; nothing without rows."""
     if not rows:
         return []
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]

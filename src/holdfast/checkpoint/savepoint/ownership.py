@@ -1,4 +1,4 @@
-"""A snapshot of another job that this one owns, until it needs it no more."""
+"""Deletes a claimed snapshot once the job no longer needs it."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ logger = logging.getLogger("holdfast")
 
 @dataclass(frozen=True)
 class ClaimedSnapshot:
-    """A savepoint, or a checkpoint in the directory of another job."""
+    """A savepoint, or another job's checkpoint, that this job owns."""
 
     files: FileSystemFiles
     metadata: CheckpointMetadata
 
     def release(self) -> None:
-        """Delete it, or say why that was not possible."""
+        """Delete it; an error is logged."""
         try:
             self.delete()
             logger.info("deleted the snapshot that the job began from: %s", self.files.root)
         except HoldfastError as error:
-            logger.warning("%s was claimed, and not deleted: %s", self.files.root, error)
+            logger.warning("%s was claimed but not deleted: %s", self.files.root, error)
 
     def delete(self) -> None:
-        """Remove it; of a checkpoint, the files that no other one of its job uses.
+        """Delete it; files that other checkpoints of its job use stay.
 
         Raises:
-            CorruptCheckpointError: Another checkpoint cannot be read, so what it uses is not
-                known; nothing is removed.
+            CorruptCheckpointError: Another checkpoint cannot be read, so its files are unknown;
+                nothing is deleted.
             CheckpointStorageError: Storage failed.
         """
         if self.metadata.is_savepoint:

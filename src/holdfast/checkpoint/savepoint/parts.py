@@ -1,4 +1,4 @@
-"""One subtask's part of a savepoint: written where its local snapshot is."""
+"""Writes one subtask's part of a savepoint, where its local snapshot is."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SavepointTarget:
-    """Where parts of a savepoint go, and in which form."""
+    """Where and in which format the parts of a savepoint are written."""
 
     files: FileSystemFiles
     backend: StateBackend
     canonical: bool
     alone: bool
-    """Whether there is no checkpoint beside it, so that the snapshot goes nowhere else."""
+    """Whether the savepoint is taken without a checkpoint."""
     required: bool = False
-    """Whether the checkpoint beside it is to fail with it."""
+    """Whether the checkpoint fails if the savepoint does."""
 
 
 @dataclass(frozen=True)
 class SavepointPart:
-    """What was written of one subtask's state."""
+    """The files of one subtask's part."""
 
     files: dict[str, Handle] = field(default_factory=dict)
     operator_state: Handle | None = None
     operator_tables: dict[str, Handle] = field(default_factory=dict)
     problem: str | None = None
-    """Why it could not be written, if it could not."""
+    """Why it could not be written, or None."""
 
     @property
     def size(self) -> int:
@@ -64,7 +64,7 @@ def write_part(
     checkpoint_id: int,
     cancelled: Cancelled = never,
 ) -> SavepointPart:
-    """Write one subtask's part of a savepoint out of its local snapshot.
+    """Write one subtask's part of a savepoint from its local snapshot.
 
     Raises:
         StateError: The snapshot cannot be read.

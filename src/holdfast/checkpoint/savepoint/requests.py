@@ -1,9 +1,8 @@
-"""Savepoints of a running job: those asked for, until they are complete or have failed.
+"""Savepoints of a running job, from the request until they are complete or have failed.
 
-A savepoint is taken with a checkpoint of its own, out of the same local snapshots. The
-checkpoint completes first, and publishes its output; so a savepoint holds no output that
-anybody has yet to publish, nor input that was not processed. A job without checkpoints
-takes a savepoint alone.
+A savepoint is taken together with a checkpoint, from the same local snapshots. The checkpoint
+completes first, and its output is published. So a savepoint holds neither unpublished output nor
+unprocessed input. A job without periodic checkpoints takes a savepoint alone.
 """
 
 from __future__ import annotations
@@ -46,33 +45,33 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdfast")
 
 INLINE_BELOW = 1024 * 1024
-"""Size below which the log of a source travels within the metadata of a savepoint."""
+"""Size below which the log of a source is stored inside the metadata of a savepoint."""
 
 
 class SavepointRequest:
-    """A savepoint that someone waits for."""
+    """A requested savepoint; its caller waits for the result."""
 
     def __init__(self, files: FileSystemFiles, form: SavepointFormatType) -> None:
-        """A savepoint at `files`, of which nothing is written yet."""
+        """Create a request for a savepoint at `files`."""
         self.files = files
         self.form = form
         self.required = False
-        """Whether its checkpoint is to fail with it."""
+        """Whether the checkpoint fails if the savepoint does."""
         self._done: Future[str] = Future()
         self._lock = threading.Lock()
         self._is_settled = False
-        """Whether somebody has decided over it, and may still be about to tell."""
+        """Whether the outcome is decided; the result may follow a moment later."""
 
     @staticmethod
     def at(directory: str | None, job_id: str, form: SavepointFormatType) -> SavepointRequest:
-        """A request for a savepoint of a job, in a directory of its own below another.
+        """Create a request for a savepoint of a job, in a new directory below `directory`.
 
         Raises:
-            ConfigurationError: There is no directory, or no such form.
+            ConfigurationError: There is no directory, or no such format.
         """
         if not isinstance(form, SavepointFormatType):
             raise ConfigurationError(
-                f"{form!r} is no form of a savepoint; give SavepointFormatType.CANONICAL or "
+                f"{form!r} is no format of a savepoint; give SavepointFormatType.CANONICAL or "
                 "SavepointFormatType.NATIVE"
             )
         if directory is None:
@@ -84,30 +83,30 @@ class SavepointRequest:
 
     @property
     def is_decided(self) -> bool:
-        """Whether it is complete, or has failed."""
+        """Whether it is complete or has failed."""
         return self._done.done()
 
     @property
     def is_complete(self) -> bool:
-        """Whether it can be restored from."""
+        """Whether it can be restored."""
         return self.is_decided and self._done.exception() is None
 
     def result(self, timeout: float | None = None) -> str:
-        """Wait for the end; where the savepoint is.
+        """Wait for the savepoint, and return its path.
 
         Raises:
             CheckpointError: It has failed.
-            TimeoutError: So many seconds have gone by.
+            TimeoutError: It is not complete after `timeout` seconds.
         """
         try:
             return self._done.result(timeout)
         except TimeoutError:
             raise TimeoutError(
-                f"{self.files.root}: the savepoint is not complete after {timeout} s; it goes on"
+                f"{self.files.root}: the savepoint is not complete after {timeout} s; it continues"
             ) from None
 
     def complete(self) -> None:
-        """It can be restored from; if it was given up meanwhile, it is removed again."""
+        """Mark it complete; if it has failed meanwhile, delete it."""
         if self._settle():
             logger.info("savepoint is complete: %s", self.files.root)
             self._done.set_result(self.files.root)
@@ -115,25 +114,25 @@ class SavepointRequest:
             discard_unfinished(self.files)
 
     def fail(self, why: str) -> None:
-        """Give it up, if it is not decided, and remove what was written of it."""
+        """Mark it failed unless it is decided, and delete what was written."""
         if not self._settle():
             return
         logger.warning("savepoint %s failed: %s", self.files.root, why)
-        # First of all: storage may hang, and nobody else decides any more.
+        # Before the deletion, which may hang.
         self._done.set_exception(
             CheckpointError(f"{self.files.root}: the savepoint was not taken: {why}")
         )
         discard_unfinished(self.files)
 
     def _settle(self) -> bool:
-        """Decide over it, with the lock; whether nobody has done so before."""
+        """Decide the outcome; False if it was decided before."""
         with self._lock:
             first, self._is_settled = not self._is_settled, True
             return first
 
 
 def decide(request: SavepointRequest, work: Callable[[], None]) -> None:
-    """Do the work that takes a savepoint; if it raises, whoever waits for that is told."""
+    """Do the work that takes a savepoint; an error fails the request."""
     try:
         work()
     except BaseException as failure:
@@ -142,49 +141,49 @@ def decide(request: SavepointRequest, work: Callable[[], None]) -> None:
 
 
 class Savepoints:
-    """The savepoints under way in a job, by the ids of their checkpoints."""
+    """The pending savepoints of a job, by the ids of their checkpoints."""
 
     def __init__(self, backend: StateBackend, *, alone: bool) -> None:
-        """None yet.
+        """Create it without savepoints.
 
         Args:
             backend: Where local state is kept.
-            alone: Whether the job takes no checkpoints.
+            alone: Whether the job takes savepoints without checkpoints.
         """
         self._backend = backend
         self.alone = alone
         self._lock = threading.Lock()
         self._requests: dict[int, SavepointRequest] = {}
         self._given_up: dict[int, SavepointRequest] = {}
-        """Those that have failed while parts of them may still be written."""
+        """Failed savepoints whose parts may still be written."""
         self._unwritten: set[int] = set()
-        """Checkpoints whose epochs run: no part of their savepoints is written yet."""
+        """Checkpoints whose epochs run, so that no part of their savepoints is written."""
 
     @property
     def kind(self) -> CheckpointKind:
-        """Kind of the checkpoints that they are taken with."""
+        """Kind of the checkpoints that savepoints are taken with."""
         return CheckpointKind.SAVEPOINT if self.alone else CheckpointKind.WITH_SAVEPOINT
 
     def begin(self, checkpoint_id: int, request: SavepointRequest) -> None:
-        """A checkpoint was begun for it."""
+        """Add a savepoint, for which a checkpoint was triggered."""
         with self._lock:
             self._requests[checkpoint_id] = request
             self._unwritten.add(checkpoint_id)
 
     def write(self, checkpoint_id: int) -> None:
-        """Parts of a checkpoint's savepoint are written from now on; then it is tidied."""
+        """Record that parts of a checkpoint's savepoint are written from now on."""
         with self._lock:
             self._unwritten.discard(checkpoint_id)
 
     def leave_unwritten(self, checkpoint_id: int) -> None:
-        """A checkpoint was given up; forget its savepoint, unless parts of it are written."""
+        """Forget the savepoint of an aborted checkpoint, unless parts of it are written."""
         with self._lock:
             if checkpoint_id in self._unwritten:
                 self._unwritten.remove(checkpoint_id)
                 self._given_up.pop(checkpoint_id, None)
 
     def target(self, checkpoint_id: int) -> SavepointTarget | None:
-        """Where the parts of a checkpoint's savepoint go, if it has one."""
+        """Where the parts of a checkpoint's savepoint are written, if it has one."""
         request = self._requests.get(checkpoint_id)
         if request is None:
             return None
@@ -230,14 +229,14 @@ class Savepoints:
         return metadata
 
     def complete(self, checkpoint_id: int) -> None:
-        """Tell those who wait that it is there."""
+        """Complete the savepoint of a checkpoint, if it has one."""
         with self._lock:
             request = self._requests.pop(checkpoint_id, None)
         if request is not None:
             request.complete()
 
     def fail(self, checkpoint_id: int, why: str) -> None:
-        """Give up the savepoint of a checkpoint, if it has one."""
+        """Fail the savepoint of a checkpoint, if it has one."""
         with self._lock:
             request = self._requests.pop(checkpoint_id, None)
             if request is not None:
@@ -246,7 +245,7 @@ class Savepoints:
             request.fail(why)
 
     def tidy(self, checkpoint_id: int) -> None:
-        """Remove what was written of a savepoint after it was given up; nobody writes any more."""
+        """Delete the files of a failed savepoint, after its last part was written."""
         with self._lock:
             request = self._given_up.pop(checkpoint_id, None)
             request = request or self._requests.get(checkpoint_id)

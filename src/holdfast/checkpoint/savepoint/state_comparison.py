@@ -48,30 +48,26 @@ StateVerdict: TypeAlias = Literal[
     "not declared now, kept",
     "not compared",
 ]
-
-
-"""What becomes of a state."""
+"""How a state is restored."""
 
 
 BUILT_IN: Final = (
-    ". The operator has this state by itself, so nobody can name it: give the operator another "
-    "uid, under which it starts empty"
+    ". This state belongs to the operator, and cannot be renamed: give the operator another uid, "
+    "under which it starts empty"
 )
-
-
-"""What a problem ends in with a state whose name the program does not choose."""
+"""Suffix of a problem with a state whose name the program does not choose."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateComparison:
-    """What becomes of a state."""
+    """How a state is restored."""
 
     name: str
     kind: str
-    """As it is declared now, or as it is stored; of operator state, how it is dealt out."""
+    """The declared or else the stored kind; for operator state, the redistribution mode."""
     verdict: StateVerdict
     notes: tuple[str, ...] = ()
-    """What is incompatible, field by field; what a start does not refuse, but is to be known."""
+    """Incompatibilities field by field, and changes that a start accepts."""
     problem: str | None = None
     """What a start would be refused with, and what to do."""
 
@@ -79,11 +75,11 @@ class StateComparison:
 def compare_keyed(
     stored: Iterable[dict[str, Any]], declared: DeclaredStates
 ) -> Iterator[StateComparison]:
-    """What becomes of an operator's keyed states, and of its timers.
+    """Compare an operator's keyed states and timers.
 
     Args:
-        stored: Descriptions of the states, as a snapshot's metadata has them.
-        declared: What the operator declares now.
+        stored: Descriptions of the states in the snapshot's metadata.
+        declared: The states that the operator declares now.
     """
     by_name: dict[str, list[dict[str, Any]]] = {}
     for state in stored:
@@ -107,11 +103,11 @@ def compare_keyed(
 def compare_own(
     stored: Sequence[OperatorStateSnapshot | None], declared: DeclaredStates
 ) -> Iterator[StateComparison]:
-    """What becomes of an operator's own states, those of no key.
+    """Compare an operator's operator states.
 
     Args:
-        stored: The states of every subtask; None where there was none.
-        declared: What the operator declares now.
+        stored: The states of every subtask; None for a subtask without any.
+        declared: The states that the operator declares now.
     """
     by_name: dict[str, list[NamedState]] = {}
     for snapshot in stored:
@@ -175,14 +171,14 @@ def _own(states: list[NamedState], own: OwnState) -> StateComparison:
 
 
 def _codecs(descriptor: Any) -> list[Codec]:
-    """Codec of a state's values and, of a map, of its keys."""
+    """Codec of a state's values and, for a map, of its keys."""
     if isinstance(descriptor, MapStateDescriptor):
         return [codec_for(descriptor.value_type), codec_for(descriptor.key_type)]
     return [codec_for(descriptor.type)]
 
 
 def _verdict(stored: list[list[Any]], codecs: list[Codec]) -> StateVerdict:
-    """How values of all stored schemas are read; they are compatible."""
+    """How values of all stored schemas, which are compatible, are read."""
     readings = [
         reading_of(schema, codec)
         for schemas in stored
@@ -193,41 +189,39 @@ def _verdict(stored: list[list[Any]], codecs: list[Codec]) -> StateVerdict:
 
 
 def _incompatible(name: str, kind: str, error: HoldfastError) -> StateComparison:
-    # The error lists what is wrong in lines of their own.
+    # The error lists one incompatibility per indented line.
     lines = [line.strip() for line in str(error).splitlines() if line.startswith("  ")]
     return StateComparison(name, kind, "incompatible", tuple(lines), str(error))
 
 
 KeyVerdict: TypeAlias = Literal["as is", "incompatible", "not compared"]
-
-
-"""What becomes of keys; they never evolve."""
+"""How keys are restored; they never evolve."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyComparison:
-    """Whether the keys of the program are of the type of those that are stored."""
+    """Whether the program's keys have the type of the stored keys."""
 
     verdict: KeyVerdict
     note: str = ""
-    """Why they are not compared, or what they are now."""
+    """Why they are not compared, or their current type."""
     problem: str | None = None
     """What a start would be refused with, and what to do."""
 
 
 class _Part(NamedTuple):
-    """What is known of a key, or of a component of one."""
+    """The possible types of a key, or of a component of one."""
 
     names: tuple[str, ...]
-    """Names of the shapes that it may have, the one that it is said to have first."""
+    """Names of its possible shapes, the declared one first."""
     sure: bool = True
-    """Whether it has that one, if it is what it is said to be."""
+    """Whether the declaration determines the first one."""
 
 
 _UNKNOWN: Final = _Part(("?",), sure=False)
 
 _SAID: Final[dict[type, _Part]] = {
-    # An annotation allows for the classes below it, and float for integers.
+    # An annotation allows subclasses, and float allows integers.
     bool: _Part(("bool",)),
     int: _Part(("int", "bool")),
     float: _Part(("float", "int", "bool")),
@@ -239,27 +233,23 @@ _SAID: Final[dict[type, _Part]] = {
 }
 
 _MOST_SHAPES: Final = 1000
-
-
-"""Shapes that keys may have, beyond which they are not compared."""
+"""Keys with more possible shapes are not compared."""
 
 _NAMES: Final = frozenset(name for part in _SAID.values() for name in part.names)
-
-
-"""Names of all shapes that a key can have, but for tuples."""
+"""Names of all key shapes except tuples."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramKey:
-    """What the program tells of the keys of one input."""
+    """The possible key shapes of one input of the program."""
 
     shapes: tuple[KeyShape, ...]
-    """Those that keys may have, the one that they are said to have first."""
+    """The possible shapes, the declared one first."""
     sure: bool
 
     @classmethod
     def of(cls, parts: Sequence[_Part], *, in_tuple: bool) -> ProgramKey | None:
-        """The key of these parts; None if they may have too many types."""
+        """Combine the parts of a key; None if there are too many possible types."""
         if prod(len(part.names) for part in parts) > _MOST_SHAPES:
             return None
         named = product(*(part.names for part in parts))
@@ -268,12 +258,12 @@ class ProgramKey:
 
 
 def compare_keys(stored: str, operator: OperatorPlan, *, has_state: bool) -> KeyComparison:
-    """Whether an operator's keys are of the type of those that are stored.
+    """Compare an operator's keys with the stored ones.
 
     Args:
         stored: Name of the shape of the stored keys.
         operator: The operator, which may have two inputs.
-        has_state: Whether it is known to have keyed state: keys are looked at only then.
+        has_state: Whether the operator declares keyed state; otherwise keys are not compared.
     """
     if not has_state:
         return KeyComparison("not compared", "it does not declare keyed state")
@@ -286,9 +276,9 @@ def compare_keys(stored: str, operator: OperatorPlan, *, has_state: bool) -> Key
 
 
 def _inputs(operator: OperatorPlan) -> Iterator[ProgramKey | None]:
-    """What is told of the keys of every input that has some."""
+    """Yield the keys of every keyed input, as far as the program declares them."""
     if operator.key is None:
-        # Windows over all elements have one key, and nothing else without keys has such state.
+        # Windows over all elements have one fixed key.
         one_key = operator.kind in (OperatorKind.WINDOW, OperatorKind.WINDOW_JOIN)
         yield ProgramKey((KeyShape.of(THE_KEY),), sure=True) if one_key else None
         return
@@ -299,7 +289,7 @@ def _inputs(operator: OperatorPlan) -> Iterator[ProgramKey | None]:
 
 def _compared(stored: KeyShape, told: ProgramKey | None) -> KeyComparison:
     if told is None:
-        return KeyComparison("not compared", "its type shows when rows come")
+        return KeyComparison("not compared", "its type is known only when rows come")
     now = told.shapes[0]
     fitting = [shape for shape in told.shapes if stored.joined(shape) is not None]
     if not fitting:
@@ -312,12 +302,12 @@ def _compared(stored: KeyShape, told: ProgramKey | None) -> KeyComparison:
     if "?" in stored.name:
         return KeyComparison("not compared", "a part of it was null in all rows")
     if not told.sure or fitting[0] != now:
-        return KeyComparison("not compared", "its key function does not tell it exactly")
+        return KeyComparison("not compared", "its key function does not declare it exactly")
     return KeyComparison("as is")
 
 
 def _told(key: KeyPlan, stream: StreamType) -> ProgramKey | None:
-    """What is told of keys; None if nothing is."""
+    """The declared keys of an input; None if nothing is known."""
     if key.selector is not None:
         return _of_annotation(return_annotation(key.selector))
     hints = column_hints(stream)
@@ -328,7 +318,7 @@ def _told(key: KeyPlan, stream: StreamType) -> ProgramKey | None:
 
 
 def _of_column(column: pa.DataType, hint: Annotation) -> _Part:
-    # Members of an enum come out of a column as such, and are keys only if they are str or int.
+    # Enum members are read as such, and are keys only if they are str or int.
     core, _ = unwrapped(hint)
     if isinstance(core, type) and hasattr(core, "__members__"):
         return _of_class(core)
@@ -346,7 +336,7 @@ def _of_annotation(annotation: Annotation) -> ProgramKey | None:
 
 
 def _components(core: Any) -> list[Annotation] | None:
-    """Annotations of a tuple's components; None of what is no tuple of a known length."""
+    """Annotations of a tuple's components; None unless it is a tuple of known length."""
     if any(getattr(one, "__unpacked__", False) for one in get_args(core)):
         return None
     if origin_of(core) is not tuple and not (isinstance(core, type) and issubclass(core, tuple)):

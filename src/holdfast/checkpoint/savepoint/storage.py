@@ -1,15 +1,15 @@
 """Savepoints in storage: snapshots of a job that belong to the user.
 
     <target>/savepoint-<first 6 of the job id>-<random>/_metadata
-    <target>/savepoint-.../<operator>/keyed/<state>/part-<subtask>.parquet      canonical form
+    <target>/savepoint-.../<operator>/keyed/<state>/part-<subtask>.parquet      canonical format
     <target>/savepoint-.../<operator>/timers/<domain>/part-<subtask>.parquet
     <target>/savepoint-.../<operator>/operator/<state>/part-<subtask>.parquet
-    <target>/savepoint-.../<operator>/native/part-<subtask>/<file>              native form
-    <target>/savepoint-.../{shared,sources}/...                    what sources have to remember
+    <target>/savepoint-.../<operator>/native/part-<subtask>/<file>              native format
+    <target>/savepoint-.../{shared,sources}/...                                 logs of sources
 
-`_metadata` is that of a checkpoint (`checkpoint/files/metadata.py`), in format 3: its handles are
-relative to the savepoint's directory, which can be moved and copied. It is written last:
-without it there is no savepoint.
+`_metadata` has the format of a checkpoint's (`checkpoint/files/metadata.py`), but its handles are
+relative to the savepoint's directory, which can be moved and copied. It is written last: without it
+there is no savepoint.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from holdfast.storage.handles import Handle
 
 _TAKEN: Final = (METADATA, SHARED, "sources")
-"""Names that are not those of operators."""
+"""Reserved names, which operators do not get."""
 _DEEPEST: Final = 3
-"""Directories that lie within each other in a savepoint, below its own."""
+"""Depth of the directories in a savepoint."""
 _OWN: Final = re.compile(
     r"[^/]+/([^/]+/){1,2}part-\d{5,}\.parquet"
     rf"|[^/]+/native/part-\d{{5,}}/({SNAPSHOT_FILE}|operator-state)"
@@ -53,9 +53,9 @@ _OWN: Final = re.compile(
     # Metadata that was being written.
     r"|\.[0-9a-f]{32}"
 )
-"""Files that savepoints are made of."""
+"""Names of a savepoint's files."""
 _NAMED: Final = 10
-"""Most names that a message lists."""
+"""Number of names that a message lists."""
 
 
 def operator_directory(uid: str) -> str:
@@ -65,13 +65,13 @@ def operator_directory(uid: str) -> str:
         >>> operator_directory("count"), operator_directory("sources")
         ('count', 'sources~')
     """
-    # No file name ends in that mark, so no two operators share a directory.
+    # No file name ends in "~", so the directories of operators differ.
     name = file_name(uid)
     return f"{name}~" if name in _TAKEN else name
 
 
 def new_savepoint(target: str, job_id: str) -> FileSystemFiles:
-    """Files of a savepoint that is to be written, in a directory below `target` of its own.
+    """Create the files of a new savepoint, in a new directory below `target`.
 
     Raises:
         ConfigurationError: The target is itself a savepoint.
@@ -89,10 +89,10 @@ def new_savepoint(target: str, job_id: str) -> FileSystemFiles:
 def upload_tables(
     tables: Path, files: FileSystemFiles, uid: str, subtask: int, cancelled: Cancelled = never
 ) -> dict[str, Handle]:
-    """Upload the tables of one subtask's state, each to a place beside those of other subtasks.
+    """Upload the tables of one subtask's state.
 
     Returns:
-        Their handles, by name in their directory; nothing if there is no such directory.
+        The handles, by name in the directory; empty if there is no such directory.
     """
     handles: dict[str, Handle] = {}
     for local in sorted(tables.rglob("*.parquet")):
@@ -103,10 +103,10 @@ def upload_tables(
 
 
 def store_savepoint(files: FileSystemFiles, metadata: CheckpointMetadata) -> None:
-    """Complete a savepoint; every file that it names must be durable by now.
+    """Complete a savepoint; every file that it names must be durable.
 
     Raises:
-        CorruptCheckpointError: A file that it names is not there.
+        CorruptCheckpointError: A file that it names is missing.
         CheckpointStorageError: Storage failed or is full, or there is a savepoint already.
     """
     verify_handles(metadata, files)
@@ -117,7 +117,7 @@ def store_savepoint(files: FileSystemFiles, metadata: CheckpointMetadata) -> Non
 
 
 def load_savepoint(files: NamedFiles) -> CheckpointMetadata:
-    """Metadata of the savepoint in a directory.
+    """Load the metadata of the savepoint in a directory.
 
     Raises:
         RestoreError: There is no savepoint, or it was never completed; or it is a checkpoint
@@ -141,21 +141,20 @@ def load_savepoint(files: NamedFiles) -> CheckpointMetadata:
 
 
 def discard_unfinished(files: FileSystemFiles) -> None:
-    """Remove what is there of a savepoint that will not be completed; as far as possible."""
+    """Delete the files of an incomplete savepoint; errors are ignored."""
     with suppress(HoldfastError):
         delete_savepoint(files)
 
 
 def delete_savepoint(files: FileSystemFiles, metadata: CheckpointMetadata | None = None) -> None:
-    """Remove a savepoint; what is left after an interruption is no savepoint.
+    """Delete a savepoint; its metadata goes first.
 
-    What it is made of goes: files that its metadata names, or that have the names of such
-    files, and directories that are empty then. Files that somebody else has put into its
-    directory stay.
+    Deletes the files that its metadata names, other files with the names of a savepoint's files,
+    and directories that are empty then. Foreign files in its directory stay.
 
     Args:
-        files: The savepoint's.
-        metadata: What it is made of; None if it was never completed.
+        files: The files of the savepoint.
+        metadata: Its metadata; None if it was never completed.
     """
     named = set() if metadata is None else paths_of(metadata)
     files.delete(METADATA)
@@ -176,7 +175,7 @@ def delete_savepoint(files: FileSystemFiles, metadata: CheckpointMetadata | None
 def _look_through(
     files: FileSystemFiles, directory: str, own: set[str], directories: set[str]
 ) -> None:
-    """Add what a savepoint has in a directory, and the directories that are there."""
+    """Collect the savepoint's files and all directories below a directory."""
     directories.add(directory)
     for name, size in files.entries(directory).items():
         path = f"{directory}/{name}"
@@ -196,16 +195,16 @@ def _above(names: set[str]) -> set[str]:
 def dispose_savepoint(path: str) -> None:
     """Delete a savepoint for good.
 
-    Its metadata goes first. So a deletion that is broken off leaves files that are no savepoint;
-    they are not told from those of a savepoint that is being written, and not deleted here.
+    The metadata goes first. So an interrupted deletion leaves files that are no savepoint. They
+    look like those of a savepoint that is being written, and are not deleted here.
 
     Args:
-        path: Its directory, or the `_metadata` file in it.
+        path: The directory of the savepoint, or its `_metadata` file.
 
     Raises:
-        RestoreError: There is no savepoint at the path; nothing is deleted. It says what there
-            is instead.
-        CorruptCheckpointError: What is there cannot be read; nothing is deleted.
+        RestoreError: There is no savepoint at the path; nothing is deleted. The message lists
+            the files there.
+        CorruptCheckpointError: The metadata cannot be read; nothing is deleted.
         CheckpointStorageError: Storage failed.
     """
     files = FileSystemFiles(FileSystemFiles(path).root.removesuffix(f"/{METADATA}"))

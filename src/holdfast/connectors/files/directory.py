@@ -36,7 +36,7 @@ SINK_ERRORS: Final = FileErrors(
 
 
 def open_sink_directory(url: str, storage_options: Mapping[str, Any]) -> Directory:
-    """The sink's directory at a path or URL; nothing is created, nor looked for.
+    """The sink's directory at a path or URL; does no I/O.
 
     Raises:
         ConfigurationError: There is no such file system, or it refuses the options.

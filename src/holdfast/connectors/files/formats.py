@@ -1,4 +1,4 @@
-"""What rows look like in files: Parquet, JSON lines, CSV.
+"""Writes rows as Parquet, JSON lines or CSV.
 
 **Parquet** holds every type exactly.
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     Converter: TypeAlias = Callable[[Any], Any] | None
 
 _SUFFIXES: Final = {"none": "", "gzip": ".gz", "bz2": ".bz2", "zstd": ".zst"}
-"""Of text files, by compression: what readers tell it by."""
+"""Suffixes of text files, by compression."""
 
 
 class RowsEncoder(Protocol):
@@ -47,7 +47,7 @@ class RowsEncoder(Protocol):
         """Append rows."""
 
     def finish(self) -> None:
-        """Write what is still missing; the stream stays open."""
+        """Write the rest of the file; the stream stays open."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,13 @@ class FileFormat:
 
     name: str
     compressions: tuple[str, ...]
-    """Those it may have, the default first."""
+    """Supported compressions, the default first."""
     suffixes: Mapping[str, str]
     """How the names of its files end, by compression."""
     bulk: bool
     """Whether rows are written many at a time, as columns."""
     refusal: Callable[[pa.Field], str | None]
-    """Why it cannot hold a column, if so."""
+    """The reason why it cannot hold a column; None if it can."""
     encoder: Callable[[BinaryIO, pa.Schema, str], RowsEncoder]
     """Makes the encoder of a file: stream, columns, compression."""
 
@@ -156,7 +156,7 @@ def _finish_compression(stream: Any) -> None:
 
 
 def _plain(column: pa.DataType) -> pa.DataType:
-    """The type as texts show it: timestamps in microseconds, those with a zone in UTC."""
+    """The type in text files: timestamps in microseconds, those with a zone in UTC."""
     of = pa.types
     if of.is_timestamp(column):
         return pa.timestamp("us", tz="UTC" if column.tz else None)
@@ -188,7 +188,7 @@ def _struct_converter(fields: list[pa.Field]) -> Callable[[dict[str, Any]], dict
 
 
 def _converter(column: pa.DataType) -> Converter:
-    """What a value of that type needs before it can be encoded; None if nothing."""
+    """Converts values of a type for the encoder; None if nothing is to do."""
     of = pa.types
     if of.is_floating(column):
         return _float

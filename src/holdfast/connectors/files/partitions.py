@@ -1,4 +1,4 @@
-"""Rows by the directory they belong in: `day=2026-01-01/country=at`.
+"""Splits rows by directory: `day=2026-01-01/country=at`.
 
 Names and values are written as Spark and Hive do: special characters as `%` and two
 hexadecimal digits, null and the empty string as `__HIVE_DEFAULT_PARTITION__`.
@@ -25,7 +25,7 @@ _SPECIAL: Final = re.compile(r"""[\x00-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
 
 
 def check_partitioning(columns: Sequence[str], schema: pa.Schema) -> None:
-    """Raise ConfigurationError if rows of such columns cannot be partitioned by these."""
+    """Raise ConfigurationError if rows of this schema cannot be partitioned by `columns`."""
     for column in columns:
         if column not in schema.names:
             raise ConfigurationError(
@@ -41,7 +41,7 @@ def check_partitioning(columns: Sequence[str], schema: pa.Schema) -> None:
             raise ConfigurationError(
                 f"partition_by names {column!r}, which is {ddl_of(schema.field(column).type)}: "
                 "only text, whole numbers, decimals, booleans, dates and timestamps can name a "
-                "directory; add a column of such a type before the sink"
+                "directory; add a column of one of these types before the sink"
             )
     if len(columns) == len(schema.names):
         raise ConfigurationError(
@@ -51,7 +51,7 @@ def check_partitioning(columns: Sequence[str], schema: pa.Schema) -> None:
 
 
 class HivePartitioning:
-    """Splits rows by the values of some columns, which then are no part of them.
+    """Splits rows by the values of some columns, and drops these columns.
 
     Args:
         columns: Columns that name the directory, outermost first.
@@ -62,7 +62,7 @@ class HivePartitioning:
         self._columns = tuple(columns)
         self._kept = [i for i, name in enumerate(schema.names) if name not in self._columns]
         self.file_schema: pa.Schema = pa.schema([schema.field(i) for i in self._kept])
-        """Columns that are left."""
+        """Columns in the files."""
 
     def split(self, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Directories and their rows, in their order; "" if nothing is split."""
@@ -109,12 +109,12 @@ def _can_name_a_directory(column: pa.DataType) -> bool:
 
 
 def _groups(columns: list[pa.Array]) -> Any:
-    """For each row a number from 0 on, the same for rows of equal values only."""
+    """A number from 0 on for each row, the same for rows with equal values only."""
     groups = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
         coded = column.dictionary_encode(null_encoding="encode")
         codes = coded.indices.to_numpy(zero_copy_only=False)
-        # Numbered anew each time, so that the product cannot overflow.
+        # Numbered again each time, so that the product cannot overflow.
         _, groups = np.unique(groups * len(coded.dictionary) + codes, return_inverse=True)
     return groups
 

@@ -1,10 +1,10 @@
-"""`FileSink`: every row in exactly one file, and no file that is not whole.
+"""`FileSink`: writes every row to exactly one file, and shows only whole files.
 
     <path>/[day=2026-01-01/...]part-<unique>.parquet         published
     <path>/.holdfast/<job>/<uid>/<job attempt>/<unique>      staged
 
-Readers ignore names that begin with a dot, so they never see a staged file. What name a
-file gets is decided when it is staged: publishing it twice cannot make two of it.
+Readers ignore names that begin with a dot, so they never see a staged file. The final name
+of a file is chosen when it is staged: publishing it twice cannot make two files.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ class FileSink(Sink):
     """Writes rows to Parquet, JSON or CSV files, in Hive's layout of directories.
 
     Readers that ignore names beginning with `_` or `.`, as Spark, Hive, pyarrow and pandas
-    do, see whole files only, each row once: with exactly once after the checkpoint that
-    contains it is complete, else at the end of its epoch. An epoch without rows makes
-    no file. After a change of `path`, what a checkpoint holds of the old one is still
+    do, see only whole files, and each row once: with exactly once when the checkpoint that
+    contains it is complete, otherwise at the end of its epoch. An epoch without rows makes
+    no file. After a change of `path`, committables of the old path in a checkpoint are still
     published there.
 
-    The columns of `partition_by` name directories and are not in the files; null and the
-    empty text share one, and timestamps with a zone are written in UTC, as Spark does in a
-    session of that zone. How formats hold values: see `holdfast.connectors.files.formats`.
+    The columns of `partition_by` name directories and are not in the files. Null and the
+    empty string share a directory, and timestamps with a zone are written in UTC, as Spark does
+    in a UTC session. For the values in each format see `holdfast.connectors.files.formats`.
 
     Args:
-        path: A directory, or a URL that fsspec knows.
+        path: A directory, or a URL for fsspec.
         format: "parquet", "json" (one object per line) or "csv".
-        partition_by: Columns that rows are sorted into directories by, outermost first.
+        partition_by: Columns that name the directories of rows, outermost first.
         storage_options: For fsspec's file system: credentials, endpoints.
         compression: Parquet: snappy (the default), zstd, gzip, lz4, brotli or none. Others:
             none (the default), gzip, bz2 or zstd.
-        max_file_bytes: About how long a file may become before another one is begun.
-        prefix: How the names of files begin.
+        max_file_bytes: Approximate size at which a new file is started.
+        prefix: Prefix of the names of files.
 
     Raises:
         ConfigurationError: An argument is wrong.
@@ -100,10 +100,10 @@ class FileSink(Sink):
     def for_bulk_format(
         cls, path: str | os.PathLike[str], format: str = "parquet", **options: Any
     ) -> FileSink:
-        """A sink of a format that is written many rows at a time: "parquet".
+        """A sink for a bulk format, which is written many rows at a time: "parquet".
 
         Args:
-            path: A directory, or a URL that fsspec knows.
+            path: A directory, or a URL for fsspec.
             format: The format.
             options: Further arguments of `FileSink`.
         """
@@ -113,10 +113,10 @@ class FileSink(Sink):
     def for_row_format(
         cls, path: str | os.PathLike[str], format: str = "json", **options: Any
     ) -> FileSink:
-        """A sink of a format that is written row by row: "json" or "csv".
+        """A sink for a row format, which is written row by row: "json" or "csv".
 
         Args:
-            path: A directory, or a URL that fsspec knows.
+            path: A directory, or a URL for fsspec.
             format: The format.
             options: Further arguments of `FileSink`.
         """
@@ -126,7 +126,7 @@ class FileSink(Sink):
         return f"FileSink({self.path!r}, {self.format!r})"
 
     def check(self, schema: pa.Schema) -> None:
-        """Raise ConfigurationError if such rows cannot be written, or there is no such storage."""
+        """Raise ConfigurationError if the rows or the storage cannot be used."""
         if not schema.names:
             raise ConfigurationError("rows without columns cannot be written to files")
         check_partitioning(self.partition_by, schema)
@@ -178,11 +178,11 @@ class FileSink(Sink):
 
 
 class FileCommitter(Committer):
-    """Publishes staged files, by the list that the committables are.
+    """Publishes the staged files that the committables list.
 
     Args:
         path: The sink's directory.
-        storage_options: For its file system, and for those that it was on before.
+        storage_options: For its file system, and for those of earlier paths.
     """
 
     def __init__(self, path: str, storage_options: Mapping[str, Any]) -> None:
@@ -191,10 +191,10 @@ class FileCommitter(Committer):
         self._directories: dict[str, Directory] = {}
 
     def commit(self, requests: Sequence[CommitRequest]) -> None:
-        """Publish all files; those that were published before are left as they are.
+        """Publish all files; files that were published before stay unchanged.
 
         Raises:
-            SinkError: Storage failed, or what is there is not what was staged.
+            SinkError: Storage failed, or a file is not the one that was staged.
         """
         number = 0
         for request in requests:
@@ -211,13 +211,13 @@ class FileCommitter(Committer):
                     )
                 new += _publish(storage, file, may_be_published=_may_be_published(request))
                 number += 1
-            # Also what was published before: that process may have died before it came to this.
+            # Also files that were published before: that process may have died before the sync.
             storage.sync(file.final for file in request.committable.files)
             if not new:
                 request.signal_already_committed()
 
     def clean_up(self, job_id: str, uid: str, job_attempt: str | None) -> None:
-        """Remove what earlier job attempts have staged, and directories that are left empty."""
+        """Delete the staged files of earlier job attempts, and directories that are empty then."""
         storage, own = self._storage(self._path), _staging(job_id, uid)
         if job_attempt is None:
             storage.delete_tree(own)
@@ -225,7 +225,7 @@ class FileCommitter(Committer):
             storage.delete_if_empty(STAGING)
             return
         for name in storage.entries(own):
-            # Those of a driver that has taken over meanwhile begin with a higher fence.
+            # Job attempts of a driver that has taken over begin with a higher fence.
             if name != _file_safe(job_attempt) and _fence(name) <= _fence(job_attempt):
                 storage.delete_tree(f"{own}/{name}")
 
@@ -244,7 +244,7 @@ def _publish(storage: Directory, file: StagedFile, *, may_be_published: bool) ->
     staged, final = storage.size(file.staged), storage.size(file.final)
     where = f"{storage.root}/{file.final}"
     if staged is None:
-        # Once published it is the readers': they may have moved it by now.
+        # Published files belong to the readers: they may have moved it.
         if final is None and not may_be_published:
             raise SinkError(
                 f"{where}: {file.rows} rows were staged in {file.staged}, and that file is gone; "
@@ -259,7 +259,7 @@ def _publish(storage: Directory, file: StagedFile, *, may_be_published: bool) ->
     if final is None:
         storage.move(file.staged, file.final, file.size)
     elif final == file.size:
-        # It was copied; only the staged file was still to be removed.
+        # It was copied; only the staged file is left to delete.
         storage.delete(file.staged)
     else:
         raise SinkError(
@@ -290,7 +290,7 @@ def _staging(job_id: str, uid: str) -> str:
 
 
 def _file_safe(name: str) -> str:
-    """A name of a file that stands for `name` alone."""
+    """A file name that is unique for `name`."""
     safe = quote(name, safe="").replace(".", "%2E").replace("~", "%7E")
     if len(safe) <= _LONGEST_PART:
         return safe

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from holdfast.storage.files import Directory
 
 MAX_OPEN_FILES: Final = 64
-"""Of one writer; the file that was written to least recently is closed for another."""
+"""Most open files of one writer; the least recently used one is closed for another."""
 
 _GROUP_BYTES: Final = 16 * 1024 * 1024
 _WAITING_BYTES: Final = 64 * 1024 * 1024
@@ -40,29 +40,29 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True)
 class StagedFiles:
-    """All that one writer has staged in one epoch: what is published in one go."""
+    """All files that one writer has staged in one epoch; they are published together."""
 
     root: str
-    """The sink's directory, without anything secret."""
+    """The sink's directory, without secrets."""
     files: tuple[StagedFile, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class FileNames:
-    """Names of a writer's files: nobody else has them."""
+    """Names of a writer's files, unique to it."""
 
     staging: str
     """Directory of staged files."""
     staged: str
-    """How their names begin."""
+    """Prefix of their names."""
     published: str
-    """How the names of published files begin."""
+    """Prefix of the names of published files."""
     suffix: str
-    """How those end."""
+    """Suffix of the names of published files."""
 
     def pair(self, directory: str, number: int) -> tuple[str, str]:
         """Names of one file, staged and published."""
-        # Without the suffix: a reader that looks for it in every directory finds none.
+        # Without the suffix: readers that search all directories for it find nothing.
         final = f"{self.published}-{number}{self.suffix}"
         return (
             f"{self.staging}/{self.staged}-{number}",
@@ -71,15 +71,15 @@ class FileNames:
 
 
 class FileWriter(SinkWriter):
-    """One open file per partition; all of them staged, out of the sight of readers.
+    """Writes one staged file per partition, which readers do not see.
 
     Args:
         storage: Where files are staged.
-        names: Of its files.
-        file_format: What files look like.
-        compression: One that the format knows.
+        names: Names of its files.
+        file_format: Format of the files.
+        compression: A compression of the format.
         partitioning: Splits rows into directories.
-        max_file_bytes: About how long a file may become.
+        max_file_bytes: Approximate size at which a new file is started.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class FileWriter(SinkWriter):
         self._staged: list[StagedFile] = []
 
     def write_rows(self, rows: pa.RecordBatch) -> None:
-        """Take rows; they are written when there are enough for one file, or in all."""
+        """Buffer rows; they are written when a file, or all files, have enough."""
         if rows.num_rows == 0:
             return
         for directory, part in self._partitioning.split(rows):
@@ -111,7 +111,7 @@ class FileWriter(SinkWriter):
                 self._add(directory, piece)
 
     def prepare_commit(self) -> Sequence[StagedFiles]:
-        """Close all files, durably; one committable, or none if there were no rows."""
+        """Close all files, durably; returns one committable, or none without rows."""
         for directory in list(self._open):
             self._close(directory)
         if not self._staged:
@@ -123,14 +123,14 @@ class FileWriter(SinkWriter):
         """Remove every file that was staged."""
         self.close()
         for name in self._created:
-            # What cannot be removed now stays hidden, and is cleaned up later.
+            # A file that cannot be deleted now stays hidden, and is cleaned up later.
             with suppress(Exception):
                 self._storage.delete(name)
         self._created.clear()
         self._staged.clear()
 
     def close(self) -> None:
-        """Let go of files that are still open."""
+        """Close files that are still open."""
         while self._open:
             self._open.popitem()[1].drop()
 
@@ -155,7 +155,7 @@ class FileWriter(SinkWriter):
         if len(self._open) >= MAX_OPEN_FILES:
             self._close(next(iter(self._open)))
         staged, final = self._names.pair(directory, len(self._created))
-        # Noted first, so that a file is removed though it was created only in part.
+        # Recorded first, so that a partly created file is deleted too.
         self._created.append(staged)
         stream = self._storage.create(staged)
         self._open[directory] = file = _OpenFile(staged, final, stream)
@@ -208,14 +208,14 @@ class _OpenFile:
             self._encoder.finish()
 
     def drop(self) -> None:
-        # An encoder that is not finished writes to its stream when it goes.
+        # An unfinished encoder writes to its stream when it is deleted.
         self._content.drop()
         with suppress(Exception):
             self.stream.close()
 
 
 class _Content(io.RawIOBase, BinaryIO):
-    """Counts what is written; closing it leaves the stream open."""
+    """Counts the bytes written; closing it leaves the stream open."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream: BinaryIO | None = stream

@@ -1,8 +1,8 @@
-"""What of a sink's output is in the database: one row for each subtask, in a table of ours.
+"""The fence table: records which output of a sink is in the database, per subtask.
 
-The row says which checkpoint, and which epoch of it, was published last. It changes in
-the transaction that publishes, so both happen or neither, and it is locked from the
-first look to the commit, so two publishers of one subtask follow one another.
+A row holds the checkpoint and the epoch that were published last. It changes in the
+transaction that publishes, so both happen or neither. It is locked from the first read to
+the commit, so two publishers of one subtask run one after the other.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 
 class Fence:
-    """The fence table, over one connection."""
+    """The fence table, on one connection."""
 
     def __init__(self, connection: Connection, table: Name) -> None:
-        """The fence under this name."""
+        """The fence table of this name."""
         self._connection = connection
         self._table = quoted(table)
-        # Where a statement has parameters, the driver looks for them in names too.
+        # In a statement with parameters, the driver looks for them in names too.
         self._escaped = self._table.replace("%", "%%")
 
     def create(self, address: Address) -> None:
-        """Make the table unless it is there; in a transaction of its own.
+        """Create the table if it does not exist, in a separate transaction.
 
         Raises:
-            SinkError: The user may not make it.
+            SinkError: The user may not create it.
         """
         errors = driver().errors
         found = self._connection.execute("SELECT to_regclass(%s)", (self._table,)).fetchone()
@@ -70,7 +70,7 @@ class Fence:
         return row[0], row[1]
 
     def advance(self, request: CommitRequest) -> None:
-        """Note that everything up to this request is published, if the transaction commits."""
+        """Record that everything up to this request is published, with the transaction."""
         self._connection.execute(
             f"UPDATE {self._escaped} SET checkpoint_id = %s, epoch = %s, committed_at = now() "
             "WHERE lineage = %s AND sink = %s AND subtask = %s".encode(),

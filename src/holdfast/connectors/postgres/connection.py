@@ -1,4 +1,4 @@
-"""Reaching PostgreSQL: the URL, the driver, and what its errors mean."""
+"""Connects to PostgreSQL: the URL, the driver, and the meaning of its errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^:\[\]/@]*)(:\d*)?")
 
 _DEFAULTS: Final = {"connect_timeout": "10", "keepalives_idle": "30", "tcp_user_timeout": "60000"}
-"""So that a server that has vanished is noticed; the URL may say otherwise."""
+"""Settings that detect a lost server; the URL may override them."""
 
 _SESSION: Final = """
     SELECT set_config('tcp_keepalives_idle', '30', false),
@@ -25,8 +25,8 @@ _SESSION: Final = """
            set_config('synchronous_commit',
                       replace(current_setting('synchronous_commit'), 'off', 'on'), false)
 """
-# The server frees the locks of a machine that has vanished within a minute, not hours; and
-# what it has reported as committed is still there after it has crashed.
+# The server frees the locks of a lost machine within a minute, not hours; and data that it
+# reported as committed survives a crash.
 
 _TRANSIENT_CLASSES: Final = ("08", "53")  # connection exception, insufficient resources
 _TRANSIENT: Final = frozenset(
@@ -40,7 +40,7 @@ _TRANSIENT: Final = frozenset(
         "57P03",  # starting up or shutting down
     }
 )
-# While connecting, the driver has no code to tell; only these will not pass by themselves.
+# While connecting, the driver has no error code; only these are permanent.
 _REFUSED: Final = re.compile(
     r"authentication failed|no password supplied|no pg_hba\.conf entry|does not exist"
     r"|not permitted to log in|permission denied for database|invalid connection option",
@@ -49,10 +49,10 @@ _REFUSED: Final = re.compile(
 
 
 class Address:
-    """Where a database is and who asks; its text never shows the password."""
+    """Address and user of a database; its text never shows the password."""
 
     def __init__(self, url: str, password: str | None) -> None:
-        """Take `url` apart; `password` goes before the one in it.
+        """Parse `url`; `password` takes precedence over the one in it.
 
         Raises:
             ConfigurationError: It is no URL of a PostgreSQL database.
@@ -64,7 +64,7 @@ class Address:
         return f"Address({self.url!r})"
 
     def scrubbed(self, text: str) -> str:
-        """`text`, with the password covered should it occur in it."""
+        """`text`, with the password masked."""
         return text.replace(self._password, "***") if self._password else text
 
     def check(self) -> None:
@@ -79,14 +79,14 @@ class Address:
             ) from None
 
     def connect(self) -> Connection:
-        """A new connection, between two transactions."""
+        """A new connection, outside of a transaction."""
         psycopg = driver()
         given = psycopg.conninfo.conninfo_to_dict(self.url)
         settings: dict[str, Any] = {**_DEFAULTS, **given, "client_encoding": "utf8"}
         if self._password is not None:
             settings["password"] = self._password
         connection: Connection = psycopg.connect(**settings, prepare_threshold=None)
-        # Another default could hide what a concurrent publication has just committed.
+        # Another default could hide the latest commit of a concurrent publication.
         connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         connection.execute(_SESSION)
         connection.commit()
@@ -128,7 +128,7 @@ _ADVICE: Final = {
 
 
 def described(error: Exception, what: str, address: Address) -> str:
-    """One line that says that `what` has failed, and why."""
+    """One line for the failure of `what`, with the reason."""
     diag = getattr(error, "diag", None)
     said = (diag and diag.message_primary) or str(error) or type(error).__name__
     parts = [said, diag and diag.message_detail, diag and diag.context]
@@ -139,7 +139,7 @@ def described(error: Exception, what: str, address: Address) -> str:
 
 
 def refusal(error: Exception, what: str, address: Address) -> SinkError:
-    """The error to raise when `what` has failed for good."""
+    """The error to raise when `what` has failed permanently."""
     state = getattr(error, "sqlstate", None)
     if state is None or is_transient(error):
         advice = "see that the server runs and lets this user in, from the executors too"
@@ -162,7 +162,7 @@ def _without_password(url: str) -> tuple[str, str | None]:
         or "@" in parts.path
         or parts.fragment
     ):
-        # What stands in the wrong place may be half of a password: do not show it.
+        # Text in the wrong place may be part of a password: do not show it.
         raise ConfigurationError(
             "the URL of the database cannot be read: write postgresql://user@host:port/database, "
             "with special characters of names percent-encoded, and give the password by itself"

@@ -1,7 +1,7 @@
 r"""Rows as the CSV that PostgreSQL's COPY takes.
 
-Arrow writes the numbers, strings and times itself. Binary, arrays and JSON are put in
-words here, value by value, since Arrow has no such text. A null is an empty field; an
+Arrow writes numbers, strings and times. Binary, arrays and JSON are formatted here,
+value by value, since Arrow has no text form for them. A null is an empty field; an
 empty string is a pair of quotes.
 
     binary         \x0aff
@@ -32,7 +32,7 @@ _JSON: Final = msgspec.json.Encoder(decimal_format="number")
 
 
 def as_csv(rows: pa.RecordBatch, columns: Sequence[TableColumn], first: int | None) -> bytes:
-    """The rows; with numbers from `first` on as one more column, unless it is None.
+    """Format rows, with numbers from `first` on as one more column unless it is None.
 
     Raises:
         SinkError: A value does not fit its column without loss.
@@ -47,7 +47,7 @@ def as_csv(rows: pa.RecordBatch, columns: Sequence[TableColumn], first: int | No
 
 
 def _text(array: pa.Array, to: TableColumn) -> pa.Array:
-    """An array that Arrow writes as the column reads it."""
+    """An array that Arrow writes in the form that the column reads."""
     kind = array.type
     if pa.types.is_dictionary(kind):
         return _text(array.dictionary_decode(), to)
@@ -78,7 +78,7 @@ def _unchanged(array: pa.Array, exact: pa.DataType, to: TableColumn) -> pa.Array
 
 
 def _exact(kind: pa.DataType, to: TableColumn) -> pa.DataType:
-    """Type that has no more digits than the column; casting to it refuses to lose any."""
+    """A type with no more digits than the column; casting to it fails if digits would be lost."""
     if pa.types.is_decimal(kind) and to.scale is not None and to.scale < kind.scale:
         make = pa.decimal256 if kind.precision > 38 else pa.decimal128
         return make(76 if kind.precision > 38 else 38, to.scale)
@@ -127,7 +127,7 @@ def _json(kind: pa.DataType) -> Callable[[Any], str]:
 
 
 def _plain(kind: pa.DataType) -> Callable[[Any], Any]:
-    """Turns values of a type into what stands for them in JSON."""
+    """Function that turns values of a type into their JSON form."""
     if pa.types.is_struct(kind):
         fields = [(field.name, _plain(field.type)) for field in kind]
         return lambda value: value and {name: plain(value[name]) for name, plain in fields}

@@ -1,15 +1,15 @@
-"""`PostgresSink`: a stream's rows in a table of PostgreSQL, exactly once.
+"""`PostgresSink`: writes a stream's rows to a table of PostgreSQL, exactly once.
 
     subtask    stages the epoch's rows in checkpoint storage
     committer  one transaction for a subtask and a checkpoint:
-                   lock the fence row, which says what is published
+                   lock the fence row, which records what is published
                    COPY the rows of the epochs that are not
                    write the checkpoint into the fence row
                    COMMIT
 
-A publication that is repeated, or comes late from a driver that was given up, finds the
-fence row at its checkpoint or beyond, and does nothing. Without exactly once a subtask
-sends its rows straight to the server, in one transaction for an epoch.
+A publication that is repeated, or comes late from a replaced driver, finds the fence row
+at its checkpoint or beyond, and does nothing. Without exactly once a subtask sends its
+rows directly to the server, in one transaction per epoch.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ logger = logging.getLogger("holdfast")
 
 
 class PostgresSink(Sink):
-    """Writes rows into a table of PostgreSQL that exists.
+    """Writes rows to an existing table of PostgreSQL.
 
     ```python
     counts.sink_to(
@@ -56,35 +56,35 @@ class PostgresSink(Sink):
     ```
 
     `insert` appends every row. `upsert` needs `key`, on whose columns the table has a primary
-    key or a unique index: a row replaces the one that has its key. Rows of one key must
-    then come from one subtask (`key_by` it), or the last one to be published wins.
+    key or a unique index: a row replaces the one with the same key. Rows of one key must
+    then come from one subtask (`key_by` it), or the one that is published last wins.
 
-    With exactly once rows appear in the table when their checkpoint is complete, all rows
-    of a subtask in one transaction, and never twice. What was published is kept in
-    `fence_table`, in a row for each row of checkpoints, sink uid and subtask; the sink makes it
-    if it may. Do not delete rows of a job that may still be restored. With at least once
-    or without checkpoints they appear when their epoch ends.
+    With exactly once, rows appear in the table when their checkpoint is complete, all rows
+    of a subtask in one transaction, and never twice. `fence_table` records what was published,
+    with one row per series of checkpoints, sink uid and subtask; the sink creates the table if
+    it is allowed to. Do not delete rows of a job that may still be restored. With at least once
+    or without checkpoints, rows appear when their epoch ends.
 
-    Rows go in by COPY, upserts by way of a temporary table.
+    Rows are written with COPY, upserts through a temporary table.
     Integers, floats, booleans, strings, binary, decimals, dates, times and timestamps
     with and without zone fit columns that hold them unchanged; lists of them fit arrays;
     structs, maps and other lists fit `jsonb`. Text also fits types that are written as
-    text, such as `uuid`. A value that the table refuses, like a number out of range, is
-    found out when it is published, and the job fails until the table is changed.
+    text, such as `uuid`. A value that the table refuses, like a number out of range, fails
+    the publication, and the job fails until the table is changed.
 
     Args:
         url: `postgresql://user@host:port/database?option=value` with libpq's options;
-            `jdbc:postgresql://...` is taken as well.
+            `jdbc:postgresql://...` is accepted as well.
         table: `table` or `schema.table`, taken literally; a tuple if a name contains a dot.
         mode: `insert` or `upsert`.
         key: The stream's columns that identify a row.
         columns: The table's names for columns of the stream; the others keep their names.
-        batch_size: How many rows are collected before they are sent without exactly once.
-        fence_table: Name of the table that says what is published.
-        max_retries: How often a publication is tried again after a lost connection, a
-            deadlock and the like before the job fails.
-        password: Goes to the tasks with the sink, as one in the URL does; neither is ever
-            shown. Better is PGPASSWORD or `~/.pgpass` on the driver and the executors.
+        batch_size: Rows per COPY without exactly once.
+        fence_table: Name of the table that records what is published.
+        max_retries: Retries of a publication after a lost connection, a deadlock and other
+            temporary errors before the job fails.
+        password: Goes to the tasks with the sink, like one in the URL; neither is ever
+            shown. PGPASSWORD or `~/.pgpass` on the driver and the executors is better.
 
     Raises:
         ConfigurationError: An argument is wrong.
@@ -130,7 +130,7 @@ class PostgresSink(Sink):
         return f"PostgresSink({self._address.url!r}, {quoted(self._to.table)}, key={self._key})"
 
     def check(self, schema: pa.Schema) -> None:
-        """Raise ConfigurationError if such rows cannot be written, or the driver is missing."""
+        """Raise ConfigurationError if the rows cannot be written, or the driver is missing."""
         for role, given in (("key", self._key), ("columns", tuple(self._renamed))):
             missing = [name for name in given if name not in schema.names]
             if missing:
@@ -155,13 +155,13 @@ class PostgresSink(Sink):
         self._address.check()
 
     def create_writer(self, context: WriterContext) -> SinkWriter:
-        """One that stages with exactly once, else one that sends."""
+        """A writer that stages rows with exactly once, and sends them otherwise."""
         if context.exactly_once:
             return StagingWriter(self._address, self._to, context)
         return SendingWriter(self._address, self._to, context, self._batch_size)
 
     def create_committer(self, runtime: RuntimeContext) -> Committer:
-        """One with a connection of its own."""
+        """A committer with its own connection."""
         return _PostgresCommitter(self._address, self._to, self._fence, self._max_retries)
 
 
@@ -197,7 +197,7 @@ class _PostgresCommitter(Committer):
         try:
             self._publish(requests)
         except driver().Error as error:
-            # Whether a COMMIT has arrived that was not answered, the fence will tell.
+            # The fence shows whether a COMMIT without an answer was carried out.
             self.close()
             tries = max(request.retries for request in requests)
             what = self._publishing(requests[0], tries)
@@ -211,10 +211,10 @@ class _PostgresCommitter(Committer):
             raise
 
     def clean_up(self, job_id: str, uid: str, job_attempt: str | None) -> None:
-        """Nothing: what attempts have staged is in checkpoint storage, not in the database.
+        """Does nothing: staged rows are in checkpoint storage, not in the database.
 
-        Fence rows stay even when the job has ended: they are small, and a job that is
-        restored from one of its checkpoints needs them.
+        Fence rows stay when the job has ended: they are small, and a job that is restored from
+        one of its checkpoints needs them.
         """
 
     def close(self) -> None:

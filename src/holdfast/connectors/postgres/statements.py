@@ -11,23 +11,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 Name = tuple[str, ...]
-"""Of a table: schema and table, or the table alone."""
+"""Name of a table: schema and table, or the table alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """A column as the database has it."""
+    """A column in the database."""
 
     name: str
     type: str
-    """Name of the type, or of an array's element type; of what a domain stands for."""
+    """Name of the type; of the element type for an array, of the base type for a domain."""
     modifier: int = -1
-    """As PostgreSQL keeps it; precision and scale of a numeric. -1 if there is none."""
+    """Type modifier of PostgreSQL: precision and scale of a numeric. -1 if there is none."""
     is_array: bool = False
 
     @property
     def scale(self) -> int | None:
-        """Digits after the point that a numeric keeps, unless it keeps any number."""
+        """Digits after the point of a numeric; None if they are not limited."""
         if self.type != "numeric" or self.modifier < 4:
             return None
         scale = (self.modifier - 4) & 0x7FF
@@ -35,12 +35,12 @@ class TableColumn:
 
 
 def table_name(given: str | Iterable[str]) -> Name:
-    """Parts of a name; a string is divided at its dots."""
+    """Parts of a name; a string is split at its dots."""
     return tuple(given.split(".") if isinstance(given, str) else given)
 
 
 def quoted(name: str | Name) -> str:
-    """A name as it stands in a statement, whatever its characters."""
+    """A name in quotes, for statements."""
     parts = (name,) if isinstance(name, str) else name
     return ".".join('"' + part.replace('"', '""') + '"' for part in parts)
 
@@ -56,7 +56,7 @@ def copy_rows(table: Name | str, columns: Sequence[str]) -> str:
 
 
 def position_column(columns: Sequence[str]) -> str:
-    """Name that none of the columns has, for the place of a row."""
+    """Name for the column with the position of a row; no other column has it."""
     name = "position"
     while name in columns:
         name += "_"
@@ -68,7 +68,7 @@ BUFFER: Final = ("pg_temp", "holdfast_rows")
 
 
 def create_buffer(table: Name, columns: Sequence[str]) -> str:
-    """Statement that makes the buffer, for one transaction."""
+    """Statement that creates the buffer, for one transaction."""
     return (
         f"CREATE TEMPORARY TABLE {quoted(BUFFER[1])} ON COMMIT DROP AS SELECT {listed(columns)}, "
         f"0::bigint AS {quoted(position_column(columns))} FROM {quoted(table)} WITH NO DATA"
@@ -102,7 +102,7 @@ def upsert(table: Name, columns: Sequence[str], key: Sequence[str], source: str)
 def create_table(
     table: Name, fields: Sequence[tuple[str, pa.DataType]], key: Sequence[str] = ()
 ) -> str:
-    """Statement that makes a table such rows fit in."""
+    """Statement that creates a table for rows of these fields."""
     parts = [f"{quoted(name)} {sql_type(column)}" for name, column in fields]
     if key:
         parts.append(f"PRIMARY KEY ({listed(key)})")
@@ -122,7 +122,7 @@ CREATE_FENCE: Final = """CREATE TABLE IF NOT EXISTS {} (
 
 
 def sql_type(column: pa.DataType) -> str | None:
-    """Type of a table's column that holds every such value; None if there is no such type."""
+    """Type of a table's column that holds every value of an Arrow type; None if there is none."""
     of = pa.types
     if of.is_dictionary(column):
         return sql_type(column.value_type)
@@ -141,7 +141,7 @@ def sql_type(column: pa.DataType) -> str | None:
 
 
 def is_list(column: pa.DataType) -> bool:
-    """Whether it is a list, of either layout."""
+    """Whether it is a list, of any layout."""
     return bool(
         pa.types.is_list(column)
         or pa.types.is_large_list(column)
@@ -199,7 +199,7 @@ _NOT_FROM_TEXT: Final = frozenset(
 
 
 def fits(column: pa.DataType, target: TableColumn) -> bool:
-    """Whether such values can be kept there unchanged, or be refused one by one.
+    """Whether a column takes values of an Arrow type unchanged, or refuses single ones.
 
     Text may go into any type that is written as text (uuid, json, inet, enumerations),
     an integer into any number; the server refuses what is out of range.
@@ -221,7 +221,7 @@ def fits(column: pa.DataType, target: TableColumn) -> bool:
 
 
 def _could_round(column: pa.DataType, target: TableColumn) -> bool:
-    """A float has no number of digits; a decimal is looked at value by value."""
+    """Whether a float may lose digits; decimals are checked value by value."""
     return bool(pa.types.is_floating(column)) and target.scale is not None
 
 

@@ -1,4 +1,4 @@
-"""The table that rows go to: whether they fit, and how they get in."""
+"""Checks that rows fit the table, and loads them into it."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ _COLUMNS: Final = b"""
 
 @dataclass(frozen=True)
 class Destination:
-    """Where rows go, and under which names."""
+    """The table for the rows, and its names for their columns."""
 
     table: Name
     key: tuple[str, ...]
-    """Columns of the table by which rows are updated; none if they are only inserted."""
+    """Columns of the table that identify rows to update; empty if rows are only inserted."""
     renamed: tuple[tuple[str, str], ...] = ()
     """Pairs of a stream's column and the table's; the others keep their names."""
 
@@ -65,7 +65,7 @@ class Destination:
 def examine(
     connection: Connection, to: Destination, schema: pa.Schema, address: Address
 ) -> list[TableColumn]:
-    """The table's columns for the rows, having seen that they fit.
+    """The table's columns for the rows, after checking that the rows fit.
 
     Raises:
         SinkError: The table or a column is missing, or a type does not fit.
@@ -103,7 +103,7 @@ def examine(
 def _examine_key(
     connection: Connection, to: Destination, names: list[str], address: Address
 ) -> None:
-    """Let the server plan the statement that the rows will need."""
+    """Let the server plan the statement that upserts the rows."""
     psycopg = driver()
     nothing = f"{quoted(to.table)} WHERE false"
     try:
@@ -116,12 +116,12 @@ def _examine_key(
 
 
 class Load:
-    """Rows of one transaction on their way into the table."""
+    """Loads the rows of one transaction into the table."""
 
     def __init__(
         self, connection: Connection, to: Destination, schema: pa.Schema, address: Address
     ) -> None:
-        """Begin; the transaction is the caller's, who commits it after `finish`."""
+        """Begin; the caller commits the transaction after `finish`."""
         self._connection = connection
         self._to = to
         self._columns = examine(connection, to, schema, address)
@@ -141,7 +141,7 @@ class Load:
                     self._rows += batch.num_rows
 
     def finish(self) -> None:
-        """Bring all of them into the table."""
+        """Merge all rows into the table."""
         if self._to.key:
             merge = merge_buffer(self._to.table, self._names, self._to.key)
             self._connection.execute(merge.encode())

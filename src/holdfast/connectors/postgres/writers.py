@@ -1,4 +1,4 @@
-"""What `PostgresSink` does with an epoch's rows on a subtask."""
+"""The writers of `PostgresSink`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from holdfast.errors import SinkError
 
 _examined: set[tuple[str, Destination, pa.Schema]] = set()
-"""Tables that were looked at in this process, with the rows that fit them."""
+"""Tables that were checked in this process, with the schemas that fit them."""
 
 
 class StagingWriter(SinkWriter):
-    """Keeps rows in checkpoint storage; looks at the table, so that misfits show early."""
+    """Stages rows in checkpoint storage; checks the table first, so that errors show early."""
 
     def __init__(self, address: Address, to: Destination, context: WriterContext) -> None:
         self._address = address
@@ -33,7 +33,7 @@ class StagingWriter(SinkWriter):
         self._staged: RowsInStaging | None = None
 
     def write_rows(self, rows: pa.RecordBatch) -> None:
-        """Pass rows on to storage; raises SinkError at once if the table does not fit them."""
+        """Stage rows; raises SinkError at once if they do not fit the table."""
         if self._staged is None:
             self._examine()
             assert self._context.staging is not None, "rows are staged with exactly once only"
@@ -49,7 +49,7 @@ class StagingWriter(SinkWriter):
         return (staged,)
 
     def abort(self) -> None:
-        """Drop what is not staged yet."""
+        """Drop the unfinished rows."""
         staged, self._staged = self._staged, None
         if staged is not None:
             staged.abort()
@@ -66,13 +66,13 @@ class StagingWriter(SinkWriter):
                 raise refusal(
                     error, f"looking at {quoted(self._to.table)}", self._address
                 ) from None
-            # Rows can be staged while the database is away.
+            # Rows can be staged while the database is unavailable.
             return
         _examined.add(this)
 
 
 class SendingWriter(SinkWriter):
-    """Sends rows to the server; its transaction is the epoch's share of the subtask."""
+    """Sends rows to the server, in one transaction per epoch."""
 
     def __init__(
         self, address: Address, to: Destination, context: WriterContext, batch_size: int
@@ -86,7 +86,7 @@ class SendingWriter(SinkWriter):
         self._load: Load | None = None
 
     def write_rows(self, rows: pa.RecordBatch) -> None:
-        """Keep rows back until there are enough to send."""
+        """Buffer rows until there are enough to send."""
         self._waiting.append(rows)
         if sum(batch.num_rows for batch in self._waiting) >= self._batch_size:
             self._send()
@@ -110,7 +110,7 @@ class SendingWriter(SinkWriter):
         self.close()
 
     def close(self) -> None:
-        """Close the connection, which rolls back what was not committed."""
+        """Close the connection, which rolls back an open transaction."""
         connection, self._connection, self._load = self._connection, None, None
         if connection is not None:
             connection.close()

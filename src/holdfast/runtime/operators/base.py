@@ -1,9 +1,9 @@
-"""Running user functions over lists of elements: the per-event path.
+"""Runs user functions over lists of elements: the per-event path.
 
-Each operator takes the elements of a record batch and, if it is keyed, their keys,
-and returns what the function gave out. The loops are as bare as Python allows:
-whatever can be decided once per batch is decided outside of them. Elements that have
-event time take a loop of their own, so that others do not pay for it.
+An operator takes the elements of a record batch and, on a keyed stream, their keys,
+and returns the output of the function. The loops are as bare as Python allows:
+everything that can be decided once per batch is decided outside of them. Elements with
+event time have a separate loop, so that other elements do not pay for it.
 """
 
 from __future__ import annotations
@@ -35,17 +35,15 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 Times = Sequence[int | None]
-
-
 """Event times of elements; None for one that has none."""
 
 
 class Output(NamedTuple):
-    """What an operator gives out, and when it happened."""
+    """The output of an operator, with event times."""
 
     elements: list[Any]
     times: Times | None = None
-    """Event time of every element, if they have some."""
+    """Event time of every element; None if the stream has none."""
 
 
 class Operator(ABC):
@@ -86,14 +84,14 @@ class Operator(ABC):
         self._calls = (self._call, self._bind_second())
 
     def close(self) -> None:
-        """Close the function; once, however often it is asked for."""
+        """Close the function; does nothing the second time."""
         if isinstance(self._function, Function) and self.is_open:
             self.is_open = False
             with Reported(self, "in close()"):
                 self._function.close()
 
     def abort(self) -> None:
-        """The epoch has failed: drop what was done outside of state; before `close`."""
+        """Drop effects outside of state, since the epoch has failed; before `close`."""
         return
 
     def process(
@@ -103,13 +101,13 @@ class Operator(ABC):
         times: Times | None = None,
         side: int = 0,
     ) -> Output:
-        """What the function gives out for `elements`; tagged outputs among it.
+        """Run the function on `elements`; its output, with tagged outputs among it.
 
         Args:
             elements: Elements of one input.
             keys: Their keys, if the input is keyed.
-            times: Their event times, if they have some.
-            side: Which input they have come on, of an operator with two.
+            times: Their event times; None if the stream has none.
+            side: Their input, for an operator with two.
         """
         out: list[Any] = []
         ends: list[int] | None = None if times is None else []
@@ -139,7 +137,7 @@ class Operator(ABC):
         return self.plan.policy.mode != "fail"
 
     def _out_times(self, times: Times, ends: list[int]) -> Times:
-        """Event time of every output: that of the element it was given out for."""
+        """Event time of every output: that of its element."""
         if ends == list(range(1, len(times) + 1)):
             return times
         out: list[int | None] = []
@@ -148,19 +146,19 @@ class Operator(ABC):
         return out
 
     def time_at_hand(self) -> int | None:
-        """Event time of the element at hand; None if it has none, and while timers fire."""
+        """Event time of the current element; None if it has none, and while timers fire."""
         return self._element_context.time
 
     def finish(self) -> list[Any]:
-        """What the operator gives out at the end of its input."""
+        """The output at the end of the input."""
         return []
 
     @abstractmethod
     def _bind(self) -> Callable[..., Any]:
-        """What the loop calls; the function is open by then."""
+        """The callable of the loop; called when the function is open."""
 
     def _bind_second(self) -> Callable[..., Any]:
-        """What the loop calls for elements of the second input, if there is one."""
+        """The callable for elements of the second input, if there is one."""
         return self._call
 
     @abstractmethod
@@ -175,7 +173,7 @@ class Operator(ABC):
         out: list[Any],
         ends: list[int],
     ) -> None:
-        """The loop over elements with event time; notes where the outputs of each end."""
+        """The loop over elements with event time; records where the outputs of each end."""
         context, run = self._element_context, self._run
         for element, key, context.time in zip(elements, keys, times, strict=False):
             run((element,), (key,), out)  # type: ignore[arg-type]
@@ -189,7 +187,7 @@ class Operator(ABC):
         out: list[Any],
         ends: list[int] | None,
     ) -> None:
-        """One by one, undoing all that a failing element has done."""
+        """The loop under the error policy; undoes all changes of an element that fails."""
         every_key, every_time = keys or repeat(NO_KEY), times or repeat(None)
         context = self._element_context
         for element, key, context.time in zip(elements, every_key, every_time, strict=False):
@@ -215,7 +213,7 @@ class Operator(ABC):
         )
 
     def _located(self, error: HoldfastError) -> HoldfastError:
-        """The same error, saying where it happened."""
+        """The same error, with operator, key and row."""
         return type(error)(
             f"{self.describe()}: {error}\n"
             f"  key: {short(self.current.key)}\n"
@@ -223,9 +221,9 @@ class Operator(ABC):
         )
 
     def _element_of(self, error: BaseException) -> object:
-        """The element at hand when `error` was raised.
+        """The current element when `error` was raised.
 
-        It is read from the frame of the loop, so that the loop need not note it.
+        It is read from the frame of the loop, so that the loop need not store it.
         """
         loops = self._loops()
         trace, found = error.__traceback__, None
@@ -240,11 +238,11 @@ class Operator(ABC):
         return {type(self)._run.__code__, type(self)._run_timed.__code__}
 
     def begin_undoable(self) -> None:
-        """What is done from now on may be undone, beside changes to the current key."""
+        """Start recording changes beyond those of the current key, for `undo`."""
         return
 
     def undo(self) -> None:
-        """Undo it."""
+        """Undo the recorded changes."""
         return
 
     def describe(self) -> str:
@@ -257,7 +255,7 @@ class Operator(ABC):
 
 
 class Undone:
-    """Undoes, under the error policy, all that a call has done to a key before it raised."""
+    """Undoes, under the error policy, all changes of a call to a key if it raises."""
 
     def __init__(self, operator: Operator, key: Any, element: Any, out: list[Any]) -> None:
         """`element` is what the policy diverts."""
@@ -278,14 +276,14 @@ class Undone:
         for table, entry in self._saved:
             table.roll_back(self._key, entry)
         for table in self._tables[len(self._saved) :]:
-            # It was registered meanwhile: there was nothing to remember.
+            # It was registered meanwhile, and was empty before.
             table.roll_back(self._key, table.save_point(NO_KEY))
         self._operator._divert(error, self._element, self._key, self._out)
         return True
 
 
 class Reported:
-    """Turns what user code raises outside of elements into a located error."""
+    """Turns exceptions of user code outside of elements into located errors."""
 
     def __init__(self, operator: Operator, where: str) -> None:
         """Errors of `operator`, raised at `where`, such as "in open()"."""
@@ -306,7 +304,7 @@ class Reported:
 
 
 def always_iterable(call: Callable[..., Any]) -> Callable[..., Iterable[Any]]:
-    """`call`, giving an empty tuple where it would give None."""
+    """`call`, returning an empty tuple instead of None."""
     if inspect.isgeneratorfunction(call):
         return call
 
@@ -318,7 +316,7 @@ def always_iterable(call: Callable[..., Any]) -> Callable[..., Iterable[Any]]:
 
 
 def user_traceback(error: BaseException) -> str:
-    """The traceback of `error`, from where it left Holdfast for user code."""
+    """The traceback of `error`, from the first frame of user code."""
     frames = traceback.extract_tb(error.__traceback__)
     outside = [i for i, frame in enumerate(frames) if not frame.filename.startswith(_PACKAGE)]
     start = outside[0] if outside else 0
@@ -328,6 +326,6 @@ def user_traceback(error: BaseException) -> str:
 
 
 def short(value: object, limit: int = 500) -> str:
-    """A value for a message, cut off where it is long."""
+    """A value for a message, shortened if it is long."""
     text = repr(value)
     return text if len(text) <= limit else f"{text[:limit]}... ({len(text)} characters)"

@@ -63,10 +63,10 @@ class CoProcessOperator(ProcessOperator):
 
 
 class BroadcastOperator(ProcessOperator):
-    """A stream, keyed or not, whose function reads what is broadcast on its second input."""
+    """Runs functions of a stream, keyed or not, and a broadcast stream."""
 
     open_operator_state: Callable[[], OperatorStateBackend]
-    """Set by whoever seats the operator."""
+    """Set by the operator task."""
 
     def _bind(self) -> Callable[..., Any]:
         self._states = BroadcastStates(self.plan.details, self.open_operator_state)
@@ -92,12 +92,12 @@ class BroadcastOperator(ProcessOperator):
         times: Times | None = None,
         side: int = 0,
     ) -> Output:
-        """See `Operator.process`; each side has a context of its own."""
+        """See `Operator.process`; each input has its own context."""
         self._element_context = self._contexts[side]
         return super().process(elements, keys, times, side)
 
     def _is_guarded(self, side: int) -> bool:
-        # A control element that is skipped in the middle would leave copies that differ.
+        # Skipping a control element halfway would let the copies of the state differ.
         return side == 0 and super()._is_guarded(side)
 
     def _timer_context(self, domain: TimeDomain) -> TimerContext:
@@ -106,7 +106,7 @@ class BroadcastOperator(ProcessOperator):
 
 
 class BroadcastStates:
-    """The broadcast states that a function may ask for, by descriptor."""
+    """The broadcast states of an operator, by descriptor."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class BroadcastStates:
         self._views: dict[str, _ReadOnly] = {}
 
     def writable(self, descriptor: MapStateDescriptor) -> MapState[Any, Any]:
-        """The state itself."""
+        """The state, writable."""
         known = isinstance(descriptor, MapStateDescriptor)
         handle = self._handles.get(descriptor.name) if known else None
         if handle is None:
@@ -128,7 +128,7 @@ class BroadcastStates:
         return handle
 
     def readable(self, descriptor: MapStateDescriptor) -> ReadOnlyBroadcastState:
-        """A view of the state that cannot change it."""
+        """The state, read-only."""
         known = isinstance(descriptor, MapStateDescriptor)
         view = self._views.get(descriptor.name) if known else None
         if view is None:
@@ -148,7 +148,7 @@ class BroadcastStates:
                 f"The requested state does not exist: {descriptor.name!r} is none of the broadcast "
                 f"states of this operator, which are {names}; name it in broadcast(...)"
             )
-        # The descriptor given to broadcast() counts: it is the one that all sides share.
+        # Use the descriptor given to broadcast(): all sides share it.
         handle = self._handles[descriptor.name] = self._backend().get_broadcast_state(known)
         return handle
 
@@ -175,7 +175,7 @@ class _ReadOnly(ReadOnlyBroadcastState):
 
 
 class DataContext(ElementContext, KeyedBroadcastReadContext, BroadcastReadContext):
-    """What the data side learns about the element at hand."""
+    """Context of the current element, for the data side."""
 
     __slots__ = ("_states",)
 
@@ -185,12 +185,12 @@ class DataContext(ElementContext, KeyedBroadcastReadContext, BroadcastReadContex
         self._states = states
 
     def get_broadcast_state(self, descriptor: MapStateDescriptor) -> ReadOnlyBroadcastState:
-        """A broadcast state, to be read."""
+        """A broadcast state, read-only."""
         return self._states.readable(descriptor)
 
 
 class DataTimerContext(TimerContext, BroadcastTimerContext):
-    """What the data side learns about the timer at hand."""
+    """Context of the timer that fires, for the data side."""
 
     __slots__ = ("_states",)
 
@@ -206,12 +206,12 @@ class DataTimerContext(TimerContext, BroadcastTimerContext):
         self._states = states
 
     def get_broadcast_state(self, descriptor: MapStateDescriptor) -> ReadOnlyBroadcastState:
-        """A broadcast state, to be read."""
+        """A broadcast state, read-only."""
         return self._states.readable(descriptor)
 
 
 class ControlContext(ElementContext, KeyedBroadcastContext):
-    """What the broadcast side learns about the element at hand."""
+    """Context of the current element, for the broadcast side."""
 
     __slots__ = ("_keyed_state", "_states")
 
@@ -228,7 +228,7 @@ class ControlContext(ElementContext, KeyedBroadcastContext):
         self._keyed_state = keyed_state
 
     def get_broadcast_state(self, descriptor: MapStateDescriptor) -> MapState[Any, Any]:
-        """A broadcast state, to be read and changed."""
+        """A broadcast state, writable."""
         return self._states.writable(descriptor)
 
     def current_processing_time(self) -> int:
@@ -236,13 +236,13 @@ class ControlContext(ElementContext, KeyedBroadcastContext):
         return self._timers.current_processing_time()
 
     def current_watermark(self) -> int:
-        """Where the watermark stands."""
+        """The current watermark."""
         return self._timers.current_watermark()
 
     def apply_to_keyed_state(
         self, descriptor: StateDescriptor, function: Callable[[Any, Any], None]
     ) -> None:
-        """Call `function(key, state)` for every key that has such state."""
+        """Call `function(key, state)` for every key that has this state."""
         if self._keyed_state is None:
             raise StateAccessError(
                 f"apply_to_keyed_state({descriptor.name!r}): there is no keyed state beside a "

@@ -1,4 +1,4 @@
-"""Operators that call a function on one element after another."""
+"""Operators that call a function on each element."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class MapOperator(Operator):
     ) -> None:
         call, append, current = self._call, out.append, self.current
         context = self._element_context
-        # The function is not told the time, but its states may grow old by it.
+        # The function does not get the time, but the TTL of its states uses it.
         for current.key, context.time, element in zip(keys, times, elements, strict=False):
             append(call(element))
         ends.extend(range(1, len(elements) + 1))
@@ -124,7 +124,7 @@ class SinkOperator(Operator):
 
 
 class ReduceOperator(Operator):
-    """Folds the elements of every key; in batch mode gives only the final results."""
+    """Folds the elements of every key; in batch mode it outputs only the final results."""
 
     def _bind(self) -> Callable[..., Any]:
         backend = self._keyed_state()
@@ -172,12 +172,12 @@ class ReduceOperator(Operator):
 
 
 def bound(function: Any, kind: type, method: str) -> Callable[..., Any]:
-    """What to call: the method of a function object, or the callable itself."""
+    """The method of a function object, or the callable itself."""
     return getattr(function, method) if isinstance(function, kind) else function  # type: ignore[no-any-return]
 
 
 def state_spec(stream: StreamType) -> Any:
-    """The type under which a stream's elements are kept in state."""
+    """The type of a stream's elements in state."""
     if stream.kind == "object":
         return None
     if stream.element is not None:

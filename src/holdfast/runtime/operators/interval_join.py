@@ -1,15 +1,15 @@
-"""Joining elements of two streams that lie near each other in time.
+"""Joins elements of two streams that are close to each other in event time.
 
-Of each side the operator keeps, by key, the elements that may still find a partner: an entry
-of a map state for every element, so that adding one writes no other. An element that comes is
-added to its side's buffer, and makes a pair with every element of the other side's that lies
-within the interval. An event-time timer removes it once the watermark has passed the last
-time at which a partner could lie.
+For each side and key the operator buffers the elements that may still find a partner. Every
+element is one entry of a map state, so adding one writes no other. A new element is added to
+the buffer of its side, and is paired with every element of the other side's buffer within the
+interval. An event-time timer removes it when the watermark has passed the last time at which
+a partner could come.
 
-What it costs: the first look at a key in an epoch reads all that is buffered for that key on
-the other side, and nothing of other keys. After that an element costs a binary search among
-the times that are buffered for its key, and a read for each of its partners. A key with many
-buffered elements is thus read as a whole once per epoch in which it has elements.
+Cost: the first element of a key in an epoch reads all buffered elements of that key on the
+other side, and nothing of other keys. After that an element costs a binary search among the
+buffered times of its key, and one read for each partner. So a key with many buffered elements
+is read as a whole once in every epoch in which it has elements.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ RIGHT: Final = "join:right"
 """Name of the state that buffers right elements."""
 
 
-"""Name of the counter of elements that came too late and were dropped."""
+"""Name of the counter of late elements that were dropped."""
 
 PLACES_LIMIT: Final = 500_000
 
 
-"""Places and keys that a buffer may hold in memory before it forgets them."""
+"""Positions and keys that a buffer holds in memory at most."""
 
 
 _SIGN: Final = 2**63
@@ -79,7 +79,7 @@ _unpack_time: Final = Struct(">Q").unpack_from
 
 
 class PairContext(JoinContext):
-    """What a function learns about the pair at hand."""
+    """Context of the current pair."""
 
     __slots__ = ("left", "right")
 
@@ -100,7 +100,7 @@ class PairContext(JoinContext):
 
 
 class JoinBuffer:
-    """The elements of one side, by key and time; of the current key, for whoever asks.
+    """The buffered elements of one side, by time; of the current key.
 
     The key of an entry is the element's time (8 bytes, big-endian, sign bit flipped) and its
     number among the key's elements of that time (4 bytes, big-endian): bytes sort like times,
@@ -116,7 +116,7 @@ class JoinBuffer:
         self._state: MapState[bytes, Any] = state
         self._current = current
         self._places: dict[Any, list[Place]] = {}
-        """Of keys that were looked through, where their elements are, in order."""
+        """Sorted positions of the elements, for keys that were read."""
         self._size = 0
 
     def add(self, time: int, element: Any) -> None:
@@ -146,7 +146,7 @@ class JoinBuffer:
         self.forget(self._current.key)
 
     def forget(self, key: Any) -> None:
-        """Look through a key's elements again when they are next asked for."""
+        """Forget the positions of a key; they are read again on next use."""
         places = self._places.pop(key, None)
         if places is not None:
             self._size -= 1 + len(places)
@@ -191,7 +191,7 @@ class JoinSide:
     ) -> None:
         """Elements whose partners in `other` lie within `bounds` from them."""
         self.name = name
-        """What the namespaces of its timers begin with; the elements' time follows."""
+        """Prefix of the namespaces of its timers; the elements' time follows."""
         self.is_left = name == b"left"
         self.buffer = buffer
         self.other = other
@@ -201,15 +201,15 @@ class JoinSide:
         self.late = late
 
     def kept_until(self, time: int) -> int:
-        """When elements of a time are to be removed."""
+        """When to remove elements of a time."""
         return min(time + self.kept_for, MAX_WATERMARK)
 
 
 class IntervalJoinOperator(ProcessOperator):
     """Pairs elements of two keyed streams; the first input is the left one.
 
-    A pair's event time is the later one of its two. An element that lies before the watermark
-    is late: it is dropped and counted, or goes to the side output for such elements.
+    A pair's event time is the later one of its two. An element before the watermark
+    is late: it is dropped and counted, or goes to the side output for late elements.
     """
 
     def _bind(self) -> Callable[..., Any]:
@@ -230,7 +230,7 @@ class IntervalJoinOperator(ProcessOperator):
         self._removals = timers.event()
         self._pair = PairContext()
         self._pair_times: list[int | None] = []
-        """Event times of what was given out for the elements at hand."""
+        """Event times of the output for the current elements."""
         self._dropped = self.context.get_metrics_group().counter(LATE_DROPPED)
         return always_iterable(self._function.process_element)
 
@@ -249,7 +249,7 @@ class IntervalJoinOperator(ProcessOperator):
         return super().process(elements, keys, times, side)
 
     def fire(self, domain: TimeDomain, due: Iterable[Timer]) -> Iterator[Output]:
-        """Remove elements that can find no partner any more; gives nothing out."""
+        """Remove elements that can no longer find a partner; there is no output."""
         current = self.current
         try:
             with Reported(self, "removing elements that can find no partner any more"):
@@ -288,7 +288,7 @@ class IntervalJoinOperator(ProcessOperator):
             join(element, context.time, out)
 
     def _join(self, element: Any, time: int | None, out: list[Any]) -> None:
-        """Buffer an element, and give out what the function makes of its pairs."""
+        """Buffer an element, and call the function on its pairs."""
         side, times = self._side, self._pair_times
         if time is None:
             raise EventTimeError(
@@ -321,7 +321,7 @@ class IntervalJoinOperator(ProcessOperator):
         return self._pair_times
 
     def _divert(self, error: Exception, element: Any, key: Any, out: list[Any]) -> None:
-        # What the failed element has done is undone already, but for what is noted here.
+        # State is rolled back already; only the positions in memory remain.
         self._side.buffer.forget(key)
         times = self._pair_times
         del times[len(out) :]

@@ -1,7 +1,7 @@
-"""Joining rows with a table that is kept in memory.
+"""Joins rows with a table in memory.
 
-A worker process makes a dictionary of a copy of the table once, and keeps it for later
-epochs. What is left to do for a row is to look its key up, and to join two tuples.
+A worker process builds a dictionary from a copy of the table once, and keeps it for later
+epochs. Per row, one lookup and the concatenation of two tuples remain.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     ToRows = Callable[[Sequence[Any]], Sequence[tuple[Any, ...]]]
 
 MOST_TABLES = 16
-"""Tables that a worker process keeps; those of jobs that have ended are among them."""
+"""Most tables that a worker process keeps, also of jobs that have ended."""
 
 _indexes: dict[str, tuple[int, Index]] = {}
-"""The newest copy of every table, with its number, by the join's id; last used, last."""
+"""The newest copy of every table, with its number, by the join's id; in order of last use."""
 
 
 class LookupJoinOperator(Operator):
     """Joins every row with the rows of a table that have the same key."""
 
     table: TableCopy
-    """Set by whoever seats the operator."""
+    """Set by the operator task."""
 
     def _bind(self) -> Callable[..., Any]:
         join: LookupJoin = self.plan.details
@@ -78,17 +78,17 @@ class LookupJoinOperator(Operator):
         return [find(key, no_match) for key in _keys(columns, self._canonical)]
 
     def _joined(self, rows: Sequence[Any], matches: list[Matches]) -> list[Any]:
-        # Lists and dicts of the table come to be in many rows, and no function can change them:
-        # on their way to the next one such columns are copied anyway.
+        # Rows share the lists and dicts of the table. No function can change them: columns
+        # with lists and dicts are copied on their way to the next function anyway.
         pairs = zip(rows, matches, strict=True)
         return [row + match for row, found in pairs for match in found]
 
 
 def kept_index(join: LookupJoin, table: TableCopy) -> Index:
-    """The rows of a copy by their keys, from before if this process has made it already."""
+    """The rows of a copy by their keys; built once per process."""
     held = _indexes.pop(join.id, None)
     if held is None or held[0] != table.number:
-        # Let go of the older copy first: two may not fit into memory.
+        # Drop the older copy first: two may not fit into memory.
         held = None
         held = (table.number, _index(join, table.read()))
     _indexes[join.id] = held
@@ -98,9 +98,9 @@ def kept_index(join: LookupJoin, table: TableCopy) -> Index:
 
 
 def _index(join: LookupJoin, table: pa.Table) -> Index:
-    """What is added to a row, by key; a key with a null in it equals no other, so it is left out.
+    """The matching rows by key. A key with a null equals no other, so it is left out.
 
-    Lists would do for the matches, but nearly always there is one, and tuples are smaller.
+    Matches are tuples, which are smaller than lists: nearly always there is one.
     """
     compared = len(join.columns)
     readers = [column_reader(field.type) for field in join.table]
@@ -130,7 +130,7 @@ def _has_null(key: Any) -> bool:
 
 
 def _keys(columns: list[list[Any]], canonical: list[bool]) -> Sequence[Any]:
-    """The keys that these columns make up: bare values, or tuples if there are several."""
+    """The keys made of these columns: bare values, or tuples of several."""
     values = [
         list(map(canonical_key, column)) if needed else column
         for column, needed in zip(columns, canonical, strict=True)
@@ -139,17 +139,17 @@ def _keys(columns: list[list[Any]], canonical: list[bool]) -> Sequence[Any]:
 
 
 def _has_many_forms(kind: pa.DataType) -> bool:
-    """Whether values that are equal to Spark may differ to a dictionary: NaN, and instants."""
+    """Whether values that Spark takes for equal may differ in a dictionary: NaN, timestamps."""
     return bool(pa.types.is_floating(kind) or (pa.types.is_timestamp(kind) and kind.tz))
 
 
 def _row_access(
     stream: StreamType, places: tuple[int, ...]
 ) -> tuple[ToRows, list[Callable[[Any], Any]]]:
-    """How elements become tuples of the stream's columns, and what reads some of those."""
+    """Functions that turn elements into tuples of columns, and that read the key."""
     if stream.kind == "row" and stream.element is None:
         names = event_class(stream.columns)._fields
-        # By attribute: an event's own subscript also takes names, and is slower.
+        # By attribute: the subscript of an event also takes names, and is slower.
         return _as_they_are, [attrgetter(names[place]) for place in places]
     return _flattened(stream), [itemgetter(place) for place in places]
 
@@ -159,9 +159,9 @@ def _as_they_are(elements: Sequence[Any]) -> Sequence[Any]:
 
 
 def _flattened(stream: StreamType) -> ToRows:
-    """What makes tuples of elements that are values, or instances of some class."""
+    """Makes tuples of elements that are values or instances of a class."""
     if any(map(needs_rebuilding, column_hints(stream))):
-        # Classes within columns have to become what a row described by columns has there.
+        # Instances of classes in columns become what an event has there.
         plain = StreamType("row", stream.schema)
         writer, reader = BatchWriter(stream), BatchReader(plain)
         return lambda elements: reader.elements(writer.batch(list(elements)))

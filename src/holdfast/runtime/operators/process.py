@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from holdfast.state.timers.layout import Timer
 
 PIECE: Final = 10_000
-"""Outputs of timers that are held in memory before they are passed on."""
+"""Outputs of timers that are collected before they are passed on."""
 
 
 class ProcessOperator(Operator):
     """The general operator, keyed or not."""
 
     _firing_in: ClassVar[str] = "in on_timer()"
-    """Where timers fire, for messages."""
+    """The method that timers call, for messages."""
 
     def _bind(self) -> Callable[..., Any]:
         return always_iterable(self._function.process_element)
@@ -59,7 +59,7 @@ class ProcessOperator(Operator):
             end(len(out))
 
     def fire(self, domain: TimeDomain, due: Iterable[Timer]) -> Iterator[Output]:
-        """What timers give out, piece by piece."""
+        """Fire timers; their output, in pieces."""
         fire_one = self._firing(domain)
         timed = domain is TimeDomain.EVENT_TIME
         guarded = self.plan.policy.mode != "fail"
@@ -97,7 +97,7 @@ class ProcessOperator(Operator):
             yield Output(out, times)
 
     def _firing(self, domain: TimeDomain) -> Callable[[Timer, list[Any]], int | None]:
-        """What fires one timer: adds what is given out, and returns its event time."""
+        """Function that fires one timer: it adds the output, and returns its event time."""
         context = self._timer_context(domain)
         call = always_iterable(self._function.on_timer)
         timed = domain is TimeDomain.EVENT_TIME
@@ -117,5 +117,5 @@ class ProcessOperator(Operator):
         )
 
     def _timer_context(self, domain: TimeDomain) -> TimerContext:
-        """What `on_timer` is handed."""
+        """The context for `on_timer`."""
         return TimerContext(self.current, self._element_context.timer_service(), domain)

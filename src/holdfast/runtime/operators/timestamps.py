@@ -1,4 +1,4 @@
-"""Giving elements their event time."""
+"""Gives elements their event time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BOUND: Final = 2**63
 
 
 class TimestampOperator(Operator):
-    """Gives every element its event time, and follows the latest."""
+    """Gives every element its event time, and keeps the latest."""
 
     def _bind(self) -> Callable[..., Any]:
         strategy: WatermarkStrategy = self.plan.details
@@ -49,7 +49,7 @@ class TimestampOperator(Operator):
         times: Times | None = None,
         side: int = 0,
     ) -> Output:
-        """The elements as they are, with their event times."""
+        """The elements unchanged, with their event times."""
         before = times or [None] * len(elements)
         fresh: list[int] = []
         try:
@@ -64,7 +64,7 @@ class TimestampOperator(Operator):
         return Output(elements, fresh)
 
     def _one_by_one(self, elements: list[Any], before: Times, known: list[Any]) -> Output:
-        """The same where an element has no time; what becomes of it, the policy says.
+        """The same if an element has no time; the error policy decides what happens to it.
 
         For elements whose times are `known` already, the function is not called again.
         """
@@ -89,7 +89,7 @@ class TimestampOperator(Operator):
         if isinstance(time, int) and not isinstance(time, bool) and -_BOUND <= time < _BOUND:
             return int(time)
         raise EventTimeError(
-            f"the event time is {time!r}; a whole number of milliseconds since 1970 is wanted"
+            f"the event time is {time!r}; it must be a whole number of milliseconds since 1970"
         )
 
     def _refusal(self, element: Any, error: Exception) -> HoldfastError:
@@ -109,7 +109,7 @@ class TimestampOperator(Operator):
 
 
 def column_time(stream: StreamType, column: str) -> Callable[[Any, int | None], int]:
-    """What reads the event time of an element of `stream` from one of its columns."""
+    """Function that reads the event time of an element of `stream` from one of its columns."""
     read: Callable[[Any], Any]
     element = stream.element
     if element is None or (isinstance(element, type) and issubclass(element, tuple)):
@@ -122,7 +122,7 @@ def column_time(stream: StreamType, column: str) -> Callable[[Any, int | None], 
 
 
 def millis(time: Any) -> int:
-    """Milliseconds since 1970; a time without a zone is taken for UTC."""
+    """Milliseconds since 1970; a time without a zone is in UTC."""
     if isinstance(time, int):
         return time
     if isinstance(time, datetime):
@@ -136,12 +136,12 @@ def millis(time: Any) -> int:
 
 
 def with_time(rows: pa.RecordBatch, column: str) -> pa.RecordBatch:
-    """Rows with a column of their event time, made from one of theirs."""
+    """Rows with a column of event time, made from one of their columns."""
     values = rows.column(column)
     if pa.types.is_date(values.type):
         values = values.cast(pa.timestamp("ms"))
     elif pa.types.is_timestamp(values.type):
-        # In UTC: in another zone, local times that occur twice would be refused.
+        # In UTC: in other zones some local times occur twice, and would be refused.
         values = pc.floor_temporal(
             values.cast(pa.timestamp(values.type.unit, values.type.tz and "UTC")), 1, "millisecond"
         )
@@ -152,7 +152,7 @@ def with_time(rows: pa.RecordBatch, column: str) -> pa.RecordBatch:
 
 
 def latest_time(rows: pa.RecordBatch, what: str) -> int | None:
-    """The latest event time of rows that all must have one."""
+    """The latest event time of rows; every row must have one."""
     times = rows.column(TIME)
     if times.null_count:
         row = rows.filter(pc.is_null(times)).slice(0, 1).to_pylist()[0]

@@ -1,4 +1,4 @@
-"""Handing elements or rows to the writer of a sink, for one epoch."""
+"""Hands elements or rows to the writer of a sink, for one epoch."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class WriterOperator(Operator):
     """A sink that writes in the task and publishes in a second step."""
 
     restored_state: tuple[Any, ...] = ()
-    """What the writers before have left."""
+    """State of the writers of earlier epochs."""
 
     def start(self, epoch: EpochPlan, attempt_id: int) -> None:
-        """Say which epoch this is; before `open`."""
+        """Set the epoch; before `open`."""
         self._epoch = epoch
         self._attempt_id = attempt_id
         self.prepared: tuple[Prepared, ...] = ()
@@ -76,7 +76,7 @@ class WriterOperator(Operator):
             raise self._user_error(error) from error
 
     def finish(self) -> list[Any]:
-        """Let the writer make all it has written durable."""
+        """Let the writer flush, and collect its committables."""
         assert self.writer is not None
         with Reported(self, "in flush()"):
             self.writer.flush()
@@ -96,7 +96,7 @@ class WriterOperator(Operator):
             return list(self.writer.snapshot_state(self._epoch.next_checkpoint))
 
     def close(self) -> None:
-        """Close the writer; once, however often it is asked for."""
+        """Close the writer; does nothing the second time."""
         if self.is_open and self.writer is not None:
             self.is_open = False
             with Reported(self, "in close()"):
@@ -109,5 +109,5 @@ class WriterOperator(Operator):
 
 
 def opened_name(uid: str, unique: str) -> str:
-    """Name under which it is noted what a writer has opened, in an attempt named `unique`."""
+    """Name of the note of what a writer has opened, in an attempt named `unique`."""
     return f"{OPENED}{unique}@{file_name(uid)}"

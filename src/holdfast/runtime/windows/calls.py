@@ -1,4 +1,4 @@
-"""How what a window holds becomes what it gives out."""
+"""Calls window functions on the contents of a window."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from holdfast.runtime.windows.contexts import FunctionContext
 
     Call = Callable[[Any, Any, list[Any]], Iterable[Any]]
-    """Gives the outputs of a key, a window and its elements."""
+    """Gives the output for a key, a window and its elements."""
 
 
 def window_call(
     windowing: Windowing, function: Any, context: FunctionContext, *, keyed: bool
 ) -> Call:
-    """What is called when a window fires; the function is open by then."""
+    """The function to call when a window fires; called when the user function is open."""
     call = _call(windowing.caller, function, context, keyed=keyed)
     fold = windowing.fold
     if fold is None or windowing.evictor is None:
@@ -80,7 +80,7 @@ def _joined(join: Callable[[Any, Any], Any], elements: list[tuple[int, Any]]) ->
 
 
 def _folding(fold: Fold) -> Callable[[list[Any]], list[Any]]:
-    """Folds elements that had to be kept, since an evictor may drop some of them."""
+    """Folds elements when a window fires, since an evictor may drop some before."""
     if fold.aggregates:
         aggregate = fold.function
         assert isinstance(aggregate, AggregateFunction)

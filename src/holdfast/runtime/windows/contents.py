@@ -1,6 +1,6 @@
-"""What a window holds: one folded value, or all of its elements.
+"""The contents of a window: one folded value, or all of its elements.
 
-It lies in a scope of its own, whose current key is a tuple of a key and a window's bytes.
+They lie in a separate scope, whose current key is a tuple of a key and a window's bytes.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ CONTENTS: Final = "window-contents"
 
 
 class Contents(ABC):
-    """What the window holds that the scope's current key names."""
+    """Contents of the window that the scope's current key names."""
 
     state: State
-    """The state it lies in."""
+    """The state that holds the contents."""
 
     @abstractmethod
     def add(self, value: Any, time: int | None) -> None:
@@ -45,7 +45,7 @@ class Contents(ABC):
 
     @abstractmethod
     def get(self) -> list[Any] | None:
-        """What a window function is called with; None if there is nothing."""
+        """The argument for the window function; None if the window is empty."""
 
     def clear(self) -> None:
         """Empty the window."""
@@ -58,7 +58,7 @@ class Contents(ABC):
 
 
 class FoldedContents(Contents):
-    """One value, to which each element was added."""
+    """One folded value."""
 
     state: ReducingState[Any] | AggregatingState[Any, Any]
 
@@ -72,7 +72,7 @@ class FoldedContents(Contents):
         self._get = state.get
 
     def add(self, value: Any, time: int | None) -> None:
-        """See `Contents.add`. A None is an element like others, and does not clear the state."""
+        """See `Contents.add`. None is an element too, and does not clear the state."""
         table = self.table
         table.update(self._add(table.value(), value))
 
@@ -113,7 +113,7 @@ class ListedContents(Contents):
 
 
 class TimedContents(ListedContents):
-    """All elements, and their event times: for an evictor."""
+    """All elements with their event times, for an evictor."""
 
     def add(self, value: Any, time: int | None) -> None:
         """See `Contents.add`."""
@@ -124,12 +124,12 @@ class TimedContents(ListedContents):
         return list(map(TimestampedValue._make, self.state.get()))
 
     def keep(self, elements: list[TimestampedValue]) -> None:
-        """Let these be all that there is."""
+        """Replace all elements."""
         self.state.update(map(tuple, elements))
 
 
 def _adding(fold: Fold) -> Callable[[Any, Any], Any]:
-    """What gives the value of a window, of its value so far, or None, and an element."""
+    """Function from the value so far, or None, and an element to the new value."""
     function = fold.function
     if fold.aggregates:
         add, create = function.add, function.create_accumulator
@@ -139,7 +139,7 @@ def _adding(fold: Fold) -> Callable[[Any, Any], Any]:
 
 
 def contents_of(windowing: Windowing, backend: KeyedStateBackend, scope: StateScope) -> Contents:
-    """Where the elements of an operator's windows are kept."""
+    """The contents of an operator's windows."""
     state = backend.register(contents_descriptor(windowing), scope)
     if windowing.evictor is not None:
         return TimedContents(state)
@@ -151,7 +151,7 @@ def contents_of(windowing: Windowing, backend: KeyedStateBackend, scope: StateSc
 
 
 def contents_descriptor(windowing: Windowing) -> StateDescriptor:
-    """The state in which the elements of an operator's windows are kept."""
+    """Descriptor of the state that holds the contents of windows."""
     spec, fold = state_spec(windowing.input), windowing.fold
     if fold is not None and windowing.evictor is None:
         if fold.aggregates:

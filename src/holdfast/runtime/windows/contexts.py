@@ -1,4 +1,4 @@
-"""What assigners, triggers, evictors and window functions can learn and do."""
+"""The contexts of assigners, triggers, evictors and window functions."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class TimeContext(WindowAssignerContext, EvictorContext):
         return self._timers.current_processing_time()
 
     def get_current_watermark(self) -> int:
-        """Where the watermark stands."""
+        """The current watermark."""
         return self._timers.watermark
 
 
 class AssignerContext(TimeContext):
-    """The same for assigners, for which the clock is past all windows that have fired by it.
+    """The same for assigners, whose clock is past all windows that have fired by it.
 
-    A window fires in its last millisecond. What comes later in that millisecond lies in the
-    next one, or the same window would give out two results.
+    A window fires in its last millisecond. Elements that come later in that millisecond belong
+    to the next window, or the same window would fire twice.
     """
 
     __slots__ = ("fired",)
@@ -62,7 +62,7 @@ class AssignerContext(TimeContext):
 
 
 class WindowTriggerContext(TimeContext, OnMergeContext):
-    """What a trigger does to the window that the scope's current key names."""
+    """Context of a trigger, for the window that the scope's current key names."""
 
     __slots__ = ("_backend", "_enter", "_metrics", "_scope", "merged")
 
@@ -81,7 +81,7 @@ class WindowTriggerContext(TimeContext, OnMergeContext):
         self._enter = enter
         self._metrics = metrics
         self.merged: list[bytes] = []
-        """Windows that were merged into the one at hand."""
+        """Windows that were merged into the current one."""
 
     def register_event_time_timer(self, time: int) -> None:
         """Set a timer of the window."""
@@ -92,11 +92,11 @@ class WindowTriggerContext(TimeContext, OnMergeContext):
         self._timers.processing().register(time, self._scope.current.key[1])
 
     def delete_event_time_timer(self, time: int) -> None:
-        """Take a timer of the window back."""
+        """Delete a timer of the window."""
         self._timers.event().delete(time, self._scope.current.key[1])
 
     def delete_processing_time_timer(self, time: int) -> None:
-        """Take a timer of the window back."""
+        """Delete a timer of the window."""
         self._timers.processing().delete(time, self._scope.current.key[1])
 
     def get_partitioned_state(self, state_descriptor: StateDescriptor) -> Any:
@@ -104,7 +104,7 @@ class WindowTriggerContext(TimeContext, OnMergeContext):
         return self._backend.register(state_descriptor, self._scope)
 
     def merge_partitioned_state(self, state_descriptor: StateDescriptor) -> None:
-        """Bring states of the merged windows together."""
+        """Merge states of the merged windows."""
         key, namespace = here = self._scope.current.key
         sources = [(key, merged) for merged in self.merged if merged != namespace]
         state = self._backend.register(state_descriptor, self._scope)
@@ -124,7 +124,7 @@ class ScopedStates(DescribedStates):
     __slots__ = ("_backend", "_scope")
 
     def __init__(self, backend: KeyedStateBackend, scope: StateScope | None) -> None:
-        """Those of the void namespace if `scope` is None."""
+        """States of the void namespace if `scope` is None."""
         self._backend = backend
         self._scope = scope
 
@@ -133,7 +133,7 @@ class ScopedStates(DescribedStates):
 
 
 class FunctionContext(WindowContext):
-    """What a process window function learns about the window at hand."""
+    """Context of a process window function."""
 
     __slots__ = ("_global", "_own", "_timers", "at_hand")
 
@@ -155,15 +155,15 @@ class FunctionContext(WindowContext):
         return self._timers.current_processing_time()
 
     def current_watermark(self) -> int:
-        """Where the watermark stands."""
+        """The current watermark."""
         return self._timers.watermark
 
     def window_state(self) -> KeyedStateStore:
         """State of the window."""
         if self._own is None:
             raise StateAccessError(
-                "windows that merge, such as sessions, have no state of their own: it could not be "
-                "merged; use global_state()"
+                "windows that merge, such as sessions, have no per-window state, since it could "
+                "not be merged; use global_state()"
             )
         return self._own
 

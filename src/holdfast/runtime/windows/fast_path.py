@@ -1,9 +1,9 @@
-"""The shorter way for windows of one length that fire once, at their end.
+"""Fast path for windows of one length that fire once, at their end.
 
-For a whole batch it is computed at once which windows elements lie in, and what of them is in
-the store is read in one go. The end of a window is set as a timer when the window is new, and
-not for every element. An element that lies in a window which has ended already goes the
-general way (`runtime/windows/operator.py`).
+The windows of all elements of a batch are computed at once, and their contents are read from
+the store in one go. The timer at the end of a window is set when the window is new, not for
+every element. An element of a window that has ended already takes the general path
+(`runtime/windows/operator.py`).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from holdfast.state.table import CurrentKey
 
 MOST_SEEN: Final = 500_000
-"""Windows that are kept in mind since their timers are set."""
+"""Most windows to remember whose timers are set."""
 
 
 def has_fast_path(windowing: Windowing) -> bool:
-    """Whether the windows can go the shorter way."""
+    """Whether windows can take the fast path."""
     assigner = windowing.assigner
     plain = (
         type(assigner).__module__ == TumblingWindows.__module__
@@ -63,13 +63,13 @@ class FastPathWindows:
         """Windows whose contents lie in `scope`.
 
         Args:
-            windowing: What windows they are.
-            contents: What they hold.
-            scope: Where that lies.
+            windowing: Kind of windows.
+            contents: Their contents.
+            scope: Scope of the contents.
             current: The current key.
-            timers: Where their timers are set.
-            may_have_fired: Whether some may have fired and be kept for late elements, since
-                they are, or once were, allowed to be.
+            timers: Sets their timers.
+            may_have_fired: Whether windows may be kept for late elements after they have fired,
+                since lateness is, or once was, allowed.
         """
         assigner = windowing.assigner
         assert isinstance(assigner, TumblingWindows | SlidingWindows)
@@ -99,7 +99,7 @@ class FastPathWindows:
         self._seen.clear()
 
     def prepare(self, times: Times | None, count: int, context: TimeContext) -> list[int]:
-        """Find the windows of a batch; returns places of elements that must go the general way."""
+        """Find the windows of a batch; returns positions of elements for the general path."""
         if not self._event_time:
             moments = np.full(count, context.get_current_processing_time(), np.int64)
         else:
@@ -128,7 +128,7 @@ class FastPathWindows:
         return places
 
     def _spread(self, moments: Any, last: Any, every: int) -> tuple[Any, Any]:
-        """Every window of every element, and which element each is of; by element."""
+        """All windows of all elements, and the element of each; by element."""
         starts = (last[:, None] - np.arange(every) * self._slide).ravel()
         elements = np.repeat(np.arange(len(moments)), every)
         inside = starts > moments[elements] - self._size
@@ -141,7 +141,7 @@ class FastPathWindows:
         return {end, min(end + self._lateness, MAX_WATERMARK)}
 
     def add(self, values: list[Any], keys: list[Any], start: int, stop: int) -> None:
-        """Add the elements of the batch from one place to another to their windows."""
+        """Add the elements of a range of the batch to their windows."""
         if start == stop:
             return
         if self._elements is None:
@@ -201,10 +201,10 @@ class FastPathWindows:
             add(element)
 
     def _set_timers_of(self, windows: list[tuple[Any, bytes]]) -> None:
-        """Set the timers of windows, unless that was done since timers last fired.
+        """Set the timers of windows, unless this was done since timers last fired.
 
-        That a window holds something does not say that they are set: it may have fired, and
-        wait for late elements, and after a recovery the watermark is before its end again.
+        A window with contents may have no timers: it may have fired and wait for late elements,
+        and after a recovery the watermark is before its end again.
         """
         if len(self._seen) > MOST_SEEN:
             self._seen.clear()
@@ -228,7 +228,7 @@ def _moments(times: Times | None) -> Any:
 
 
 def without_time() -> EventTimeError:
-    """The error for an element that lies in no window."""
+    """The error for an element without event time."""
     return EventTimeError(
         "an element without event time has no window in event time; call "
         "assign_timestamps_and_watermarks on its stream, before key_by"
@@ -238,6 +238,6 @@ def without_time() -> EventTimeError:
 def at_the_end_of_time() -> EventTimeError:
     """The error for an element that no window can hold."""
     return EventTimeError(
-        "an element whose event time is the end of time, as what a global window gives out, has "
+        "an element whose event time is the end of time, like the output of a global window, has "
         "no window in event time; call assign_timestamps_and_watermarks behind the global window"
     )

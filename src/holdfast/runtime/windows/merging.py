@@ -1,9 +1,9 @@
-"""Windows that merge: which are open for a key, and where each has its contents.
+"""Windows that merge: the open windows of a key, and where each has its contents.
 
-When windows become one, the contents stay where one of them had them, and those of the
-others are added; so a session that grows element by element moves nothing. What is open for
-a key is state of that key: pairs of a window's bytes and those of the window under which its
-contents lie.
+When windows merge, the contents stay where one of them had them, and those of the others are
+added to them; so a session that grows element by element moves nothing. The open windows
+are state of the key: pairs of a window's bytes and the bytes of the window that holds its
+contents.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class ScopeUndo:
-    """Remembers every key of a scope when it is first entered, for as long as it is asked to."""
+    """Saves the entries of a scope when they are first entered, to roll them back."""
 
     def __init__(self) -> None:
         """Nothing is remembered yet."""
         self._entered: dict[tuple[int, Any], tuple[StateScope, Any, list[object]]] | None = None
 
     def begin(self) -> None:
-        """Forget what was remembered, and remember anew from now on."""
+        """Forget all saved entries, and start again."""
         self._entered = {}
 
     def enter(self, scope: StateScope, key: Any) -> None:
@@ -41,10 +41,10 @@ class ScopeUndo:
         scope.current.key = key
 
     def undo(self) -> None:
-        """Put all back that was remembered."""
+        """Roll back all saved entries."""
         for scope, key, saved in (self._entered or {}).values():
             for place, table in enumerate(scope.tables):
-                # A table without an entry was registered meanwhile: there was nothing to remember.
+                # A table without a saved entry was registered meanwhile, and was empty before.
                 known = place < len(saved)
                 table.roll_back(key, saved[place] if known else table.save_point(NO_KEY))
         self._entered = {}
@@ -79,11 +79,11 @@ class MergingWindows:
         self._state: ValueState[tuple[tuple[bytes, bytes], ...]] = state
 
     def contents_of(self, window: bytes) -> bytes | None:
-        """Where the contents of a window lie; None if it is not open."""
+        """The window that holds the contents of a window; None if it is not open."""
         return next((place for known, place in self._state.value() or () if known == window), None)
 
     def add(self, window: Any, merge: Merge) -> tuple[Any, bytes]:
-        """Open a window, or merge it with those that it meets.
+        """Open a window, or merge it with those that it overlaps.
 
         Returns:
             The window that holds `window` now, and where its contents lie.
@@ -102,7 +102,7 @@ class MergingWindows:
             data = result.to_bytes()
             places[data] = target
             self._state.update(tuple(places.items()))
-            # A window that only takes the new one in is the same as before.
+            # A window that contains the new one is the same as before.
             if old != [data]:
                 merge(result, [from_bytes(one) for one in old], target, others)
             return result, target

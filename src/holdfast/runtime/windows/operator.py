@@ -1,11 +1,11 @@
-"""Windows: keyed state and timers, and nothing else.
+"""The window operator: keyed state and timers, and nothing else.
 
-The contents of a window, the states of its trigger and those of its function lie under its
-key and its bytes, and so do its timers. An element is added to each of its windows, and each
-window's trigger is asked. A timer at the end of a window, and of the lateness it allows,
-removes all that is kept for it.
+The contents of a window, the states of its trigger and of its function, and its timers are
+stored under its key and its bytes. An element is added to each of its windows, and each
+window's trigger is called. A timer at the end of a window and its allowed lateness removes
+all its state.
 
-Windows of one length that fire at their end take a shorter way: see `runtime/windows/fast_path.py`.
+Windows of one length that fire at their end have a fast path: see `runtime/windows/fast_path.py`.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ if TYPE_CHECKING:
     from holdfast.state.timers.table import TimerTable
 
 KEPT_LATE: Final = "window-kept-late"
-"""Name of a state without entries: a store that knows it may hold windows that have fired."""
+"""Name of a state without entries: stores that have it may hold windows that have fired."""
 THE_KEY: Final = 0
 """Key of all elements of a stream that is not keyed."""
 WINDOWS_KNOWN: Final = 100_000
-"""Windows that are kept in memory as objects."""
+"""Most windows to keep in memory as objects."""
 _NO_UNDOING: Final = nullcontext()
 
 
@@ -78,7 +78,7 @@ class WindowOperator(ProcessOperator):
         self._held = backend.namespaced()
         """Scope of the contents."""
         self._own = backend.namespaced()
-        """Scope of what triggers and functions keep of a window."""
+        """Scope of the states of triggers and functions."""
         self._contents = contents_of(windowing, backend, self._held)
         self._open: MergingWindows | None = None
         if isinstance(windowing.assigner, MergingWindowAssigner):
@@ -100,10 +100,10 @@ class WindowOperator(ProcessOperator):
         self._clear_function = self._function.clear if processes else None
         self._dropped = self.context.get_metrics_group().counter(LATE_DROPPED)
         self._window_times: list[int | None] = []
-        """Event times of what was given out for the elements at hand."""
+        """Event times of the output for the current elements."""
         self._windows: dict[bytes, Any] = {}
         self._side: int | None = None
-        """Which of two streams the elements at hand are of; None if there is one."""
+        """Input of the current elements; None if there is only one."""
         self._quick: FastPathWindows | None = None
         may_have_fired = self._may_have_fired(backend)
         if has_fast_path(windowing) and not self._guarded:
@@ -161,7 +161,7 @@ class WindowOperator(ProcessOperator):
     def _run_quickly(
         self, elements: list[Any], keys: list[Any], times: Times | None, out: list[Any]
     ) -> None:
-        """The shorter way; elements for which it is none go the longer one, in their turn."""
+        """The fast path; elements that cannot use it take the general path, in order."""
         assert self._quick is not None
         values: Any = elements if self._side is None else list(zip(repeat(self._side), elements))
         context, current = self._element_context, self.current
@@ -180,7 +180,7 @@ class WindowOperator(ProcessOperator):
         return super()._loops() | {type(self)._run_quickly.__code__, *FastPathWindows.loops()}
 
     def _add(self, element: Any, time: int | None, out: list[Any]) -> None:
-        """Add an element to its windows, and ask their triggers."""
+        """Add an element to its windows, and call their triggers."""
         if self._event_time:
             if time is None:
                 raise without_time()
@@ -209,7 +209,7 @@ class WindowOperator(ProcessOperator):
             self._give_late(element, time, out)
 
     def _follow(self, result: TriggerResult, window: Any, out: list[Any]) -> None:
-        """Do what a trigger says; the window is entered."""
+        """Carry out the result of a trigger; the window is entered."""
         if result.is_fire:
             self._emit(window, out)
         if result.is_purge:
@@ -275,7 +275,7 @@ class WindowOperator(ProcessOperator):
             own = timer.namespace
             place = own if self._open is None else self._open.contents_of(own)
             if place is None:
-                # Its window was merged, or is gone: a trigger has left its timer behind.
+                # Its window was merged or is gone: a trigger has not deleted its timer.
                 return None
             window = self._window(own)
             with self._undoing(timer, out):
@@ -285,12 +285,12 @@ class WindowOperator(ProcessOperator):
                         self._emit(window, out)
                 else:
                     self._follow(ask(timer.time, window, context), window, out)
-            # Later than that is a timer of a time when more lateness was allowed.
+            # A later timer comes from a run in which more lateness was allowed.
             if cleans and timer.time >= self._cleanup_time(window):
                 self._contents.clear()
                 if self._open is not None:
                     self._open.retire(own)
-                # A window that has raised ends all the same.
+                # A window whose function has raised ends as well.
                 with self._undoing(timer, out):
                     self._enter(own, place)
                     self._clear(window, plain=plain)
@@ -301,7 +301,7 @@ class WindowOperator(ProcessOperator):
     def _firing_folded(
         self, contents: FoldedContents, domain: TimeDomain
     ) -> Callable[[Timer, list[Any]], int | None]:
-        """The same for windows that take the shorter way, and hold one value each."""
+        """The same for windows on the fast path, which hold one value each."""
         if (domain is TimeDomain.EVENT_TIME) != self._event_time:
             return _fire_nothing
         get, clear, call = contents.get, contents.clear, self._call_window
@@ -330,7 +330,7 @@ class WindowOperator(ProcessOperator):
         return fire_one
 
     def _undoing(self, timer: Timer, out: list[Any]) -> AbstractContextManager[object]:
-        """Where all that a timer does is undone if it raises, if the error policy says so."""
+        """Undoes all changes of a timer that raises, under the error policy."""
         return Undone(self, timer.key, timer, out) if self._guarded else _NO_UNDOING
 
     def _window(self, data: bytes) -> Any:
@@ -343,7 +343,7 @@ class WindowOperator(ProcessOperator):
         return window
 
     def _clear(self, window: Any, *, plain: bool) -> None:
-        """Let trigger and function remove what they keep of a window, which is entered."""
+        """Let trigger and function clear their states of a window, which is entered."""
         if not plain:
             self._windowing.trigger.clear(window, self._trigger_context)
         if self._clear_function is not None:
@@ -351,7 +351,7 @@ class WindowOperator(ProcessOperator):
             self._clear_function(self._function_context)
 
     def _merge(self, window: Any, merged: list[Any], place: bytes, others: list[bytes]) -> None:
-        """Let a window take the place of others."""
+        """Replace windows by the window that they were merged into."""
         if self._is_over(window):
             raise StateAccessError(
                 f"{window!r}, made by merging windows, ends before the watermark: a merging "
@@ -373,7 +373,7 @@ class WindowOperator(ProcessOperator):
         merge_namespaces(self._contents.state, self._enter_held, target, sources)
 
     def _enter(self, own: bytes, place: bytes) -> None:
-        """Let all states speak of a window, whose contents lie at `place`."""
+        """Set the current key of all states to a window, whose contents lie at `place`."""
         key = self.current.key
         if self._guarded:
             self._enter_own((key, own))
@@ -411,7 +411,7 @@ class WindowOperator(ProcessOperator):
 
     def _set_cleanup(self, window: Any) -> None:
         time = self._cleanup_time(window)
-        # What never ends needs no timer.
+        # A window that never ends needs no timer.
         if time < MAX_WATERMARK:
             self._cleanup_timers().register(time, self._own.current.key[1])
 
@@ -442,4 +442,4 @@ class WindowOperator(ProcessOperator):
 
 
 def _fire_nothing(timer: Timer, out: list[Any]) -> None:
-    """A timer of windows that went by another kind of time, under the same uid."""
+    """A timer of windows in another time domain, under the same uid."""

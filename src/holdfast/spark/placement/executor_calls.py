@@ -1,4 +1,4 @@
-"""Calling a function where a subtask's local state is."""
+"""Calls functions on the executors that hold the state of subtasks."""
 
 from __future__ import annotations
 
@@ -22,18 +22,17 @@ if TYPE_CHECKING:
     from holdfast.spark.placement.pinning import Pinning
 
 T = TypeVar("T")
-"""What a call is given."""
+"""Argument of a call."""
 R = TypeVar("R")
-"""What a call gives back."""
+"""Result of a call."""
 
 
 class ExecutorCalls:
     """Calls functions on the executors that hold the state of subtasks.
 
-    Where the driver's machine holds all state, they run in threads of the driver, and
-    take no slot from the epochs. Elsewhere an executor makes all its calls in one task, in
-    threads of it; it is known for every subtask that has run where that was, and one that
-    has not has a task of its own.
+    If the driver's machine holds all state, calls run in threads of the driver, and
+    take no task slot from the epochs. Otherwise an executor makes all its calls in one
+    task, in several threads. A subtask whose executor is not known yet gets its own task.
     """
 
     def __init__(self, spark: SparkSession, pinning: Pinning) -> None:
@@ -42,7 +41,7 @@ class ExecutorCalls:
         self._pinning = pinning
         self._homes: dict[tuple[int, int], str] = {}
         self.threads = TRANSFER_THREADS.default
-        """Calls at a time on one executor; if they are fewer, files at a time."""
+        """Parallel calls on one executor; if there are fewer calls, parallel files of a call."""
 
     @property
     def local(self) -> bool:
@@ -52,12 +51,12 @@ class ExecutorCalls:
     def cancel(self, group: str) -> None:
         """Cancel the calls that run as tasks under that name."""
         if not self.local:
-            # A session that has ended has nothing left to cancel.
+            # A session that has ended has nothing to cancel.
             with suppress(Exception):
                 self._spark.sparkContext.cancelJobGroup(group)
 
     def record_location(self, tasks: int, subtask: int, executor: str) -> None:
-        """Note which executor a subtask runs on, in a stage of so many tasks."""
+        """Record the executor of a subtask, in a stage of `tasks` tasks."""
         self._homes[tasks, subtask] = executor
 
     def pickle(self, function: object, what: str) -> bytes:
@@ -65,7 +64,7 @@ class ExecutorCalls:
         return dump_function(function, what)
 
     def forget(self) -> None:
-        """Another job attempt begins: its subtasks may run elsewhere."""
+        """Forget all locations: the subtasks of a new job attempt may run elsewhere."""
         self._homes.clear()
 
     def map(
@@ -74,15 +73,15 @@ class ExecutorCalls:
         items: Sequence[tuple[int, int, T]],
         group: str,
     ) -> Iterator[R]:
-        """Results of `function` for all items, as they come, in any order.
+        """Results of `function` for all items, as they arrive, in any order.
 
         Args:
             function: Called once for every item, from several threads; must be picklable.
             items: Subtask, number of tasks of its stage, and the argument.
-            group: Spark's job group, by which the calls can be cancelled.
+            group: Spark's job group, with which the calls can be cancelled.
 
         Raises:
-            HoldfastError: A call has raised it, wherever it was made.
+            HoldfastError: A call has raised it, on any executor.
         """
         if self.local:
             yield from _in_threads(function, [item for _, _, item in items], self.threads)
@@ -90,7 +89,7 @@ class ExecutorCalls:
         context = self._spark.sparkContext
         context.setJobGroup(group, group, interruptOnCancel=True)
         for tasks, places in self._places(items).items():
-            # Every task gets all of them, and unpickles its own.
+            # Every task gets all items, and unpickles its own.
             pickled = {
                 subtask: dump_function(mine, f"what subtask {subtask} is to do for {group}")
                 for subtask, mine in places.items()
@@ -107,7 +106,7 @@ class ExecutorCalls:
             yield from results
 
     def _places(self, items: Iterable[tuple[int, int, T]]) -> dict[int, dict[int, list[T]]]:
-        """Items by the task that makes their calls: by number of tasks, and by subtask.
+        """Items by the task that makes their calls, as number of tasks and subtask.
 
         One subtask stands for all that share its executor.
         """
@@ -128,7 +127,7 @@ def _call_for_rows(
     threads: int,
     anchors: Iterable[Any],
 ) -> list[R]:
-    """What a task does: the calls for those subtasks whose anchors it holds."""
+    """Runs in a task: the calls for the subtasks whose anchors it holds."""
     items: list[T] = []
     for anchor in anchors:
         if anchor[0] in pickled:

@@ -1,8 +1,8 @@
-"""Noticing that an executor is gone.
+"""Notices lost executors.
 
-Tasks wait long for the executor that holds their state, and would wait for one that
-never comes back. So the driver looks which executors there are, and breaks the epoch
-off when one of them has disappeared.
+Tasks wait long for the executor that holds their state, even for one that never comes
+back. So the driver checks which executors are alive, and aborts the epoch when one is
+lost.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdfast")
 
 LOOK_EVERY = 0.5
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 
 
 class ExecutorWatch:
-    """Tells when an executor disappears; does nothing where there is but the driver."""
+    """Reports lost executors; does nothing if there is only the driver."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class ExecutorWatch:
             start_thread("watching executors", self._run)
 
     def note(self) -> None:
-        """Take the executors that there are now for the ones to have."""
+        """Expect the executors that are alive now."""
         self._known = self._present()
 
     def stop(self) -> None:
@@ -56,7 +56,7 @@ class ExecutorWatch:
         self._stopped.set()
 
     def _run(self) -> None:
-        """Look again and again, whatever a look comes to, until nobody needs that any more."""
+        """Check repeatedly, even after errors, until the watch ends."""
         said = False
         while not self._stopped.wait(self._look_every):
             try:
@@ -64,10 +64,10 @@ class ExecutorWatch:
                     return
                 self._look()
             except Exception as error:
-                # It may be a passing one. Without the watch, a loss is noticed only when Spark
-                # gives up waiting for a task's place, which takes minutes.
+                # The error may be temporary. Without the watch, a loss is noticed only when Spark
+                # stops waiting for the preferred executor, which takes minutes.
                 if not said:
-                    logger.warning("executors could not be looked at; trying on: %s", error)
+                    logger.warning("the executors could not be checked; trying again: %s", error)
                     said = True
 
     def _look(self) -> None:
@@ -83,7 +83,7 @@ class ExecutorWatch:
             )
 
     def _session_has_ended(self) -> bool:
-        """Whether it has for certain; an error says nothing."""
+        """Whether it has ended for certain; errors do not count."""
         java = self._context._jsc
         return java is None or bool(java.sc().isStopped())
 

@@ -1,4 +1,4 @@
-"""Where a job's local state lives on this cluster, and how it goes away."""
+"""Finds the directories for a job's local state, and deletes it at the end."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def local_state_root(spark: SparkSession, configured: str | None) -> str | None:
-    """Directory for local state; None lets every executor use its own local directory.
+    """Directory for local state; None lets every executor use its local directory.
 
-    Where all tasks run on this machine, what dead jobs left there is removed.
+    If all tasks run on this machine, the state of dead jobs is deleted from it.
     """
     if not runs_locally(spark):
         return configured
@@ -33,15 +33,15 @@ def local_state_root(spark: SparkSession, configured: str | None) -> str | None:
 
 
 def scratch_directory() -> Path:
-    """A directory of the driver's own; what drivers that were killed have left is removed."""
+    """A new directory for the driver; the directories of killed drivers are deleted."""
     job_id = f"query-{uuid.uuid4().hex}"
     return claim_job(tempfile.gettempdir(), job_id, ProcessIdentity.current())
 
 
 def delete_local_state(spark: SparkSession, job: JobIdentity, tasks: int) -> None:
-    """Remove all local state of a run that has ended; that of other runs of the job stays."""
+    """Delete all local state of a run that has ended; that of other runs of the job stays."""
     if not job.run:
-        # It ended before it had any.
+        # It ended before it had any state.
         return
     root, job_id, run = job.local_dir, job.job_id, job.run
     if runs_locally(spark):
@@ -51,7 +51,7 @@ def delete_local_state(spark: SparkSession, job: JobIdentity, tasks: int) -> Non
     def delete(_: Iterable[int]) -> None:
         delete_job(root, job_id, run)
 
-    # More tasks than slots that held state, so that every executor gets one of them.
+    # More tasks than slots that held state, so that every executor gets one.
     spark.sparkContext.parallelize(range(4 * tasks), 4 * tasks).foreachPartition(delete)
 
 

@@ -1,4 +1,4 @@
-"""Keeping every subtask on the executor that holds its state.
+"""Keeps every subtask on the executor that holds its state.
 
 Spark does not remember where a task after a shuffle ran. A small cached DataFrame,
 the anchor, has one row per subtask; joining an epoch's rows with it makes each task
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
 
 
 class Pinning:
-    """Spreads rows over subtasks, the same ones on the same executors every time."""
+    """Spreads rows over subtasks, which stay on the same executors."""
 
     def __init__(self, spark: SparkSession) -> None:
-        """No anchors yet; none ever where one JVM runs all tasks."""
+        """No anchors yet; there are never any if one JVM runs all tasks."""
         self._spark = spark
         self.local = runs_locally(spark)
         """Whether all state is on this machine, so that nothing needs pinning."""
         self._anchors: dict[int, DataFrame] = {}
 
     def anchor(self, parallelism: tuple[int, ...]) -> None:
-        """Decide, for stages of these numbers of tasks, which executor runs which subtask."""
+        """Assign subtasks to executors, for stages of these numbers of tasks."""
         if not self.local:
             for tasks in set(parallelism):
                 self._anchors[tasks] = _anchor(self._spark, tasks)
 
     def anchor_of(self, tasks: int) -> DataFrame:
-        """One row per subtask of a stage of so many tasks, each where the subtask runs."""
+        """The anchor of a stage of `tasks` tasks: one row per subtask, on its executor."""
         return self._anchors[tasks]
 
     def spread(self, rows: DataFrame, tasks: int) -> DataFrame:
-        """`rows`, every one in the partition of its subtask, without the routing column."""
+        """`rows` in the partitions of their subtasks, without the routing column."""
         spread = rows.repartitionById(tasks, F.col(SUBTASK))
         anchor = self._anchors.get(tasks)
         if anchor is not None:

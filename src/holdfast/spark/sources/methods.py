@@ -1,9 +1,7 @@
-"""How streams are made: the sources of an environment."""
+"""The methods of an environment that make streams from sources."""
 
 from __future__ import annotations
 
-import dataclasses
-import uuid
 from abc import ABC, abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
@@ -13,15 +11,14 @@ from holdfast.api.streams.graph import Edge, OperatorKind
 from holdfast.config import configuration as conf
 from holdfast.errors import ConfigurationError
 from holdfast.spark.lookups import make_lookup
-from holdfast.spark.sources.indexed_source import IndexedElements, data_source, generated_type
-from holdfast.spark.sources.replayable_source import replayed
+from holdfast.spark.sources.data_source import IndexedSource, generated_type, indexed, replayed
 from holdfast.spark.sources.source import (
     Source,
     as_stream,
     check_classic_frame,
     check_streaming_frame,
 )
-from holdfast.spark.types import spark_schema, stream_type_of
+from holdfast.spark.types import stream_type_of
 from holdfast.types.stream_type import StreamType, infer_type
 
 if TYPE_CHECKING:
@@ -91,14 +88,8 @@ class SourceMethods(ABC):
         """A bounded stream of Python values, in their order."""
         elements = list(collection)
         stream_type = infer_type(elements) if type_info is None else StreamType.of(type_info)
-        indexed = IndexedElements(
-            name=f"holdfast_{uuid.uuid4().hex}",
-            type=stream_type,
-            count=len(elements),
-            partitions=1,
-            elements=elements,
-        )
-        return self._add_indexed(indexed, name or "Source: collection", f"{len(elements)} elements")
+        source = IndexedSource(name or "Source: collection", elements, len(elements))
+        return self._add_indexed(source, stream_type, f"{len(elements)} elements")
 
     def from_generator(
         self,
@@ -109,14 +100,14 @@ class SourceMethods(ABC):
         type_info: Any = None,
         name: str | None = None,
     ) -> DataStream:
-        """A stream of what `function` makes of the numbers 0, 1, 2, ...
+        """A stream of the results of `function` for the numbers 0, 1, 2, ...
 
-        The function must make the same element of a number every time: after a failure
-        elements are made again.
+        The function must return the same element for the same number: after a failure
+        elements are generated again.
 
         Args:
             function: Makes an element from its number.
-            count: Elements there are; the stream is bounded if given.
+            count: Number of elements; the stream is bounded if given.
             rate: Elements a second; as fast as they are processed if not given.
             type_info: Type of the elements; taken from the function's annotation if not given.
             name: Name of the source.
@@ -125,44 +116,29 @@ class SourceMethods(ABC):
             raise ConfigurationError(f"from_generator: count must not be negative, not {count}")
         if rate is not None and rate <= 0:
             raise ConfigurationError(f"from_generator: rate must be positive, not {rate}")
-        indexed = IndexedElements(
-            name=f"holdfast_{uuid.uuid4().hex}",
-            type=generated_type(function, type_info),
-            count=count,
-            partitions=self.get_parallelism(),
-            elements=function,
-            rate=rate,
+        stream_type = generated_type(function, type_info)
+        source = IndexedSource(
+            name or "Source: generator", function, count, self.get_parallelism(), rate
         )
         described = "generated" if count is None else f"{count} generated elements"
-        return self._add_indexed(indexed, name or "Source: generator", described)
+        return self._add_indexed(source, stream_type, described)
 
-    def _add_indexed(self, indexed: IndexedElements, name: str, described: str) -> DataStream:
-        schema = spark_schema(indexed.type.schema)
+    def _add_indexed(
+        self, source: IndexedSource, stream_type: StreamType, description: str
+    ) -> DataStream:
+        def settings() -> dict[str, Any]:
+            tasks = node.parallelism or source.tasks
+            return {"max_rows": self._configuration.get(conf.MAX_EVENTS_PER_EPOCH), "tasks": tasks}
 
-        def register() -> str:
-            limited = dataclasses.replace(
-                indexed,
-                max_rows=self._configuration.get(conf.MAX_EVENTS_PER_EPOCH),
-                partitions=node.parallelism or indexed.partitions,
-            )
-            self.spark.dataSource.register(data_source(limited, schema))
-            return indexed.name
-
-        source = Source(
-            described,
-            indexed.count is not None,
-            lambda _: self.spark.readStream.format(register()).load(),
-            lambda: self.spark.read.format(register()).load(),
-            endless=indexed.count is None,
-        )
-        stream = self._add_source(source, indexed.type, name)
+        made = indexed(self.spark, source, stream_type, description, settings)
+        stream = self._add_source(made, stream_type, source.title)
         [node] = self._graph.nodes[-1:]
         return stream
 
     def add_source(
         self, source: ReplayableSource[T], type_info: Any = None, name: str | None = None
     ) -> DataStream[T]:
-        """A stream of what a source of your own gives; see `ReplayableSource`.
+        """A stream of the elements of a `ReplayableSource`.
 
         Args:
             source: The source; it must be picklable.

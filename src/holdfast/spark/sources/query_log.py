@@ -1,16 +1,16 @@
-"""The position of a streaming query, and a directory from which a query goes on there.
+"""Captures the position of a streaming query, and restores a query directory from it.
 
-Spark keeps a query's position in its checkpoint directory, which is scratch here:
+Spark keeps a query's position in its checkpoint directory, which is temporary here:
 
     metadata     the query's id
     offsets/N    v1, a line of settings, then a line for every streaming leaf of the plan
-    commits/N    says that batch N is done
-    sources/I    what source I has to remember (see `source_log`)
+    commits/N    marks batch N as done
+    sources/I    the log of source I (see `source_log`)
 
-Within `foreachBatch` of batch N, offsets/N is there and commits/N is not. Later, logs
-of sources may be ahead: what is beyond offsets/N is left out. A leaf that stands twice
-in the plan has two lines of offsets and is one source: `source_leaves` tells which leaf
-is which. A position is kept by the uids of the job's sources, so it fits a program that
+Within `foreachBatch` of batch N, offsets/N exists and commits/N does not. Later, logs
+of sources may be ahead: entries beyond offsets/N are left out. A leaf that occurs twice
+in the plan has two lines of offsets and is one source: `source_leaves` maps leaves to
+sources. A position is stored by the uids of the job's sources, so it fits a program that
 lists them in another order.
 """
 
@@ -39,7 +39,7 @@ VOID: Final = "-"
 
 
 def source_leaves(frames: Mapping[str, DataFrame]) -> dict[str, tuple[int, ...]]:
-    """Which Spark sources the streaming leaves of each DataFrame are, by index.
+    """Indexes of the Spark sources behind the streaming leaves of each DataFrame.
 
     `frames` are the DataFrames that a query unites, by uid and in that order.
     """
@@ -60,9 +60,8 @@ def capture(
 ) -> QueryPosition:
     """The position at the end of `batch_id`, the newest batch that has begun to run.
 
-    With `since`, an earlier position of the same query or the one it was laid out from,
-    logs hold only what is new: `join` puts them together. Before the first batch, -1, nothing
-    was read.
+    With `since`, an earlier position of the same query or the one it started from, logs hold
+    only new entries: `join` puts them together. Before the first batch, -1, nothing was read.
     """
     if batch_id < 0:
         return QueryPosition(batch_id, "", {})
@@ -74,12 +73,12 @@ def capture(
     if not expected == len(offsets) == len(previous):
         raise CheckpointError(
             f"batch {batch_id} in {query_dir} has {len(offsets)} offsets, the one before it "
-            f"{len(previous)}, and the job's sources have {expected} streaming leaves; a "
-            "position cannot be told from that"
+            f"{len(previous)}, and the job's sources have {expected} streaming leaves; the "
+            "numbers must be equal to capture a position"
         )
     bases = _bases(leaves, since)
     order = [index for indexes in leaves.values() for index in indexes]
-    # A source that stands twice has the same offset twice.
+    # A source that occurs twice has the same offset twice.
     ends = dict(zip(order, zip(offsets, previous, strict=True), strict=True))
     read = {
         index: read_source(query_dir / "sources" / str(index), *ends[index], bases.get(index))
@@ -94,8 +93,8 @@ def for_sources(
 ) -> list[SourcePosition]:
     """The positions of Spark's sources by index, for a query with these leaves.
 
-    A source the position does not know starts at its beginning. Whether one may be
-    left out that the position knows is for the caller to decide.
+    A source that is not in the position starts at its beginning. The caller decides whether
+    a source of the position may be missing.
     """
     found: dict[int, tuple[str, SourcePosition]] = {}
     for uid, indexes in leaves.items():
@@ -103,8 +102,8 @@ def for_sources(
         if len(known) != len(indexes):
             raise RestoreError(
                 f"source {uid!r} reads {len(indexes)} streams and read {len(known)} when the "
-                "checkpoint was taken, so it cannot be told which is which; give it another uid "
-                "to start it anew"
+                "checkpoint was taken, so they cannot be matched; give it another uid to start "
+                "it from its beginning"
             )
         for index, source in zip(indexes, known, strict=True):
             other, there = found.setdefault(index, (uid, source))
@@ -123,7 +122,7 @@ def lay_out(
     leaves: Mapping[str, Sequence[int]],
     compact_interval: int = COMPACT_INTERVAL,
 ) -> None:
-    """Make `directory` one from which a query goes on with the batch after `position`.
+    """Prepare `directory` for a query that continues with the batch after `position`.
 
     Logs must be whole (see `join`). `compact_interval` is the session's
     `spark.sql.streaming.fileSource.log.compactInterval`.
@@ -137,12 +136,12 @@ def lay_out(
     if position.batch_id > 0:
         _write_batch(directory, position, position.batch_id - 1, [s.previous for s in order])
     _write_batch(directory, position, position.batch_id, [s.offset for s in order])
-    # With the old id, starting this query would stop the one it was captured from.
+    # With the old id, starting this query would stop the one that was captured.
     _write(directory / "metadata", msgspec.json.encode({"id": str(uuid.uuid4())}).decode())
 
 
 def _index(sources: list[Any], leaf: Any) -> int:
-    """The index of `leaf` as Spark counts: distinct relations, in the order of the plan."""
+    """The index of `leaf` in Spark: distinct relations, in the order of the plan."""
     for index, source in enumerate(sources):
         if source.equals(leaf):
             return index
@@ -195,7 +194,7 @@ def _write_batch(
 
 
 def _commit(metadata: str) -> str:
-    """What Spark notes of a finished batch: the watermark, which no batch takes back."""
+    """Spark's record of a finished batch: the watermark, which never goes back."""
     settings = msgspec.json.decode(metadata) if metadata else {}
     watermark = settings.get("batchWatermarkMs", 0)
     return msgspec.json.encode({"nextBatchWatermarkMs": watermark}).decode()

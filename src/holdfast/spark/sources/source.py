@@ -1,4 +1,4 @@
-"""What the environment knows of a source: its DataFrames and whether it ends."""
+"""Sources as the environment sees them: their DataFrames, and whether they end."""
 
 from __future__ import annotations
 
@@ -37,27 +37,27 @@ class Source:
     description: str
     bounded: bool
     streaming: Callable[[str], DataFrame]
-    """Makes the streaming DataFrame; given a path that lives as long as the job."""
+    """Makes the streaming DataFrame; the argument is a path that lives as long as the job."""
     static: Callable[[], DataFrame] | None
-    """Makes the DataFrame of everything, for one pass, if there is an end."""
+    """Makes the DataFrame of all rows, for one pass; None if the source never ends."""
     endless: bool = False
-    """Whether there is no end to what could be read right now."""
+    """Whether there is always more to read right now."""
     one_pass: bool = False
-    """Whether it is better read in one pass, where the job allows that."""
+    """Whether one pass is better, if the job allows it."""
     keeps_files: bool = False
-    """Whether it is read from files that belong to the job, so that no other can go on."""
+    """Whether it is read from files of the job, with which no other job can continue."""
     commit: Callable[[str], None] | None = None
-    """Told, on the driver, the offset in a completed checkpoint, as Spark keeps it."""
+    """Called on the driver with the offset in a completed checkpoint, as Spark writes it."""
 
 
 def in_one_pass(source: Source) -> DataFrame:
-    """The DataFrame of everything there is."""
+    """The DataFrame of all rows."""
     assert source.static is not None, f"{source.description} has no end"
     return source.static()
 
 
 def as_stream(df: DataFrame, path: str) -> DataFrame:
-    """A static DataFrame as a stream, by way of files in `path`."""
+    """A static DataFrame as a stream, through files in `path`."""
     if not runs_locally(df.sparkSession):
         raise JobGraphError(
             "a static DataFrame beside streaming sources is handed over in files on this machine, "
@@ -70,7 +70,7 @@ def as_stream(df: DataFrame, path: str) -> DataFrame:
 
 
 def _is_whole(spark: SparkSession, path: str) -> bool:
-    """Whether the files are there already, from before a recovery."""
+    """Whether the files exist already, from before a recovery."""
     jvm = spark._jvm
     assert jvm is not None
     success = jvm.org.apache.hadoop.fs.Path(f"{path}/_SUCCESS")
@@ -97,7 +97,7 @@ def check_streaming_frame(df: DataFrame) -> None:
 
 
 def check_classic_frame(df: object) -> None:
-    """Refuse what is not a DataFrame of a classic Spark session."""
+    """Refuse anything but a DataFrame of a classic Spark session."""
     if type(df).__module__.startswith("pyspark.sql.connect"):
         raise UnsupportedSparkError(
             "from_dataframe: this DataFrame belongs to a Spark Connect session; Holdfast runs in "

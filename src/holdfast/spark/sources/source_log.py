@@ -1,4 +1,4 @@
-"""What a Spark source writes under `sources/<index>/` of a query's directory.
+"""Reads and writes the files of a Spark source under `sources/<index>/` of a query's directory.
 
 A file source logs every file it has seen. Each micro-batch with new files adds one
 log batch, numbered from 0 without gaps; the source's offset names the newest:
@@ -6,8 +6,8 @@ log batch, numbered from 0 without gaps; the source's offset names the newest:
     sources/0/7           v1, then one line of JSON a file: path, timestamp, batchId
     sources/0/9.compact   the same, of log batches 0 to 9, oldest first
 
-A compact file stands in for every earlier file, which Spark then deletes in time.
-Other sources write a few small files when they start and leave them as they are.
+A compact file replaces all earlier files, which Spark deletes later.
+Other sources write a few small files when they start and never change them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def read_source(
 
 
 def write_source(directory: Path, position: SourcePosition, compact_interval: int) -> None:
-    """Write the files from which a source goes on at `position`."""
+    """Write the files from which a source continues at `position`."""
     for name, text in position.files.items():
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -84,7 +84,7 @@ def _log_batch(directory: Path, offset: str | None) -> int | None:
     if match is None:
         return None
     newest = int(match[1])
-    # Another source may spell its offsets the same way, but has no such log.
+    # Another source may write its offsets the same way, but has no such log.
     found = (directory / str(newest)).exists() or (directory / f"{newest}{COMPACT}").exists()
     return newest if found else None
 
@@ -121,7 +121,7 @@ def _compacted(path: Path, after: int) -> list[str]:
     newer: list[str] = []
     with file:
         _check_version(path, file.readline().decode().rstrip("\n"))
-        # Entries are in order: read from the end, as far as they are new.
+        # Entries are in order: read the new ones from the end.
         for line in _lines_backwards(file, start=file.tell()):
             if _entries.decode(line).batchId <= after:
                 break
@@ -158,7 +158,7 @@ def _write_log(directory: Path, log: FileLog, interval: int) -> None:
             "parts that earlier checkpoints hold"
         )
     directory.mkdir(parents=True, exist_ok=True)
-    # Where Spark itself would have compacted: it tells the interval from the file's number.
+    # At a number at which Spark would compact: it derives the interval from it.
     compacted = (log.upto + 1) // interval * interval - 1
     old = [line for line in log.entries if _entries.decode(line).batchId <= compacted]
     if compacted >= 0:
@@ -175,7 +175,7 @@ def _write_lines(path: Path, lines: Sequence[str]) -> None:
 
 
 def _small_files(directory: Path) -> dict[str, str]:
-    # Names with a dot in front are checksums and what is being written.
+    # Names with a leading dot are checksums and unfinished files.
     return {
         path.relative_to(directory).as_posix(): _text(path)
         for path in sorted(directory.rglob("*"))
@@ -189,5 +189,5 @@ def _text(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise CheckpointError(
             f"a source keeps {path}, which is not text and cannot be part of a checkpoint; "
-            "such a source cannot be used in a job that takes checkpoints"
+            "this source cannot be used in a job that takes checkpoints"
         ) from error

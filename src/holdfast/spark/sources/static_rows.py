@@ -1,8 +1,8 @@
-"""Static DataFrames as streams, in jobs that go on from another job's snapshot.
+"""Static DataFrames as streams, in jobs that start from another job's snapshot.
 
-Such a source is read from files that its job has written, all of them in the first epoch
-that reads any. A job that starts from a savepoint writes files of its own, of the same rows:
-if the snapshot contains the rows, those files count as read.
+A static DataFrame is read from files that the job has written, all of them in the first epoch
+that reads any. A job that starts from a savepoint writes its own files of the same rows:
+if the snapshot contains the rows, these files count as read.
 """
 
 from __future__ import annotations
@@ -23,13 +23,10 @@ if TYPE_CHECKING:
     from holdfast.job.model import JobPlan, QueryPosition, SourcePosition
 
 
-"""Beginning of the name of a directory with rows, where they are not kept with checkpoints."""
-
-
 def with_rows_read(
     position: QueryPosition, plan: JobPlan, directories: Mapping[str, str], spark: SparkSession
 ) -> QueryPosition:
-    """The position in another job's snapshot, for a job with files of its own.
+    """The position in another job's snapshot, with this job's files.
 
     Args:
         position: How far the other job had read.
@@ -52,7 +49,7 @@ def _moved(leaf: SourcePosition, directory: str, spark: SparkSession) -> SourceP
 
 
 def _files(directory: str, spark: SparkSession) -> Iterator[dict[str, Any]]:
-    """The files with rows, as a file source notes those that it has read."""
+    """The files with rows, as entries in the log of a file source."""
     jvm = spark._jvm
     assert jvm is not None
     path = jvm.org.apache.hadoop.fs.Path(directory)

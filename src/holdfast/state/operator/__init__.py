@@ -1,1 +1,1 @@
-"""Operator state: lists, union lists and broadcast maps, and how they are dealt out again."""
+"""Operator state: lists, union lists and broadcast maps, and their redistribution."""

@@ -1,7 +1,7 @@
-"""State that belongs to a subtask and to no key, for one epoch.
+"""Operator state of one subtask, for one epoch.
 
-It lies in the subtask's store, as `state/operator/layout.py` says, and in memory once it
-is used. If the type of a state has changed, all of it is changed when it is registered.
+It is stored in the subtask's store (`state/operator/layout.py`) and read into memory on first
+use. If the type of a state has changed, all of it is converted when it is registered.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 
 class OperatorStateBackend:
-    """Registers operator states, keeps them in memory, and writes back what changed."""
+    """Registers operator states, keeps them in memory and writes changes back."""
 
     def __init__(self, store: StateStore) -> None:
-        """Operator state over an open store; nothing is read before it is needed."""
+        """Operator state in an open store; reads nothing until the first use."""
         self._store = store
         self._loaded = False
         self._states: dict[str, NamedState | ElementList | BroadcastMap] = {}
@@ -45,7 +45,7 @@ class OperatorStateBackend:
         self.warnings: list[str] = []
 
     def get_list_state(self, descriptor: ListStateDescriptor) -> ListState[Any]:
-        """List whose elements are dealt out evenly when the parallelism changes.
+        """List state whose elements are distributed evenly when the parallelism changes.
 
         The same handle for the same name.
 
@@ -55,7 +55,7 @@ class OperatorStateBackend:
         return self._list(descriptor, "split")
 
     def get_union_list_state(self, descriptor: ListStateDescriptor) -> ListState[Any]:
-        """List of which every subtask gets all elements of all, on every restore.
+        """List state of which every subtask gets all elements of all subtasks on restore.
 
         The same handle for the same name.
 
@@ -65,7 +65,7 @@ class OperatorStateBackend:
         return self._list(descriptor, "union")
 
     def get_broadcast_state(self, descriptor: MapStateDescriptor) -> MapState[Any, Any]:
-        """Map that is to be the same on every subtask.
+        """Map state that is the same on every subtask.
 
         The same handle for the same name.
 
@@ -85,7 +85,7 @@ class OperatorStateBackend:
         return handle
 
     def handle(self, name: str) -> ListState[Any] | MapState[Any, Any]:
-        """Handle to a state that was registered."""
+        """Handle to a registered state."""
         found = self._states.get(name)
         if found is None or isinstance(found, NamedState):
             known = [repr(n) for n, s in self._states.items() if not isinstance(s, NamedState)]
@@ -96,37 +96,37 @@ class OperatorStateBackend:
         return found
 
     def raw_partitions(self) -> list[bytes]:
-        """Partitions of raw operator state, in a list of the caller's own."""
+        """Partitions of raw operator state, in a new list."""
         self._load()
         return list(self._raw_partitions)
 
     def set_raw_partitions(self, partitions: list[bytes]) -> None:
-        """Replace the raw operator state; each partition stays whole on rescaling."""
+        """Replace the raw operator state; rescaling never splits a partition."""
         self._load()
         self._raw_partitions = [_checked_bytes(data) for data in partitions]
 
     def raw_key_groups(self) -> dict[int, bytes]:
-        """Raw keyed state by key group, in a dict of the caller's own."""
+        """Raw keyed state by key group, in a new dict."""
         self._load()
         return dict(self._raw_key_groups)
 
     def set_raw_key_groups(self, key_groups: Mapping[int, bytes]) -> None:
-        """Replace the raw keyed state; the key groups must be this subtask's."""
+        """Replace the raw keyed state; all key groups must belong to this subtask."""
         self._load()
         for group in key_groups:
             if not 0 <= group < MOST_KEY_GROUPS:
-                raise StateValueError(f"{group} is no key group; they count from 0 to 32767")
+                raise StateValueError(f"{group} is not a key group; key groups are 0 to 32767")
         self._raw_key_groups = {g: _checked_bytes(data) for g, data in key_groups.items()}
 
     def flush(self) -> None:
-        """Stage in the store what has changed."""
+        """Write changes to the store; not a commit."""
         if not self._loaded:
             return
         for state in self._states.values():
             if not isinstance(state, NamedState):
                 drained = state.drain()
                 stored = self._store.get_many([key for key, _ in drained])
-                # What is set to what it is already does not make a store one that has changed.
+                # Setting a state to its current value does not change the store.
                 self._store.write(
                     [new for new, old in zip(drained, stored, strict=True) if new[1] != old]
                 )
@@ -138,9 +138,9 @@ class OperatorStateBackend:
             self._raw_stored = raw
 
     def export(self) -> OperatorStateSnapshot | None:
-        """All states as they are now, or None if none was ever registered or set.
+        """All current states, or None if none was ever registered or set.
 
-        States of earlier epochs that were not registered in this one are included.
+        Includes states of earlier epochs that are not registered in this one.
         """
         self._load()
         states = [
@@ -186,7 +186,7 @@ class OperatorStateBackend:
     def _registered(
         self, found: NamedState | None, name: str, mode: Mode, codecs: list[Codec]
     ) -> NamedState:
-        # As it will be read again: subtasks are compared by it, however long they have had it.
+        # As decoded from JSON, since subtasks are compared by it.
         schema = as_stored([codec.schema for codec in codecs])
         state, order = NamedState(name, mode, schema), len(self._states)
         if found is not None:
@@ -209,7 +209,7 @@ class OperatorStateBackend:
 def _require_kind(descriptor: object, kind: type[StateDescriptor]) -> None:
     if not isinstance(descriptor, kind):
         raise StateDescriptorError(
-            f"this operator state is asked for by a {kind.__name__}, not by {descriptor!r}"
+            f"this operator state is registered by a {kind.__name__}, not by {descriptor!r}"
         )
     if descriptor.time_to_live is not None:
         raise StateDescriptorError(

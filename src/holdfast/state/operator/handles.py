@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 def converted(state: NamedState, codecs: list[Codec], schema: list[Any]) -> NamedState:
-    """The state, of today's type.
+    """Convert a stored state to the declared type.
 
     Args:
-        state: As it was stored.
+        state: The stored state.
         codecs: Codec of its elements, or of a map's values and keys.
         schema: Their schemas.
 
     Raises:
-        StateMigrationError: What is stored cannot be read as declared.
+        StateMigrationError: It cannot be read as the declared type.
     """
     changes = _changes(state, codecs)
     try:
@@ -49,7 +49,7 @@ def converted(state: NamedState, codecs: list[Codec], schema: list[Any]) -> Name
 
 
 def _changes(state: NamedState, codecs: list[Codec]) -> list[Callable[[bytes], bytes]]:
-    """What turns stored bytes into bytes of today, for each of the types."""
+    """Conversions of stored bytes to bytes of the declared type, per type."""
     readings = list(map(reading_of, state.schema, codecs))
     problems = [
         name + problem
@@ -77,27 +77,27 @@ def _some(change: Callable[[bytes], bytes], data: bytes) -> bytes:
 
 
 class ElementList(ListState[Any]):
-    """A split or union list; its elements are held as bytes, so that none is ever shared."""
+    """A split or union list; elements are kept as bytes, so that no object is shared."""
 
     __slots__ = ("_codec", "_elements", "_kept", "_state", "_stored")
 
     def __init__(self, state: NamedState, codec: Codec, stored: NamedState) -> None:
-        """A list; `stored` is what the store holds of it, of an older type perhaps."""
+        """A list; `stored` is its state in the store, possibly of an older type."""
         self._state = state
         self._codec = codec
         self._elements = list(state.elements)
         self._stored = len(stored.elements)
         """Elements in the store."""
         self._kept = len(state.elements) if stored is state else 0
-        """Elements at the beginning that are in the store as they are here."""
+        """Number of leading elements that the store already has."""
 
     @property
     def mode(self) -> Mode:
-        """How the list is dealt out."""
+        """Redistribution mode of the list."""
         return self._state.mode
 
     def get(self) -> list[Any]:
-        """Elements, in a list of the caller's own."""
+        """Elements, in a new list."""
         return list(map(self._codec.decode, self._elements))
 
     def add(self, value: Any) -> None:
@@ -105,14 +105,14 @@ class ElementList(ListState[Any]):
         self._elements.append(self._encoded(value))
 
     def add_all(self, values: Iterable[Any]) -> None:
-        """Append all of `values`, or, if one of them is refused, none."""
+        """Append all of `values`, or none if one is invalid."""
         self._elements += self._all_encoded(values)
 
     def update(self, values: Iterable[Any]) -> None:
-        """Replace the list; if a value is refused, it stays as it was."""
+        """Replace the list; if a value is invalid, the list does not change."""
         fresh = self._all_encoded(values)
         kept = 0
-        # A function that sets its whole list in every epoch writes only what is new.
+        # A function that sets its whole list in every epoch writes only the difference.
         for old, new in zip(self._elements[: self._kept], fresh, strict=False):
             if old != new:
                 break
@@ -124,7 +124,7 @@ class ElementList(ListState[Any]):
         self.update(())
 
     def drain(self) -> list[tuple[bytes, bytes | None]]:
-        """What changed since the last drain, as entries for the store."""
+        """Changes since the last drain, as store entries."""
         prefix, now = content_prefix(self._state.name), len(self._elements)
         changes: list[tuple[bytes, bytes | None]] = [
             (prefix + number_bytes(i), self._elements[i]) for i in range(self._kept, now)
@@ -134,7 +134,7 @@ class ElementList(ListState[Any]):
         return changes
 
     def export(self) -> NamedState:
-        """The state as it is now."""
+        """The current state."""
         return msgspec.structs.replace(self._state, elements=list(self._elements))
 
     def _all_encoded(self, values: Iterable[Any]) -> list[bytes]:
@@ -152,12 +152,12 @@ class ElementList(ListState[Any]):
 
 
 class BroadcastMap(MapState[Any, Any]):
-    """A broadcast map; a value that could be changed in place is never handed out twice."""
+    """A broadcast map; mutable values are decoded anew on every read."""
 
     __slots__ = ("_changed", "_codec", "_entries", "_keys", "_state")
 
     def __init__(self, state: NamedState, codec: Codec, keys: Codec, stored: NamedState) -> None:
-        """A map; `stored` is what the store holds of it, of an older type perhaps."""
+        """A map; `stored` is its state in the store, possibly of an older type."""
         self._state = state
         self._codec = codec
         self._keys = MapKeys(keys)
@@ -169,14 +169,14 @@ class BroadcastMap(MapState[Any, Any]):
         for own, value in state.entries:
             key = None if own == NONE else self._keys.decode(own[1:])
             if key in self._entries:
-                # Two keys were told apart when they were written, and are one now.
+                # Two keys that differed when they were written are equal now.
                 self._changed[own] = None
             else:
                 self._entries[key] = (own, value, self._shared(value))
 
     @property
     def mode(self) -> Mode:
-        """How the map is dealt out."""
+        """Redistribution mode of the map."""
         return self._state.mode
 
     def get(self, key: Any) -> Any:
@@ -185,7 +185,7 @@ class BroadcastMap(MapState[Any, Any]):
         return None if entry is None else self._value(entry)
 
     def contains(self, key: Any) -> bool:
-        """Whether there is an entry under `key`."""
+        """Whether `key` has an entry."""
         return self._find(key) is not None
 
     def put(self, key: Any, value: Any) -> None:
@@ -193,7 +193,7 @@ class BroadcastMap(MapState[Any, Any]):
         self._put([(key, value)])
 
     def put_all(self, entries: Mapping[Any, Any]) -> None:
-        """Set all of `entries`, or, if one of them is refused, none."""
+        """Set all of `entries`, or none if one is invalid."""
         if entries is None:
             raise StateValueError(f"operator state {self._state.name!r} takes a mapping, not None")
         self._put(entries.items())
@@ -206,7 +206,7 @@ class BroadcastMap(MapState[Any, Any]):
             self._changed[entry[0]] = None
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """Entries as they are now; the map may be changed while iterating."""
+        """Current entries; the map may change while iterating."""
         return iter([(key, self._value(entry)) for key, entry in self._entries.items()])
 
     def is_empty(self) -> bool:
@@ -219,14 +219,14 @@ class BroadcastMap(MapState[Any, Any]):
         self._entries.clear()
 
     def drain(self) -> list[tuple[bytes, bytes | None]]:
-        """What changed since the last drain, as entries for the store."""
+        """Changes since the last drain, as store entries."""
         prefix = content_prefix(self._state.name)
         changes = [(prefix + key, value) for key, value in self._changed.items()]
         self._changed.clear()
         return changes
 
     def export(self) -> NamedState:
-        """The state as it is now."""
+        """The current state."""
         entries = sorted((key, value) for key, value, _ in self._entries.values())
         return msgspec.structs.replace(self._state, entries=entries)
 
@@ -236,7 +236,7 @@ class BroadcastMap(MapState[Any, Any]):
             for key, value in entries
         ]
         for key, own, value in encoded:
-            # Equal keys may differ in bytes, as 0.0 and -0.0 do: the first one's stay.
+            # Equal keys may have different bytes, as 0.0 and -0.0 do: keep those of the first.
             own = self._entries[key][0] if key in self._entries else own
             self._entries[key] = (own, value, self._shared(value))
             self._changed[own] = value

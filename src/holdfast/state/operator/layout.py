@@ -1,4 +1,4 @@
-"""How operator state lies in a store.
+"""Layout of operator state in a store.
 
     00 00 | "subtask" | 01 | name                     {"order": 0, "mode": "split",
                                                        "schema": [...]} in JSON
@@ -8,8 +8,8 @@
     00 00 | "subtask" | 04 | key group (2 bytes)      raw keyed state of the key group
 
 Numbers have 4 bytes, big-endian, and count from 0; a length is a varint. Keys and values
-of a map are 0x00 for None, or 0x01 and their bytes. The layout is part of the format of
-the store (`state/backend.py`).
+of a map are 0x00 for None, or 0x01 and their bytes. The layout is part of the store format
+(`state/backend.py`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 SUBTASK_PREFIX: Final = b"\x00\x00subtask"
-"""What the keys of all state of a subtask begin with."""
+"""Prefix of all entries of operator state."""
 
 META: Final = SUBTASK_PREFIX + b"\x01"
 CONTENT: Final = SUBTASK_PREFIX + b"\x02"
@@ -38,7 +38,7 @@ SOME: Final = b"\x01"
 
 
 def layout(snapshot: OperatorStateSnapshot) -> Iterator[tuple[bytes, bytes]]:
-    """The snapshot as entries of a store, in no particular order."""
+    """Store entries of the snapshot, in no particular order."""
     for order, state in enumerate(snapshot.states):
         yield meta_entry(order, state)
         prefix = content_prefix(state.name)
@@ -48,7 +48,7 @@ def layout(snapshot: OperatorStateSnapshot) -> Iterator[tuple[bytes, bytes]]:
 
 
 def read_layout(entries: Iterable[tuple[bytes, bytes]]) -> OperatorStateSnapshot:
-    """The snapshot that a store's entries under `SUBTASK_PREFIX`, in key order, make up."""
+    """Snapshot from a store's entries under `SUBTASK_PREFIX`, in key order."""
     metas: list[dict[str, Any]] = []
     contents: list[tuple[bytes, bytes]] = []
     partitions: list[bytes] = []
@@ -70,7 +70,7 @@ def read_layout(entries: Iterable[tuple[bytes, bytes]]) -> OperatorStateSnapshot
 def _named_states(
     metas: list[dict[str, Any]], contents: list[tuple[bytes, bytes]]
 ) -> list[NamedState]:
-    """The states, each with its part of the contents of all."""
+    """The states with their contents."""
     found: dict[bytes, NamedState] = {}
     for meta in metas:
         name = meta["name"]
@@ -87,7 +87,7 @@ def _named_states(
 
 
 def _content_parts(key: bytes) -> tuple[bytes, bytes]:
-    """Prefix that a state's contents share, and the rest of the key."""
+    """Common prefix of a state's contents, and the rest of the key."""
     at, length, shift = len(CONTENT), 0, 0
     while True:
         byte = key[at]
@@ -98,13 +98,13 @@ def _content_parts(key: bytes) -> tuple[bytes, bytes]:
 
 
 def meta_entry(order: int, state: NamedState) -> tuple[bytes, bytes]:
-    """The entry that describes the state which was registered as number `order`."""
+    """The entry that describes a state; `order` is its position of registration."""
     described = {"order": order, "mode": state.mode, "schema": state.schema}
     return META + state.name.encode(), msgspec.json.encode(described)
 
 
 def content_prefix(name: str) -> bytes:
-    """What the keys of all content of a state begin with."""
+    """Prefix of all contents of a state."""
     encoded = name.encode()
     return CONTENT + varint(len(encoded)) + encoded
 
@@ -112,11 +112,11 @@ def content_prefix(name: str) -> bytes:
 def raw_layout(
     partitions: list[bytes], key_groups: Mapping[int, bytes]
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Raw state as entries of a store."""
+    """Store entries of raw state."""
     yield from ((PARTITION + number_bytes(i), data) for i, data in enumerate(partitions))
     yield from ((KEY_GROUP + g.to_bytes(2, "big"), data) for g, data in key_groups.items())
 
 
 def number_bytes(index: int) -> bytes:
-    """A number as part of a key."""
+    """Bytes of a number in a key."""
     return index.to_bytes(4, "big")

@@ -1,4 +1,4 @@
-"""What subtasks give to a checkpoint besides their keys, and how it is dealt out again.
+"""Operator state in checkpoints, and its redistribution to new subtasks.
 
 A file with the operator state of one subtask:
 
@@ -9,14 +9,14 @@ A file with the operator state of one subtask:
 
 By the mode of a state, a new subtask gets
 
-    split       its share of all elements, in the order of the old subtasks; as many as any
-                other subtask over all such states, give or take one. With as many subtasks
-                as before, exactly what its predecessor had
+    split       its share of all elements, in the order of the old subtasks. Over all split
+                states, the numbers of elements differ by at most one. At the same
+                parallelism, exactly the elements of its predecessor
     union       all elements of all old subtasks, in their order
     broadcast   one old subtask's copy
 
-Raw partitions are dealt out like a split state, raw keyed state by key group. States
-keep the order in which they were registered, the first subtask's first.
+Raw partitions are distributed like a split state, raw keyed state by key group. States keep
+their order of registration, that of the first subtask first.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from holdfast.errors import StateError
 from holdfast.state.key_groups import key_groups
 
 Mode: TypeAlias = Literal["split", "union", "broadcast"]
-"""How a state is dealt out."""
+"""How a state is redistributed."""
 
 FORMAT: Final = 1
-"""Number of the format of operator state files."""
+"""Version of the file format."""
 
 _MAGIC: Final = b"hf-opst"
 
@@ -46,13 +46,13 @@ class NamedState(msgspec.Struct, frozen=True, omit_defaults=True):
     schema: list[Any]
     """Descriptions of the types: of the elements, or of a map's values and keys."""
     elements: list[bytes] = []
-    """Of a list: its elements, encoded one by one."""
+    """Encoded elements of a list."""
     entries: list[tuple[bytes, bytes]] = []
-    """Of a broadcast map: its keys and values, each 0x00 for None or 0x01 and its bytes."""
+    """Keys and values of a broadcast map, each 0x00 for None or 0x01 and its bytes."""
 
 
 class OperatorStateSnapshot(msgspec.Struct, frozen=True, omit_defaults=True):
-    """All state of one subtask that belongs to no key, and its raw state."""
+    """Operator state and raw state of one subtask."""
 
     states: list[NamedState] = []
     """In the order of registration."""
@@ -60,15 +60,15 @@ class OperatorStateSnapshot(msgspec.Struct, frozen=True, omit_defaults=True):
     raw_key_groups: dict[int, bytes] = {}
 
     def encode(self) -> bytes:
-        """Bytes of the snapshot's file."""
+        """The snapshot as the bytes of a file."""
         return _MAGIC + bytes([FORMAT]) + _encode(self)
 
     @classmethod
     def decode(cls, data: bytes) -> OperatorStateSnapshot:
-        """Snapshot in the bytes of its file.
+        """Snapshot from the bytes of a file.
 
         Raises:
-            StateError: They are no such file, or one of a later format, or damaged.
+            StateError: The file is not operator state, is damaged, or has a later format.
         """
         head = len(_MAGIC)
         if not data.startswith(_MAGIC) or len(data) == head:
@@ -99,9 +99,9 @@ def redistribute(
     """Operator state of every new subtask.
 
     Args:
-        snapshots: Of every old subtask, in order; None where there was nothing.
+        snapshots: Snapshots of all old subtasks, in order; None for no state.
         parallelism: Number of new subtasks.
-        max_parallelism: Number of key groups, the same as before.
+        max_parallelism: Number of key groups, which does not change.
 
     Raises:
         StateError: Two subtasks disagree about a state, or both have a key group.
@@ -138,7 +138,7 @@ def redistribute(
 
 
 def _by_name(snapshots: list[OperatorStateSnapshot | None]) -> list[list[NamedState | None]]:
-    """For every name, what each old subtask has under it."""
+    """By name: the state of each old subtask."""
     found: dict[str, list[NamedState | None]] = {}
     for subtask, snapshot in enumerate(snapshots):
         for state in [] if snapshot is None else snapshot.states:
@@ -152,7 +152,7 @@ def _require_agreement(state: NamedState, subtask: int, copies: list[NamedState 
     for other, copy in enumerate(copies):
         if copy is None:
             continue
-        # A broadcast map is dealt out as a whole, with its schema; one may be of an older type.
+        # A broadcast map is copied whole, with its schema; one may have an older type.
         for what in ("mode",) if state.mode == "broadcast" else ("mode", "schema"):
             mine, theirs = getattr(state, what), getattr(copy, what)
             if mine != theirs:
@@ -168,9 +168,8 @@ def _split(
 ) -> tuple[list[list[bytes]], int]:
     """Shares of the new subtasks, and the cursor for the next state.
 
-    Of N elements each subtask takes N // p consecutive ones, and the first N % p subtasks
-    from the cursor on, in a circle, one more: so the next state's extra elements go to
-    those that have none yet.
+    Of N elements, each subtask takes N // p consecutive ones. From the cursor on, round robin,
+    N % p subtasks take one more, so that the next state's extra elements go to other subtasks.
     """
     if len(lists) == parallelism:
         return lists, cursor

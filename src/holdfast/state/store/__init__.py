@@ -1,5 +1,5 @@
-"""One sorted map of bytes on local disk, on LMDB or RocksDB.
+"""Local stores: a sorted map of bytes on disk, in LMDB or RocksDB.
 
-Knows keys and values as bytes only. Must not import `state.tables`: a snapshot of any kind is
-opened by `state.snapshots`.
+Keys and values are bytes. Must not import `state.tables`; `state.snapshots` opens snapshots of
+every kind.
 """

@@ -1,22 +1,21 @@
-"""Where the local stores of a job lie, who owns them, and how they go away.
+"""Directories of local stores: paths, owners and removal.
 
-    <root>/holdfast-<job id>.<run>/                 all of one run of a job, here
+    <root>/holdfast-<job id>.<run>/                 one run of a job, on this host
       owner.json                                    the driver
       used-by-<hash>.json                           an executor, if the driver is elsewhere
       <job attempt>/<operator>/<subtask>/           one store
       <job attempt>.snapshots/chk-<id>/<operator>/<subtask>-<attempt>/
                                                     copy of a store for a checkpoint
-    <root>/.holdfast-<user id>.lock                 held while a job comes or goes
-    <root>/.holdfast-new-<user id>-<random>/        on its way in
-    <root>/.holdfast-gone-<user id>-<random>/       on its way out
+    <root>/.holdfast-<user id>.lock                 locked while directories are added or removed
+    <root>/.holdfast-new-<user id>-<random>/        being created
+    <root>/.holdfast-gone-<user id>-<random>/       being removed
 
-A run is one start of a job on one driver. Two drivers of one job, of which one has taken
-over and the other has not noticed yet, share nothing here; so whatever one of them removes
-is its own. Local state is of no use to another run: that restores from storage.
+A run is one start of a job on one driver. If a new driver has taken over and the old one has
+not noticed, the two share nothing here, so each removes only its own files. Another run
+cannot use local state; it restores from checkpoint storage.
 
-A job directory appears complete with its owner, and disappears by one rename, both
-under the lock: so a sweep never sees half a job, and never takes a living one.
-Everything is readable by its user only.
+A job directory is created with its owner and removed by one rename, both under the lock. So
+a sweep never sees a partial job and never removes a live one. Only the user can read it.
 """
 
 from __future__ import annotations
@@ -56,14 +55,14 @@ _REFUSALS: Final[dict[int, tuple[type[HoldfastError], str]]] = {
     errno.ENOTDIR: (ConfigurationError, "remove the file that is in the way"),
     errno.ENAMETOOLONG: (ConfigurationError, "take a shorter path"),
 }
-"""What an error means. Those of the machine pass, and a restart may succeed; others do not."""
+"""Advice per error. Errors of the machine may go away on a restart; others do not."""
 
 
 def local_root(local_dir: str | None, environ: Mapping[str, str] = os.environ) -> Path:
-    """Directory that holds all jobs: as set, else Spark's own, else the system's.
+    """Root directory of all jobs: the configured one, else Spark's, else the system's.
 
-    Spark tells its Python workers the executor's directories, and a cluster manager
-    tells its containers theirs; of several, the first is taken.
+    Spark passes the executor's directories to its Python workers, and a cluster manager passes
+    its own to containers; the first directory is used.
     """
     listed = environ.get("SPARK_LOCAL_DIRS") or environ.get("LOCAL_DIRS") or ""
     candidates = [local_dir or "", *listed.split(","), tempfile.gettempdir()]
@@ -71,15 +70,15 @@ def local_root(local_dir: str | None, environ: Mapping[str, str] = os.environ) -
 
 
 def job_directory(local_dir: str | None, job_id: str, run: str = "") -> Path:
-    """Directory of all local stores of one run of a job; nothing is created."""
-    # A file name has no dot, so no job's name ends where another's run begins.
+    """Directory of a job run's local stores; does not create it."""
+    # Neither part contains a dot, so names of different runs never collide.
     return local_root(local_dir) / f"{_JOB}{file_name(job_id)}{f'.{file_name(run)}' if run else ''}"
 
 
 def store_directory(
     local_dir: str | None, job_id: str, job_attempt: str, uid: str, subtask: int, run: str = ""
 ) -> Path:
-    """Directory of one store; nothing is created."""
+    """Directory of one store; does not create it."""
     job = job_directory(local_dir, job_id, run)
     return job / file_name(job_attempt) / file_name(uid) / str(subtask)
 
@@ -87,14 +86,14 @@ def store_directory(
 def snapshot_directory(
     local_dir: str | None, job_id: str, job_attempt: str, checkpoint: int, run: str = ""
 ) -> Path:
-    """Directory of all local snapshots for one checkpoint; nothing is created."""
-    # No store can be there: a job attempt's own directory has no dot in its name.
+    """Directory of the local snapshots of one checkpoint; does not create it."""
+    # Never the directory of a job attempt's stores: its name has no dot.
     job = job_directory(local_dir, job_id, run)
     return job / f"{file_name(job_attempt)}.snapshots" / f"chk-{checkpoint}"
 
 
 def file_name(name: str) -> str:
-    """File name for any `name`; different names never share one, whatever the case.
+    """File name for any `name`; different names get different file names, ignoring case.
 
     Example:
         >>> file_name("counts-by-word")
@@ -109,10 +108,10 @@ def file_name(name: str) -> str:
 
 
 def make_private(directory: Path) -> None:
-    """Create `directory` and what is missing above it, for this user only.
+    """Create `directory` and missing parents, readable by this user only.
 
     Raises:
-        ConfigurationError: This user may not create it, or the path is none.
+        ConfigurationError: The user lacks permission, or the path is invalid.
         StoreFullError: The disk is full.
         StateError: The disk failed.
     """
@@ -128,10 +127,10 @@ def make_private(directory: Path) -> None:
 
 
 def claim_job(local_dir: str | None, job_id: str, owner: ProcessIdentity) -> Path:
-    """Make the directory of a run of a job, owned by `owner`, or take over the one there is.
+    """Create the directory of a job run, or change its owner to `owner` if it exists.
 
-    Claim it on every host before the first store is opened there. Claiming again is
-    cheap, and names the new owner. Before a new one is made, what dead ones left is removed.
+    Call it on every host before the first store is opened. Another call is cheap. Before a
+    directory is created, those of dead runs are removed.
 
     Raises:
         StateError: The directory exists and belongs to another user.
@@ -162,15 +161,15 @@ def tidy_job(
     snapshots: Iterable[str] = (),
     replaced: Iterable[str] = (),
 ) -> None:
-    """Remove what is of no use to a job attempt that begins.
+    """Remove local state that a new job attempt does not need.
 
     Args:
-        local_dir: As set.
+        local_dir: Configured directory.
         job_id: The job.
-        run: The run that it belongs to; other runs are left alone.
-        job_attempt: The one that begins: the stores and snapshots of earlier ones go.
-        snapshots: Snapshots that stay, whichever job attempt made them.
-        replaced: Runs that this one has taken the job over from: all of theirs goes.
+        run: The run of the job attempt; other runs are not touched.
+        job_attempt: The new job attempt; stores and snapshots of earlier ones are removed.
+        snapshots: Snapshots to keep, of any job attempt.
+        replaced: Runs that this one replaces; all their directories are removed.
     """
     job = job_directory(local_dir, job_id, run)
     kept = {Path(snapshot) for snapshot in snapshots}
@@ -184,14 +183,14 @@ def tidy_job(
 
 @dataclass(frozen=True, slots=True)
 class KeptSnapshots:
-    """Local snapshots that are still wanted; of later checkpoints it says nothing."""
+    """Local snapshots that are still needed."""
 
     below: int
-    """Id of the first checkpoint that had not begun when this was written."""
+    """Id of the next checkpoint; snapshots from it on are kept."""
     under_way: tuple[int, ...] = ()
-    """Checkpoints that have not ended: all of theirs."""
+    """Pending checkpoints; all their snapshots are kept."""
     complete: tuple[int, ...] = ()
-    """Checkpoints that are complete: of each store, the newest one among them."""
+    """Completed checkpoints; the newest snapshot of each store is kept."""
 
 
 def delete_snapshots(
@@ -202,18 +201,18 @@ def delete_snapshots(
     but: KeptSnapshots,
     stores: Iterable[tuple[str, int]] = (),
 ) -> None:
-    """Remove the local snapshots of a run that are no longer wanted.
+    """Remove local snapshots of a run that are no longer needed.
 
-    A task that Spark has given up may do so late. Those of checkpoints that began after its
-    list was written stay.
+    A task that Spark has given up may call this late, so snapshots of checkpoints that began
+    after `but` was written are kept.
 
     Args:
-        local_dir: As set.
+        local_dir: Configured directory.
         job_id: The job.
-        run: The run that they belong to.
-        but: Those that stay.
-        stores: Uid and subtask of the stores of whose backups only the newest stays. Each task
-            names its own: to look at all of them in every task would take too long.
+        run: The run of the snapshots.
+        but: Snapshots to keep.
+        stores: Uid and subtask of the stores of which only the newest completed snapshot is
+            kept. Each task passes its own: checking all stores in every task takes too long.
     """
     job = job_directory(local_dir, job_id, run)
     kept = {*but.under_way, *but.complete}
@@ -226,14 +225,14 @@ def delete_snapshots(
         for checkpoint in sorted(but.complete, reverse=True):
             pattern = f"*.snapshots/chk-{checkpoint}/{file_name(uid)}/{subtask}-*"
             for snapshot in job.glob(pattern):
-                # A store that has not changed since has none in the checkpoints after.
+                # A store without changes has no snapshot in later checkpoints.
                 newest = newest or checkpoint
                 if newest != checkpoint:
                     _delete_at_once(snapshot)
 
 
 def _delete_at_once(directory: Path) -> None:
-    """Remove a directory so that nobody sees a part of it; of several who try, one does."""
+    """Remove a directory atomically, by renaming it first; safe if several processes try."""
     gone = directory.with_name(f"gone-{uuid.uuid4().hex}")
     with suppress(OSError):
         directory.rename(gone)
@@ -241,7 +240,7 @@ def _delete_at_once(directory: Path) -> None:
 
 
 def delete_job(local_dir: str | None, job_id: str, run: str) -> None:
-    """Remove the directory of a run of a job with all its stores, if it is there."""
+    """Remove the directory of a job run with all its stores, if it exists."""
     job = job_directory(local_dir, job_id, run)
     if not job.exists():
         return
@@ -254,11 +253,10 @@ def delete_job(local_dir: str | None, job_id: str, run: str) -> None:
 def sweep_dead_jobs(local_dir: str | None) -> list[Path]:
     """Remove the directories of runs that are certainly dead; return them.
 
-    Certain is what can be seen from here. If the driver can be seen, it decides: it no
-    longer runs, or ran before the host restarted. If it cannot, since it runs on another host
-    or in another container, the executors decide that used the directory here: when all of
-    them are gone, so is the state of their subtasks, whatever becomes of the job. Where those
-    cannot be seen either, nothing is removed; neither while another sweep is at work.
+    If the driver is visible from here, the run is dead if the driver no longer runs, or ran
+    before the host restarted. If the driver is on another host or in another container, the
+    run is dead here once all executors that used the directory are gone. If neither is
+    visible, or another sweep is running, nothing is removed.
     """
     root = local_root(local_dir)
     if not root.is_dir():
@@ -268,10 +266,10 @@ def sweep_dead_jobs(local_dir: str | None) -> list[Path]:
             if not locked:
                 return []
             swept = {job: gone for job in _dead_jobs(root) if (gone := _move_away(job))}
-            # Nobody builds a job while the lock is held: what lies here was left behind.
+            # No directory is created while the lock is held, so these are leftovers.
             leftovers = [p for kind in (_NEW, _GONE) for p in root.glob(f"{kind}{os.getuid()}-*")]
     except OSError:
-        # A root that cannot be written to holds no job of ours.
+        # A root without write permission has no jobs of this user.
         return []
     for leftover in leftovers:
         shutil.rmtree(leftover, ignore_errors=True)
@@ -289,7 +287,7 @@ def _dead_jobs(root: Path) -> Iterator[Path]:
 
 
 def _delete_but(directory: Path, kept: set[Path]) -> None:
-    """Remove a directory, but for what is kept within it."""
+    """Remove a directory except for the paths to keep in it."""
     if directory in kept:
         return
     if not any(path.is_relative_to(directory) for path in kept):
@@ -301,7 +299,7 @@ def _delete_but(directory: Path, kept: set[Path]) -> None:
 
 @contextmanager
 def _lock(root: Path, *, wait: bool = True) -> Iterator[bool]:
-    # One lock file per user: in a shared directory another user's cannot be opened.
+    # One lock file per user: that of another user cannot be opened.
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     descriptor = os.open(root / f".holdfast-{os.getuid()}.lock", flags, 0o600)
     try:
@@ -316,7 +314,7 @@ def _lock(root: Path, *, wait: bool = True) -> Iterator[bool]:
 
 
 def _make_job(job: Path, owner: ProcessIdentity) -> None:
-    # Built aside and renamed, so that a job directory never exists without its owner.
+    # Created under another name and renamed, so that it never exists without its owner.
     aside = job.parent / f"{_NEW}{os.getuid()}-{uuid.uuid4().hex}"
     aside.mkdir(mode=0o700)
     _write_identity(aside / _OWNER, owner)
@@ -328,7 +326,7 @@ def _move_away(job: Path) -> Path | None:
     try:
         job.rename(gone)
     except OSError:
-        # It vanished underneath, or is another user's.
+        # It was removed meanwhile, or belongs to another user.
         return None
     return gone
 
@@ -336,7 +334,7 @@ def _move_away(job: Path) -> Path | None:
 def _is_there(job: Path) -> bool:
     if not os.path.lexists(job):
         return False
-    # In a directory anyone can write to, somebody else may have put something there first.
+    # In a world-writable directory, another user may have created it first.
     if job.is_symlink() or not job.is_dir() or job.lstat().st_uid != os.getuid():
         raise StateError(
             f"{job}: exists and is not a directory of this user; remove it, or set "
@@ -356,8 +354,7 @@ def _owner_of(job: Path) -> ProcessIdentity | None:
 
 
 def _identity(path: Path) -> ProcessIdentity | None:
-    # Not found, half written by no one, or of a later format: in doubt, it is somebody
-    # whom nobody here knows.
+    # Missing or of a later format: treat the owner as unknown.
     with suppress(OSError, ValueError, TypeError, AttributeError):
         found = json.loads(path.read_text())
         if found.pop("format") == 1:

@@ -1,4 +1,4 @@
-"""The record that every local store keeps about itself, and what opening checks in it.
+"""Header record of a local store, checked when the store is opened.
 
     offset  bytes
     0       8       magic, b"holdfast"
@@ -7,8 +7,8 @@
     14      b       boot id of the machine when the store was written, UTF-8
     14+b    rest    version, UTF-8
 
-The record is written in the same atomic step as the entries. A store without it has
-never been committed: it is new.
+Every commit writes the record atomically with the entries. A store without a record is new:
+it has never been committed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FORMAT: Final = 1
-"""Number of the store format written; the newest of those that can be read."""
+"""Version of the store format."""
 
 _HEAD: Final = struct.Struct(">8sIH")
 _MAGIC: Final = b"holdfast"
@@ -31,18 +31,18 @@ _RESTORE: Final = "the state has to be restored from the last checkpoint into a 
 
 
 def encode_record(version: str) -> bytes:
-    """Record of a store that stands at `version`."""
+    """Record of a store with this version."""
     boot = boot_id().encode()
     return _HEAD.pack(_MAGIC, FORMAT, len(boot)) + boot + version.encode()
 
 
 def checked_version(record: bytes | None, expected: str | None, directory: Path) -> str | None:
-    """Version in `record`, once it is certain that the store may be continued.
+    """Version in `record`, after checking that the store may be continued.
 
     Raises:
-        StateError: The record is not one of Holdfast's, or of a later format.
-        StoreVersionError: The store stands at another version than `expected`, or was
-            written before the machine restarted.
+        StateError: The record is not a Holdfast record, or has a later format.
+        StoreVersionError: The store has another version than `expected`, or was written
+            before the machine restarted.
     """
     if record is None:
         if expected is not None:
@@ -60,7 +60,7 @@ def checked_version(record: bytes | None, expected: str | None, directory: Path)
 
 
 def missing_store(expected: str, directory: Path) -> StoreVersionError:
-    """The error for a directory in which a store was expected and none is."""
+    """The error for a missing store."""
     return StoreVersionError(
         f"{directory}: the store should stand at {expected!r}, but there is none here; the "
         f"subtask moved to this executor, or its directory was removed; {_RESTORE}"
@@ -80,7 +80,7 @@ def _mismatch(version: str, expected: str | None, directory: Path) -> str:
 
 
 def decode_record(record: bytes, directory: Path) -> tuple[str, str]:
-    """Version and boot id in `record`; raises StateError if it is no record of Holdfast."""
+    """Version and boot id in `record`; raises StateError if it is not a Holdfast record."""
     if len(record) < _HEAD.size or not record.startswith(_MAGIC):
         raise StateError(
             f"{directory}: this is not a store of Holdfast, or it is damaged "

@@ -1,7 +1,7 @@
-"""State at memory speed: a store in a memory-mapped LMDB file.
+"""Store in a memory-mapped LMDB file, at memory speed.
 
-Three tables in one file: the unnamed one holds the store's record, `entries` holds
-the entries by key, `long` those whose keys LMDB cannot take (see `lmdb_long_keys`).
+The file has three tables: the unnamed one with the store's record, `entries`, and `long` for
+entries with keys that are too long for LMDB (see `LongKeys`).
 """
 
 from __future__ import annotations
@@ -42,28 +42,28 @@ if TYPE_CHECKING:
     from typing import Self
 
 COMPACT_FROM: Final = 64 * 1024 * 1024
-"""Bytes below which a file is not worth compacting by itself."""
+"""File size from which mostly free files are compacted."""
 RECLAIM_FROM: Final = 2 * SMALLEST
-"""Bytes below which a file is not worth compacting where most of a state is gone."""
+"""File size from which `reclaim` compacts mostly free files."""
 
 _DOUBLE_BELOW: Final = 64 * 1024 * 1024
 _RECORD: Final = b"holdfast"
 
 
 class LmdbStore:
-    """A store in a memory-mapped file, open between two of its versions."""
+    """A store in a memory-mapped file, open for one epoch."""
 
     def __init__(
         self, directory: Path, expected: str | None, lock: StoreLock, *, adopted: bool = False
     ) -> None:
-        """Open the store in a directory that is locked; use `open` or `adopt`."""
+        """Open the store in a locked directory; call `open` or `adopt` instead."""
         path = newest_file(directory)
         if path is None and expected is not None:
             raise missing_store(expected, directory)
         self._path = path or first_file(directory)
         self._lock = lock
         self._closed = False
-        self._staged = WriteBuffer()
+        self._buffer = WriteBuffer()
         self._compact_from = COMPACT_FROM
         self._environment = open_environment(self._path)
         try:
@@ -77,18 +77,18 @@ class LmdbStore:
     def open(
         cls, directory: Path, *, expected: str | None, patience: float = PATIENCE
     ) -> LmdbStore:
-        """Open the store in `directory`, which must stand at `expected`.
+        """Open the store in `directory`, which must have the version `expected`.
 
         Args:
-            directory: The store's own directory; created for a new store.
-            expected: Version the store must stand at; None to start a new store.
-            patience: Seconds to wait for another attempt that still uses the store.
+            directory: Directory of the store; created for a new store.
+            expected: Version that the store must have; None to create a new store.
+            patience: Seconds to wait for another attempt to release the store.
 
         Raises:
-            StoreVersionError: The store stands at another version, or is missing, or a
-                new one was to start and there is one.
-            StoreFullError: The disk or the address space has no room for it.
-            StateError: Another attempt uses the store, or it is not a store of Holdfast.
+            StoreVersionError: The store is missing or has another version, or a new store
+                cannot be created because one exists.
+            StoreFullError: The disk or the address space is full.
+            StateError: Another attempt uses the store, or it is not a Holdfast store.
         """
         lock = enter_directory(directory, expected, belongs_to_lmdb, patience)
         try:
@@ -99,15 +99,15 @@ class LmdbStore:
 
     @classmethod
     def adopt(cls, snapshot: Path, directory: Path) -> LmdbStore:
-        """Open a new store that begins as a copy of a snapshot, at the snapshot's version.
+        """Open a new store as a copy of a snapshot, with the snapshot's version.
 
         Args:
-            snapshot: Directory of the snapshot, which stays as it is.
-            directory: The store's own directory, to be made.
+            snapshot: Directory of the snapshot; it is not changed.
+            directory: Directory of the new store; it must not exist.
 
         Raises:
-            StoreFullError: The disk or the address space has no room for it.
-            StateError: There is no such snapshot, or it cannot be used.
+            StoreFullError: The disk or the address space is full.
+            StateError: The snapshot is missing or damaged.
         """
         lock = enter_directory(directory, None, belongs_to_lmdb, PATIENCE)
         try:
@@ -127,11 +127,11 @@ class LmdbStore:
             else checked_version(record, expected, directory)
         )
         self._size = environment.info()["map_size"]
-        # A process that was killed leaves its place in the table of readers, which would
+        # A killed process leaves its slot in LMDB's reader table, which would
         # keep pages from being used again for as long as another process reads the file.
         environment.reader_check()
         if self._version is None:
-            # Until the first commit it is not known how much of the file is on disk.
+            # Before the first commit, the allocated size of the file is unknown.
             self._size = grow(environment, self._path, 0, max(SMALLEST, self._size))
         self._record_table = environment.open_db()
         self._entry_table = environment.open_db(b"entries")
@@ -145,25 +145,25 @@ class LmdbStore:
 
     @property
     def version(self) -> str | None:
-        """Version the store stood at when it was opened; None if it is new."""
+        """Version of the store when it was opened; None if it is new."""
         return self._version
 
     def get(self, key: bytes) -> bytes | None:
-        """Value staged or committed under `key`, or None."""
+        """Value of `key`, uncommitted or committed; None if there is none."""
         self._require_open()
-        staged = self._staged.entries
+        staged = self._buffer.entries
         return staged[key] if key in staged else self._committed(key)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Values of `keys`, in their order; the batched form of `get`."""
+        """Values of many keys, in order."""
         self._require_open()
         if self._long_entries and max(map(len, keys), default=0) > LONGEST_KEY:
-            return self._staged.overlay(keys, list(map(self._committed, keys)))
+            return self._buffer.overlay(keys, list(map(self._committed, keys)))
         try:
             committed = list(map(self._get, keys))
         except lmdb.BadValsizeError:
             committed = list(map(self._committed, keys))
-        return self._staged.overlay(keys, committed)
+        return self._buffer.overlay(keys, committed)
 
     def scan(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Entries whose key starts with `prefix`, in key order, from `start` on."""
@@ -171,19 +171,19 @@ class LmdbStore:
         committed = self._scan_entries(prefix, max(prefix, start))
         if self._long_entries:
             committed = merge(committed, self._long.scan(self._snapshot, prefix, start))
-        return self._staged.merge(prefix, committed, start)
+        return self._buffer.merge(prefix, committed, start)
 
     def write(self, items: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Stage entries; a value of None deletes. Later items win over earlier ones."""
+        """Write entries without committing them; None deletes. Later items replace earlier ones."""
         self._require_open()
-        self._staged.stage(items)
+        self._buffer.put(items)
 
     def reclaim(self, prefix: bytes) -> None:
-        """Compact the file with the commit if it is mostly free then, though it is small."""
+        """Compact the file at the commit if it is mostly free, even if it is small."""
         self._compact_from = RECLAIM_FROM
 
     def commit(self, version: str, snapshot: Path | None = None) -> StoreStatistics:
-        """Make everything staged, and `version`, durable in one atomic step; then close."""
+        """Commit all changes and `version` atomically, then close the store."""
         self._require_open()
         try:
             with translated_errors(self._path):
@@ -199,11 +199,11 @@ class LmdbStore:
 
     @property
     def is_changed(self) -> bool:
-        """Whether anything is staged."""
-        return bool(self._staged.entries)
+        """Whether there are uncommitted changes."""
+        return bool(self._buffer.entries)
 
     def leave(self) -> StoreStatistics:
-        """Close a store of which nothing is staged; it stays at its version."""
+        """Close a store without changes; it keeps its version."""
         self._require_open()
         try:
             entries = self._entries + self._long_entries
@@ -212,10 +212,10 @@ class LmdbStore:
             self.abort()
 
     def abort(self) -> None:
-        """Drop everything staged and close; the store stays as it was. Idempotent."""
+        """Drop all changes and close the store. Idempotent."""
         if not self._closed:
             self._closed = True
-            self._staged.clear()
+            self._buffer.clear()
             self._snapshot.abort()
             self._environment.close()
             self._lock.release()
@@ -235,7 +235,7 @@ class LmdbStore:
         cursor = self._snapshot.cursor()
         if not (cursor.set_range(begin[:LONGEST_KEY]) if begin else cursor.first()):
             return
-        # Of the keys here, only the one that was cut from `begin` can lie before it.
+        # Only the key that was cut from `begin` can sort before it.
         if len(begin) > LONGEST_KEY and cursor.key() < begin and not cursor.next():
             return
         for item in cursor.iternext():
@@ -249,9 +249,9 @@ class LmdbStore:
             copy_compacted(self._environment, first_file(aside))
 
     def _write(self, version: str) -> tuple[int, int]:
-        """Write everything staged; return the entries and pages then in use."""
+        """Write all changes; return the number of entries and of used pages."""
         self._snapshot.abort()
-        keys = self._staged.in_order()
+        keys = self._buffer.in_order()
         if len(keys) > self._entries:
             self._reserve(keys)
         while True:
@@ -269,7 +269,7 @@ class LmdbStore:
                 return tables[1]["entries"] + tables[2]["entries"], used
 
     def _apply(self, transaction: lmdb.Transaction[bytes], keys: list[bytes]) -> None:
-        staged = self._staged.entries
+        staged = self._buffer.entries
         if max(map(len, keys), default=0) > LONGEST_KEY:
             for key in keys:
                 if len(key) > LONGEST_KEY:
@@ -286,16 +286,16 @@ class LmdbStore:
             cursor.putmulti(zip(keys, values, strict=True), append=append)
 
     def _reserve(self, keys: list[bytes]) -> None:
-        # A store that is being filled would run into its limits again and again.
-        values = filter(None, self._staged.entries.values())
+        # A store that is being filled would reach its limit again and again.
+        values = filter(None, self._buffer.entries.values())
         staged = sum(map(len, keys)) + sum(map(len, values)) + 24 * len(keys)
         used = (self._environment.info()["last_pgno"] + 1) * PAGE
         if used + staged > self._size:
             self._grow(used + staged + staged // 4)
 
     def _grow(self, at_least: int) -> None:
-        # By half or more, so that growing costs little in all; on a disk that is nearly full,
-        # by what may still do.
+        # By half or more, so that growing is cheap overall; on a nearly full disk, by the
+        # minimum.
         generous = int(self._size * (2 if self._size < _DOUBLE_BELOW else 1.5))
         modest = self._size + self._size // 8
         self._size = grow(
@@ -308,9 +308,9 @@ class LmdbStore:
 
     def _is_mostly_free(self, used: int) -> bool:
         pages = self._environment.info()["last_pgno"] + 1
-        # LMDB copies a page before it changes it, and can use a freed page again two commits
-        # later: that many free pages are no waste, but what the next epochs work with.
-        in_turnover = 2 * min(used, len(self._staged.entries))
+        # LMDB copies a page before it changes it, and reuses freed pages two commits later. So
+        # this many free pages are working space for the next epochs, not waste.
+        in_turnover = 2 * min(used, len(self._buffer.entries))
         return pages * PAGE > self._compact_from and 2 * (pages - used - in_turnover) > pages
 
 
@@ -321,7 +321,7 @@ class LmdbSnapshot:
         """Open the snapshot in `directory`.
 
         Raises:
-            StateError: There is no such snapshot, or it cannot be used.
+            StateError: The snapshot is missing or damaged.
         """
         path = _file_of(directory)
         self._environment = open_read_only(path)
@@ -340,12 +340,12 @@ class LmdbSnapshot:
 
     @property
     def version(self) -> str:
-        """Version that the store stood at when the snapshot was made."""
+        """Version of the store when the snapshot was taken."""
         return self._version
 
     @property
     def boot(self) -> str:
-        """Boot of the machine that it was written in."""
+        """Boot id of the machine that wrote it."""
         return self._boot
 
     def scan(
@@ -366,12 +366,12 @@ class LmdbSnapshot:
                 yield item
 
     def close(self) -> None:
-        """Let go of the file. Idempotent."""
+        """Close the file. Idempotent."""
         self._transaction.abort()
         self._environment.close()
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the object itself."""
         return self
 
     def __exit__(

@@ -1,31 +1,28 @@
-"""The file of an LMDB store: its generations, its growth, and its compaction.
+"""File of an LMDB store: generations, growth and compaction.
 
-LMDB works on a writable memory map here, which is fastest, and which has two rules
-of its own. A page of the map without room on the disk kills the process instead of
-failing a call, so room is allocated before the map covers it. And freed pages stay
-in the file, so a file that is mostly free is copied without them:
+LMDB uses a writable memory map, which is fastest but has two consequences. A mapped page
+without disk space kills the process instead of raising an error, so space is allocated before
+it is mapped. And freed pages stay in the file, so a mostly free file is copied without them:
 
     state-<generation>.mdb        the newest generation is the store
     state-<generation>.mdb-lock   LMDB's own lock table
     state.copy                    the next generation while it is written
 
-A copy becomes the next generation by one rename, and is complete by then: whatever
-dies at whatever moment, the newest generation is a whole store.
+A complete copy becomes the next generation by a rename, so the newest generation is always
+a whole store, even after a crash.
 
-Entries whose keys are longer than LMDB allows lie in a table of their own.
-
-LMDB keys end at 511 bytes. A longer key is filed under
+LMDB keys have at most 511 bytes. A separate table holds entries with longer keys, under
 
     0       495     the first bytes of the key
     495     16      128-bit XXH3 hash of the whole key
 
-with a value that holds the key itself, so that a hash is never taken for the key:
+with the key in the value, so that keys with the same hash stay apart:
 
     0       4       length k of the key, big-endian
     4       4       length v of the value, big-endian
     8       k       key
     8+k     v       value
-    ...             again, for every other key of the same hash
+    ...             repeated for every other key with the same hash
 """
 
 from __future__ import annotations
@@ -49,9 +46,7 @@ if TYPE_CHECKING:
 
 
 LONGEST_KEY: Final = 511
-
-
-"""Longest key that LMDB takes as it is, in bytes."""
+"""Maximum length of LMDB keys, in bytes."""
 
 
 _STEM: Final = LONGEST_KEY - 16
@@ -60,14 +55,14 @@ _LENGTHS: Final = struct.Struct(">II")
 
 
 class LongKeys:
-    """The table of long keys; reads and writes in the transaction it is given."""
+    """Table of long keys; reads and writes in a given transaction."""
 
     __slots__ = ("_digest", "_table")
 
     def __init__(
         self, table: lmdb._Database, digest: Callable[[bytes], bytes] = xxhash.xxh3_128_digest
     ) -> None:
-        """File keys in `table` under their 16-byte `digest`."""
+        """Store keys in `table` under their 16-byte `digest`."""
         self._table = table
         self._digest = digest
 
@@ -91,10 +86,10 @@ class LongKeys:
     def scan(
         self, transaction: lmdb.Transaction[bytes], prefix: bytes, start: bytes = b""
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Entries whose key starts with `prefix`, in the order of the whole keys, from `start`.
+        """Entries whose key starts with `prefix`, in order of the whole keys, from `start` on.
 
-        Keys that begin with the same 495 bytes are filed in the order of their hashes:
-        they are held in memory together, to be sorted.
+        Keys with the same first 495 bytes are stored in order of their hashes, so they are
+        collected in memory and sorted.
         """
         begin, beginning = max(prefix, start), prefix[:_STEM]
         cursor = transaction.cursor(self._table)
@@ -142,15 +137,11 @@ def _decode(bucket: bytes) -> dict[bytes, bytes]:
 
 
 PAGE: Final = 4096
-
-
 """Granularity of files and maps."""
 
 
 SMALLEST: Final = 256 * 1024
-
-
-"""Size that a new file is given at its first commit."""
+"""Size of a new file at its first commit."""
 
 
 _FIRST_MAP: Final = 64 * 1024
@@ -165,7 +156,7 @@ _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def newest_file(directory: Path) -> Path | None:
     """File of the newest generation in `directory`, or None; removes older ones.
 
-    Older ones, and half a copy, are what a process leaves that dies while compacting.
+    A process that dies while compacting leaves an older generation or a partial copy.
     """
     generations = _generations(directory)
     newest = generations.pop(max(generations)) if generations else None
@@ -175,29 +166,29 @@ def newest_file(directory: Path) -> Path | None:
 
 
 def first_file(directory: Path) -> Path:
-    """File of a store that is about to be created."""
+    """File of a new store."""
     return directory / "state-1.mdb"
 
 
 def belongs_to_lmdb(name: str) -> bool:
-    """Whether a file of that name is part of an LMDB store."""
+    """Whether an LMDB store has files with such a name."""
     return name == _COPY or re.fullmatch(r"state-\d+\.mdb(-lock)?", name) is not None
 
 
 def open_environment(path: Path) -> lmdb.Environment:
-    """Open the file with a map of exactly its size, or a small one if it is new.
+    """Open the file with a map of its size, or a small map if it is new.
 
     Raises:
         StoreFullError: The disk or the address space has no room for it.
         StateError: The file cannot be used.
     """
-    # The lock table is mapped and written to as well. This has to come first: closing a
-    # descriptor of that file releases the locks that LMDB holds on it.
+    # The lock table is mapped and written as well. Allocate it first: closing a descriptor of
+    # that file later would release LMDB's locks on it.
     _allocate(path.with_name(f"{path.name}-lock"), 0, _LOCK_TABLE)
     size = path.stat().st_size if path.exists() else 0
     map_size = max(size // PAGE * PAGE, _FIRST_MAP)
     if 0 < size < map_size:
-        # LMDB makes the file as long as its map, but what it adds is not on disk.
+        # LMDB extends the file to the size of its map, without allocating disk space.
         _allocate(path, size, map_size)
     with translated_errors(path):
         return lmdb.open(
@@ -205,7 +196,7 @@ def open_environment(path: Path) -> lmdb.Environment:
             map_size=map_size,
             subdir=False,
             mode=0o600,
-            # A store has to survive the death of its process, not that of the machine.
+            # A store must survive a crash of its process, not of the machine.
             sync=False,
             metasync=False,
             writemap=True,
@@ -216,12 +207,12 @@ def open_environment(path: Path) -> lmdb.Environment:
 
 
 def grow(environment: lmdb.Environment, path: Path, allocated: int, *sizes: int) -> int:
-    """Give the file and its map the first of `sizes` that the disk has room for.
+    """Grow the file and its map to the first of `sizes` that fits on the disk.
 
-    Of the file, `allocated` bytes are on disk already.
+    `allocated` bytes of the file are already on disk.
 
     Raises:
-        StoreFullError: The disk or the address space has no room; the file is as before.
+        StoreFullError: The disk or the address space is full; the file is unchanged.
     """
     *hoped_for, least = (-(-size // PAGE) * PAGE for size in sizes)
     for size in hoped_for:
@@ -231,21 +222,21 @@ def grow(environment: lmdb.Environment, path: Path, allocated: int, *sizes: int)
     else:
         size = least
         _allocate(path, allocated, size)
-    # Once only: an environment whose map could not be replaced has none, and must be closed.
+    # Only once: if the map cannot be replaced, the environment has none and must be closed.
     with translated_errors(path):
         environment.set_mapsize(size)
     return size
 
 
 def compact(environment: lmdb.Environment, path: Path) -> Path:
-    """Replace the file by a copy without free pages; return the file that is in force."""
+    """Replace the file by a copy without free pages; return the current file."""
     copy = path.with_name(_COPY)
     following = path.with_name(f"state-{max(_generations(path.parent)) + 1}.mdb")
     try:
         copy_compacted(environment, copy)
         copy.rename(following)
     except (lmdb.Error, OSError):
-        # The epoch is committed already. A store that stays large is no reason to fail it.
+        # The epoch is already committed; a large file is no reason to fail it.
         _remove(copy)
         return path
     _remove(path)
@@ -253,13 +244,13 @@ def compact(environment: lmdb.Environment, path: Path) -> Path:
 
 
 def copy_compacted(environment: lmdb.Environment, path: Path) -> None:
-    """Write what is committed, without free pages, to a new file.
+    """Copy the committed data, without free pages, to a new file.
 
     Raises:
-        lmdb.Error: The copy is not whole; what there is of it is left to the caller.
+        lmdb.Error: The copy is incomplete; the caller removes it.
         OSError: The same.
     """
-    # Through a descriptor: by path, LMDB would write around the page cache.
+    # By descriptor: by path, LMDB would bypass the page cache.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         environment.copyfd(descriptor, compact=True)
@@ -268,9 +259,9 @@ def copy_compacted(environment: lmdb.Environment, path: Path) -> None:
 
 
 def take_over(source: Path, directory: Path) -> None:
-    """Make a copy of a snapshot's file the file of a new store.
+    """Copy a snapshot's file as the file of a new store.
 
-    Not a link: a store's file is changed in place.
+    Not a hard link, since a store changes its file in place.
 
     Raises:
         StoreFullError: The disk has no room for it.
@@ -285,12 +276,12 @@ def take_over(source: Path, directory: Path) -> None:
         if error.errno in _NO_ROOM:
             raise _disk_full(path, str(error.strerror)) from error
         raise
-    # Whatever brought the file here may have left holes in it.
+    # The copied file may have holes.
     _allocate(path, 0, path.stat().st_size)
 
 
 def open_read_only(path: Path) -> lmdb.Environment:
-    """Open a snapshot's file, which nobody changes.
+    """Open the file of a snapshot, read-only.
 
     Raises:
         StateError: The file cannot be used.
@@ -319,7 +310,7 @@ def open_read_only(path: Path) -> lmdb.Environment:
 
 @contextmanager
 def translated_errors(path: Path) -> Iterator[None]:
-    """Turn LMDB's errors into Holdfast's; a map that is full is left to the caller."""
+    """Translate LMDB's errors, except for that of a full map."""
     try:
         yield
     except lmdb.MapFullError:

@@ -1,8 +1,8 @@
-"""One writer per store: the lock on a store's directory.
+"""Lock on a store's directory: one writer per store.
 
-The lock is the kernel's and dies with its process, however that ends. Such locks
-belong to a process as a whole and ignore the process's own second try, so locks held
-here are also kept in a table of this process.
+The kernel releases the lock when its process ends. Such a lock belongs to the whole process
+and does not stop a second attempt in the same process, so a table in this process also
+records the locks.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ LOCK_FILE: Final = "holdfast.lock"
 """Name of the lock file inside a store's directory."""
 
 PATIENCE: Final = 3.0
-"""Seconds to wait for the end of an attempt that is already cancelled, by default."""
+"""Default number of seconds to wait for a cancelled attempt to end."""
 
 _PAUSE: Final = 0.01
 
 _guard = Lock()
 _held: set[tuple[int, int]] = set()
-# A forked child holds none of its parent's locks.
+# A forked child does not inherit its parent's locks.
 os.register_at_fork(after_in_child=_held.clear)
 
 
 class StoreLock:
-    """The right to use one store, until it is released."""
+    """A lock on one store."""
 
     __slots__ = ("_descriptor", "_identity")
 
     def __init__(self, descriptor: int, identity: tuple[int, int]) -> None:
-        """Wrap a lock just taken; use `acquire`."""
+        """Wrap a lock that is held; call `acquire` instead."""
         self._descriptor: int | None = descriptor
         self._identity = identity
 
     @classmethod
     def acquire(cls, directory: Path, patience: float = PATIENCE) -> StoreLock:
-        """Lock the store in `directory`, waiting `patience` seconds at the most.
+        """Lock the store in `directory`; wait at most `patience` seconds.
 
         Raises:
             StateError: Another attempt still uses the store.
@@ -71,7 +71,7 @@ class StoreLock:
     @classmethod
     def _try(cls, path: Path) -> StoreLock | None:
         with _guard:
-            # Looked up before the file is opened: closing a second descriptor of it would
+            # Checked before the file is opened: closing a second descriptor of it would
             # release the lock that this process already holds.
             if _identity(path) in _held:
                 return None
@@ -89,7 +89,7 @@ class StoreLock:
             return lock
 
     def release(self) -> None:
-        """Let others use the store. Idempotent."""
+        """Release the lock. Idempotent."""
         with _guard:
             if self._descriptor is not None:
                 os.close(self._descriptor)
@@ -100,17 +100,17 @@ class StoreLock:
 def enter_directory(
     directory: Path, expected: str | None, is_own: Callable[[str], bool], patience: float
 ) -> StoreLock:
-    """Lock the directory of a store, which is created if a new store is to start there.
+    """Lock the directory of a store; creates it for a new store.
 
     Args:
-        directory: The store's directory.
-        expected: Version that the store should stand at; None to start a new one.
-        is_own: Whether a file of that name can belong to a store of the caller's kind.
-        patience: Seconds to wait for another attempt that still uses the store.
+        directory: Directory of the store.
+        expected: Version that the store must have; None to create a new store.
+        is_own: Whether a store of the caller's kind has files with such a name.
+        patience: Seconds to wait for another attempt to release the store.
 
     Raises:
-        StoreVersionError: There is no such directory to continue from, or there is one
-            to start in that holds something else.
+        StoreVersionError: The directory is missing, or a new store cannot be created
+            because the directory has other files.
         StateError: Another attempt still uses the store.
     """
     if expected is None:

@@ -1,4 +1,4 @@
-"""The one place where a state backend becomes a store."""
+"""Opens the store of a state backend."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
 
 def open_store(backend: StateBackend, directory: Path, expected: str | None) -> StateStore:
-    """Open the local store in `directory`, of the kind that `backend` names.
+    """Open the local store of a state backend.
 
     Args:
-        backend: The kind of store, and its options.
-        directory: The store's own directory; created for a new store.
-        expected: Version the store must stand at; None to start a new store.
+        backend: The state backend and its options.
+        directory: Directory of the store; created for a new store.
+        expected: Version that the store must have; None to create a new store.
 
     Raises:
-        StoreVersionError: The store stands at another version, or is missing, or a new
-            one was to start and there is one.
-        StoreFullError: The disk or the address space has no room for it.
-        StateError: Another attempt uses the store, or it is not a store of Holdfast.
+        StoreVersionError: The store is missing or has another version, or a new store cannot
+            be created because one exists.
+        StoreFullError: The disk or the address space is full.
+        StateError: Another attempt uses the store, or it is not a Holdfast store.
     """
-    # A fresh worker process loads only the library that its job uses.
+    # A new worker process loads only the library that its job uses.
     match backend:
         case HashMapStateBackend():
             from holdfast.state.store.lmdb import LmdbStore

@@ -1,7 +1,7 @@
-"""Which machine, which boot of it, and which process this is.
+"""Identifies the machine, its boot and a process.
 
-Local state is bound to the machine that wrote it, and to one boot of it: nothing
-is forced to disk, so what a crash of the machine leaves behind counts for nothing.
+Local state is valid on the machine that wrote it, until that restarts: stores do not sync to
+disk, so files left by a crash of the machine are not used.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ _UNKNOWN = "unknown"
 
 @cache
 def host_name() -> str:
-    """Name that tells this machine apart from others, clones of its name included."""
+    """Name of this machine, unique even among machines with the same host name."""
     return f"{os.uname().nodename}/{_first_line('/etc/machine-id')}"
 
 
 @cache
 def boot_id() -> str:
-    """Identifier of this boot of the machine; `unknown` where there is none."""
+    """Id of the current boot of the machine; `unknown` if the system has none."""
     return _first_line("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """One process for all time: a process id alone is used again and again."""
+    """A process, identified uniquely: the system reuses process ids."""
 
     host: str
     boot: str
     namespace: str
-    """The process id namespace, since containers of one host count from one each."""
+    """Process id namespace, since containers on one host count separately."""
     pid: int
     started: str
-    """When the process started, in the kernel's own units."""
+    """Start time of the process, in the kernel's units."""
     run: str = ""
-    """Which of the jobs that it runs this is about: one that is started twice is two."""
+    """Run of a job in the process; a job that is started twice has two."""
 
     @classmethod
     def current(cls, run: str = "") -> ProcessIdentity:
@@ -57,13 +57,13 @@ class ProcessIdentity:
 
     @property
     def can_be_seen(self) -> bool:
-        """Whether it can be told from here if the process is running."""
+        """Whether this process can see if that one is running."""
         if self.host != host_name() or _UNKNOWN in (self.boot, boot_id()):
             return False
         return self.boot != boot_id() or self.namespace == _pid_namespace()
 
     def is_certainly_dead(self) -> bool:
-        """True only if the process cannot be running any more; doubt means False."""
+        """Whether the process has certainly ended; False in case of doubt."""
         if not self.can_be_seen:
             return False
         return self.boot != boot_id() or not _is_running(self.pid, self.started)
@@ -76,7 +76,7 @@ def _is_running(pid: int, started: str) -> bool:
         return False
     except PermissionError:
         pass
-    # The pid is taken; by the same process only if it started at the same time.
+    # A process has this pid; it is the same one only if its start time is equal.
     now = _start_time(pid)
     return now is None or started == _UNKNOWN or now == started
 
@@ -86,7 +86,7 @@ def _start_time(pid: int) -> str | None:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    # The second field is the program's name in brackets and may hold spaces itself.
+    # The second field is the program's name in brackets, which may contain spaces.
     return stat.rpartition(")")[2].split()[19]
 
 

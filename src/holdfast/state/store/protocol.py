@@ -1,13 +1,12 @@
-"""The seam between typed state and the bytes it is kept in.
+"""The interface of local stores.
 
-A store belongs to one subtask of one operator. It is a sorted map from bytes to
-bytes that changes once per epoch: everything staged between `open` and `commit`
-becomes visible together with the new version, or not at all.
+A store belongs to one subtask of one operator. It is a sorted map from bytes to bytes. All
+changes of an epoch are committed together with a new version, or not at all.
 
-Keys have at least one byte; keys and values have at most 2,147,483,647 of them.
+Keys have at least one byte; keys and values have at most 2,147,483,647 bytes.
 
-The version says which attempt of which epoch wrote the store last. An epoch names
-the version it continues from; a store found at another one is reported, never used.
+The version identifies the attempt and the epoch that wrote the store last. An epoch opens the
+store with the version that it continues from; a store with another version is never used.
 """
 
 from __future__ import annotations
@@ -21,72 +20,72 @@ if TYPE_CHECKING:
 
 
 class StateStore(Protocol):
-    """One subtask's open local store, between two of its versions."""
+    """Local store of one subtask, open for one epoch."""
 
     @property
     def version(self) -> str | None:
-        """Version the store stood at when it was opened; None if it is new."""
+        """Version of the store when it was opened; None if it is new."""
 
     def get(self, key: bytes) -> bytes | None:
-        """Value staged or committed under `key`, or None."""
+        """Value of `key`, uncommitted or committed; None if there is none."""
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Values of `keys`, in their order; the batched form of `get`."""
+        """Values of many keys, in order."""
 
     def scan(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Entries whose key starts with `prefix`, in key order, staged ones included.
+        """Entries whose key starts with `prefix`, in key order, including uncommitted ones.
 
-        The store must not be written to while the iterator is in use.
+        Do not write to the store while iterating.
 
         Args:
-            prefix: Beginning of the keys.
-            start: Smallest key of interest. It is sought, so that what lies before it costs
-                nothing, be it entries or traces of deleted ones.
+            prefix: Prefix of the keys.
+            start: Smallest key to return. The scan seeks it, so entries and tombstones before
+                it cost nothing.
         """
 
     def write(self, items: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Stage entries; a value of None deletes. Later items win over earlier ones.
+        """Write entries without committing them; None deletes. Later items replace earlier ones.
 
         Raises:
-            StateValueError: A key is empty, or a key or value is too large; nothing of
-                this call is staged.
+            StateValueError: A key is empty, or a key or value is too large; the call then
+                writes nothing.
         """
 
     def reclaim(self, prefix: bytes) -> None:
-        """Let the commit give room on the disk back: most entries under `prefix` are gone."""
+        """Free disk space at the commit, since most entries under `prefix` are deleted."""
 
     def commit(self, version: str, snapshot: Path | None = None) -> StoreStatistics:
-        """Make everything staged, and `version`, durable in one atomic step; then close.
+        """Commit all changes and `version` atomically, then close the store.
 
-        Durable means that the death of the process, at any moment, leaves the store at
-        one version or the other. The store is closed even if the commit fails.
+        If the process dies at any moment, the store has the old version or the new one. The
+        store is closed even if the commit fails.
 
         Args:
-            version: Version that the store stands at afterwards.
-            snapshot: Directory to be made, with a copy of exactly what was committed; see
+            version: New version of the store.
+            snapshot: Directory to create with a copy of the committed store; see
                 `state/store/snapshot.py`.
 
         Raises:
-            StoreFullError: There is no room; the store stays at its old version.
-            StateError: The store stands at `version`, but its snapshot could not be made.
+            StoreFullError: The disk is full; the store keeps its old version.
+            StateError: The store has the new version, but the snapshot failed.
         """
 
     @property
     def is_changed(self) -> bool:
-        """Whether anything is staged."""
+        """Whether there are uncommitted changes."""
 
     def leave(self) -> StoreStatistics:
-        """Close a store of which nothing is staged; it stays at its version."""
+        """Close a store without changes; it keeps its version."""
 
     def abort(self) -> None:
-        """Drop everything staged and close; the store stays as it was. Idempotent."""
+        """Drop all changes and close the store. Idempotent."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreStatistics:
-    """What a store holds, once it is closed."""
+    """Size of a store when it was closed."""
 
     entries: int
-    """Entries in the store, or an estimate of them where counting would be a scan."""
+    """Number of entries, estimated if counting would take a scan."""
     bytes_on_disk: int
-    """Bytes that the store takes on its disk."""
+    """Disk usage in bytes."""

@@ -1,12 +1,12 @@
-"""State larger than memory: a store in RocksDB.
+"""Store in RocksDB, for state larger than memory.
 
     rocksdb/          the database: one column family, the store's record under the
                       empty key, every entry under its own
     rocksdb.commit    the file of a commit while it is written
 
-An epoch's changes are written as one sorted file, record included, which RocksDB then
-takes in whole, as one step of its own journal: there is no write-ahead log to replay
-when the store is opened, and nothing in memory that closing it could still write.
+An epoch's changes, including the record, are written to one sorted file, which RocksDB
+ingests atomically. So there is no write-ahead log to replay when the store is opened, and
+closing it writes nothing.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ _COMMIT: Final = "rocksdb.commit"
 _NO_ROOM: Final = ("No space left on device", "Disk quota exceeded", "File too large")
 
 _PAUSE: Final = 0.0005
-# Half a second of waiting per commit, beyond which only what is running may finish.
+# After half a second per commit, only merges that are running may finish.
 _PATIENT_PAUSES: Final = 1000
 _IDLE_PAUSES: Final = 20
 
 
 class RocksDBStore:
-    """A store in RocksDB, open between two of its versions."""
+    """A store in RocksDB, open for one epoch."""
 
     def __init__(
         self,
@@ -66,21 +66,21 @@ class RocksDBStore:
         *,
         adopted: bool = False,
     ) -> None:
-        """Open the store in a directory that is locked; use `open` or `adopt`."""
+        """Open the store in a locked directory; call `open` or `adopt` instead."""
         if expected is not None and not (directory / _DATABASE / "CURRENT").exists():
             raise missing_store(expected, directory)
         self._directory = directory
         self._lock = lock
         self._closed = False
-        self._staged = WriteBuffer()
+        self._buffer = WriteBuffer()
         self._scans: WeakSet[Generator[tuple[bytes, bytes]]] = WeakSet()
         self._reclaimed: list[bytes] = []
         self._commit_file = directory / _COMMIT
         self._commit_file.unlink(missing_ok=True)
         self._options = database_options(backend)
         with self._translated_errors():
-            # The options are named for the column family too: RocksDict would otherwise open
-            # an existing one as it was last, without filters and with a cache of its own.
+            # Set the options for the column family too: otherwise RocksDict opens an existing one
+            # with its last options, without filters and with a separate cache.
             self._database = rocksdict.Rdict(
                 str(directory / _DATABASE), self._options, {"default": self._options}
             )
@@ -104,19 +104,19 @@ class RocksDBStore:
         backend: EmbeddedRocksDBStateBackend | None = None,
         patience: float = PATIENCE,
     ) -> RocksDBStore:
-        """Open the store in `directory`, which must stand at `expected`.
+        """Open the store in `directory`, which must have the version `expected`.
 
         Args:
-            directory: The store's own directory; created for a new store.
-            expected: Version the store must stand at; None to start a new store.
-            backend: How the database is tuned; the defaults if None.
-            patience: Seconds to wait for another attempt that still uses the store.
+            directory: Directory of the store; created for a new store.
+            expected: Version that the store must have; None to create a new store.
+            backend: Options of the database; None for the defaults.
+            patience: Seconds to wait for another attempt to release the store.
 
         Raises:
-            StoreVersionError: The store stands at another version, or is missing, or a
-                new one was to start and there is one.
-            StoreFullError: The disk has no room for it.
-            StateError: Another attempt uses the store, or it is not a store of Holdfast.
+            StoreVersionError: The store is missing or has another version, or a new store
+                cannot be created because one exists.
+            StoreFullError: The disk is full.
+            StateError: Another attempt uses the store, or it is not a Holdfast store.
         """
         lock = enter_directory(directory, expected, (_DATABASE, _COMMIT).__contains__, patience)
         try:
@@ -129,16 +129,16 @@ class RocksDBStore:
     def adopt(
         cls, snapshot: Path, directory: Path, backend: EmbeddedRocksDBStateBackend | None = None
     ) -> RocksDBStore:
-        """Open a new store that begins as a copy of a snapshot, at the snapshot's version.
+        """Open a new store as a copy of a snapshot, with the snapshot's version.
 
         Args:
-            snapshot: Directory of the snapshot, which stays as it is.
-            directory: The store's own directory, to be made.
-            backend: How the database is tuned; the defaults if None.
+            snapshot: Directory of the snapshot; it is not changed.
+            directory: Directory of the new store; it must not exist.
+            backend: Options of the database; None for the defaults.
 
         Raises:
-            StoreFullError: The disk has no room for it.
-            StateError: There is no such snapshot, or it cannot be used.
+            StoreFullError: The disk is full.
+            StateError: The snapshot is missing or damaged.
         """
         files = snapshot_files(snapshot)
         lock = enter_directory(directory, None, (_DATABASE, _COMMIT).__contains__, PATIENCE)
@@ -156,44 +156,44 @@ class RocksDBStore:
 
     @property
     def version(self) -> str | None:
-        """Version the store stood at when it was opened; None if it is new."""
+        """Version of the store when it was opened; None if it is new."""
         return self._version
 
     def get(self, key: bytes) -> bytes | None:
-        """Value staged or committed under `key`, or None."""
+        """Value of `key`, uncommitted or committed; None if there is none."""
         self._require_open()
-        staged = self._staged.entries
+        staged = self._buffer.entries
         if key in staged:
             return staged[key]
         return self._committed(key) if key else None
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Values of `keys`, in their order; the batched form of `get`."""
+        """Values of many keys, in order."""
         self._require_open()
         if b"" in keys:
             return list(map(self.get, keys))
         with self._translated_errors():
             found = self._database.get(keys if type(keys) is list else list(keys))
-        return self._staged.overlay(keys, cast("list[bytes | None]", found))
+        return self._buffer.overlay(keys, cast("list[bytes | None]", found))
 
     def scan(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Entries whose key starts with `prefix`, in key order, from `start` on."""
         self._require_open()
         committed = self._scan_entries(prefix, max(prefix, start))
         self._scans.add(committed)
-        return self._staged.merge(prefix, committed, start)
+        return self._buffer.merge(prefix, committed, start)
 
     def write(self, items: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Stage entries; a value of None deletes. Later items win over earlier ones."""
+        """Write entries without committing them; None deletes. Later items replace earlier ones."""
         self._require_open()
-        self._staged.stage(items)
+        self._buffer.put(items)
 
     def reclaim(self, prefix: bytes) -> None:
-        """Merge the files that hold `prefix` with the commit, and leave deleted entries out."""
+        """Merge the files with `prefix` at the commit, without deleted entries."""
         self._reclaimed.append(prefix)
 
     def commit(self, version: str, snapshot: Path | None = None) -> StoreStatistics:
-        """Make everything staged, and `version`, durable in one atomic step; then close."""
+        """Commit all changes and `version` atomically, then close the store."""
         self._require_open()
         try:
             with self._translated_errors():
@@ -211,11 +211,11 @@ class RocksDBStore:
 
     @property
     def is_changed(self) -> bool:
-        """Whether anything is staged."""
-        return bool(self._staged.entries)
+        """Whether there are uncommitted changes."""
+        return bool(self._buffer.entries)
 
     def leave(self) -> StoreStatistics:
-        """Close a store of which nothing is staged; it stays at its version."""
+        """Close a store without changes; it keeps its version."""
         self._require_open()
         try:
             with self._translated_errors():
@@ -230,12 +230,12 @@ class RocksDBStore:
         )
 
     def abort(self) -> None:
-        """Drop everything staged and close; the store stays as it was. Idempotent."""
+        """Drop all changes and close the store. Idempotent."""
         if self._closed:
             return
         self._closed = True
-        self._staged.clear()
-        # A scan that was left half-way would keep the database open, and locked.
+        self._buffer.clear()
+        # An unfinished scan would keep the database open and locked.
         for scan in list(self._scans):
             scan.close()
         try:
@@ -250,7 +250,7 @@ class RocksDBStore:
             raise StateError(f"{self._directory}: the store was used after its commit or abort")
 
     def _committed(self, key: bytes) -> bytes | None:
-        # Not the context manager: this is the path of a single read.
+        # No context manager here, on the path of single reads.
         try:
             return cast("bytes | None", self._database.get(key))
         except Exception as error:
@@ -262,19 +262,19 @@ class RocksDBStore:
         if end is not None:
             options.set_iterate_upper_bound(end)
         entries = self._database.iter(options)
-        # Past the record, which has the empty key.
+        # Skip the record, which has the empty key.
         entries.seek(begin or b"\x00")
         valid, key, value, step = entries.valid, entries.key, entries.value, entries.next
         while valid():
             yield key(), value()
             step()
-        # An iterator that meets an error looks as if it had come to its end.
+        # After an error, an iterator looks as if it were exhausted.
         with self._translated_errors():
             entries.status()
 
     def _write_commit_file(self, version: str) -> None:
-        staged = self._staged.entries
-        keys = self._staged.in_order()
+        staged = self._buffer.entries
+        keys = self._buffer.in_order()
         file = rocksdict.SstFileWriter(self._options)
         file.open(str(self._commit_file))
         file[_RECORD] = encode_record(version)
@@ -292,21 +292,21 @@ class RocksDBStore:
     def _link_to(self, snapshot: Path, version: str) -> None:
         with new_snapshot(snapshot, version) as aside:
             rocksdict.Checkpoint(self._database).create_checkpoint(str(aside))
-            # Nothing is ever written to the write-ahead log, and options come with the job.
+            # The write-ahead log is not used, and the job sets the options.
             for path in (*aside.glob("*.log"), *aside.glob("*.json")):
                 path.unlink()
 
     def _compact_reclaimed(self) -> None:
-        # The epoch is committed already. A store that stays large is no reason to fail it.
+        # The epoch is already committed; a large store is no reason to fail it.
         with suppress(Exception):
             for prefix in self._reclaimed:
                 self._database.compact_range(prefix, after_prefix(prefix))
 
     def _let_compaction_catch_up(self) -> None:
-        """Wait for the merges that are due, but start none after a while.
+        """Wait for pending merges, but start no new ones after a time limit.
 
-        Nothing runs between two epochs: merges that were always cut short by the end of
-        an epoch would let the number of files grow without bound, and waste their work.
+        Nothing runs between two epochs. If epochs kept interrupting merges, the number of
+        files would grow without bound.
         """
         idle = 0
         for pause in range(1_000_000):
@@ -333,7 +333,7 @@ class RocksDBStore:
             raise self._translated(error) from error
 
     def _translated(self, error: Exception) -> StateError:
-        # RocksDict raises plain exceptions; what happened is in their text alone.
+        # RocksDict raises plain exceptions; only their text says what happened.
         if any(reason in str(error) for reason in _NO_ROOM):
             return StoreFullError(
                 f"{self._directory}: no room on the disk ({error}); the store stays at its last "
@@ -354,12 +354,12 @@ class RocksDBSnapshot:
         """Open the snapshot in `directory`.
 
         Args:
-            directory: Where it is.
-            backend: How it is tuned.
+            directory: Directory of the snapshot.
+            backend: Options of the database.
             partial: Whether only the files of some key groups are there, see `files_with`.
 
         Raises:
-            StateError: There is no such snapshot, or it cannot be used.
+            StateError: The snapshot is missing or damaged.
         """
         if not (directory / "CURRENT").is_file():
             raise missing_snapshot(directory)
@@ -377,12 +377,12 @@ class RocksDBSnapshot:
 
     @property
     def version(self) -> str:
-        """Version that the store stood at when the snapshot was made."""
+        """Version of the store when the snapshot was taken."""
         return self._version
 
     @property
     def boot(self) -> str:
-        """Boot of the machine that it was written in."""
+        """Boot id of the machine that wrote it."""
         return self._boot
 
     def scan(
@@ -395,13 +395,13 @@ class RocksDBSnapshot:
         return entries
 
     def close(self) -> None:
-        """Let go of the files. Idempotent."""
+        """Close the files. Idempotent."""
         for scan in list(self._scans):
             scan.close()
         self._database.close()
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the object itself."""
         return self
 
     def __exit__(
@@ -443,5 +443,5 @@ def _link(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError:
-        # On another disk, or on one without links.
+        # On another disk, or without support for hard links.
         shutil.copyfile(source, target)

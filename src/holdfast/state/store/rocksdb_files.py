@@ -1,8 +1,8 @@
-"""Which files of a RocksDB snapshot hold the state of some key groups, by its journal alone.
+"""Selects the files of a RocksDB snapshot that a subtask needs.
 
-A snapshot is made of a journal and of table files, each with the keys of one range. A new
-subtask needs those whose range touches its key groups, and none of the others: they can
-stay where they are, as long as nobody reads there.
+A snapshot has a manifest and table files, each with the keys of one range. A new subtask
+needs only the table files whose range overlaps its key groups; the others need not be
+downloaded, as long as nothing reads in their range.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _ENTRIES: Final = b"\x00\x01"
-"""Smallest key of an entry; what comes before describes the store."""
+"""Smallest key of a state entry; smaller keys describe the store."""
 
 
 def open_read_only(
@@ -31,8 +31,8 @@ def open_read_only(
 
     Args:
         directory: The snapshot.
-        backend: How it is tuned.
-        partial: Whether table files may be missing; to read in the range of one is an error.
+        backend: Options of the database.
+        partial: Whether table files may be missing; reading in their range is an error.
     """
     options = database_options(backend)
     options.set_paranoid_checks(not partial)
@@ -44,14 +44,14 @@ def open_read_only(
 def files_with(directory: Path, key_groups: range) -> list[str]:
     """Names of the table files that are needed to read the entries of `key_groups`.
 
-    What describes the store and its states is among them.
+    They include those that describe the store and its states.
 
     Args:
-        directory: The snapshot; its journal is enough.
+        directory: The snapshot; its manifest is enough.
         key_groups: The key groups.
 
     Raises:
-        StateError: The journal cannot be read.
+        StateError: The manifest cannot be read.
     """
     try:
         database = open_read_only(directory, EmbeddedRocksDBStateBackend(), partial=True)
@@ -70,15 +70,15 @@ def _needed(files: Iterable[dict[str, Any]], key_groups: range) -> Iterator[dict
     for level, some in groupby(ordered, key=lambda file: file["level"]):
         end = b""
         for file in some:
-            # Files of level 0 overlap, and all are opened for any scan. In the others a search
-            # for a key that no file holds opens the file behind the gap.
+            # Files of level 0 overlap, and every scan opens all of them. On other levels, a
+            # search for a key in a gap opens the file after the gap.
             if level == 0 or _touches(end, file["end_key"], key_groups):
                 yield file
             end = file["end_key"]
 
 
 def _touches(start: bytes, end: bytes, key_groups: range) -> bool:
-    """Whether entries of the key groups, of whatever state, may lie from `start` to `end`."""
+    """Whether entries of the key groups, of any state, may lie between `start` and `end`."""
     if start < _ENTRIES:
         return True
     first, last = int.from_bytes(start[:2], "big"), int.from_bytes(end[:2], "big")

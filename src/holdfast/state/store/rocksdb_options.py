@@ -1,4 +1,4 @@
-"""How RocksDB is tuned for a store that is opened anew in every epoch."""
+"""RocksDB options for a store that is opened once per epoch."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from holdfast.config.backends import EmbeddedRocksDBStateBackend
 
 FILES_BEFORE_MERGE: Final = 8
-"""Commits that may lie unmerged.
+"""Number of commits before their files are merged.
 
-Each of them costs a read 3 %, and merging them costs an epoch several times its own
-writing: eight balance the two.
+Each unmerged file makes reads 3 % slower, and a merge takes several times as long as writing
+an epoch; eight balances the two.
 """
 
 _MEBIBYTE: Final = 1024 * 1024
@@ -27,10 +27,10 @@ def database_options(backend: EmbeddedRocksDBStateBackend) -> rocksdict.Options:
     options.set_block_based_table_factory(_table_options(backend))
     compressions: Any = rocksdict.DBCompressionType
     options.set_compression_type(getattr(compressions, backend.compression)())
-    # Blocks are read in place, which takes address space for all files of the store.
+    # Blocks are read from memory maps, which takes address space for all files.
     in_place = resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY
     options.set_allow_mmap_reads(in_place)
-    # The kernel sees by itself whether reads are random, and reads ahead when all is cold.
+    # The kernel detects random reads itself, and reads ahead when files are cold.
     options.set_advise_random_on_open(False)
     _tune_compaction(options)
     _tune_opening(options)
@@ -51,18 +51,18 @@ def _tune_compaction(options: rocksdict.Options) -> None:
     options.set_level_zero_file_num_compaction_trigger(FILES_BEFORE_MERGE)
     options.set_max_bytes_for_level_base(64 * _MEBIBYTE)
     options.set_target_file_size_base(16 * _MEBIBYTE)
-    # Commits bring whole files and wait for merges themselves: nothing is to be slowed down.
+    # Commits ingest whole files and wait for merges themselves; do not throttle writes.
     options.set_level_zero_slowdown_writes_trigger(1000)
     options.set_level_zero_stop_writes_trigger(2000)
 
 
 def _tune_opening(options: rocksdict.Options) -> None:
-    # A store is opened once per epoch. Files are opened when they are needed, nothing is
-    # reported in the background, and the log of the last epoch is enough.
+    # A store is opened once per epoch: open files on demand, collect no statistics in the
+    # background, and keep only the last log.
     options.set_max_open_files(1024)
     options.set_max_file_opening_threads(1)
     options.set_stats_dump_period_sec(0)
     options.set_stats_persist_period_sec(0)
     options.set_keep_log_file_num(1)
-    # Entries never pass through the write buffer.
+    # Entries bypass RocksDB's write buffer.
     options.set_write_buffer_size(_MEBIBYTE)

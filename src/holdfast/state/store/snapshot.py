@@ -1,16 +1,15 @@
-"""Copies of a store as one commit left it, each in a directory of its own.
+"""Snapshots: copies of a store at one commit, each in its own directory.
 
-A snapshot's directory is flat and never changes once it is there:
+The directory of a snapshot is flat and immutable:
 
     state-<n>.mdb                               of an LMDB store: one compacted file
     <n>.sst, MANIFEST-<n>, CURRENT, OPTIONS-<n> of a RocksDB store: its files, hard-linked
 
-It is written under another name and renamed when it is whole; what a process leaves
-that dies on the way, `<name>.partial-<random>`, is never read.
+It is written as `<name>.partial-<random>` and renamed when it is complete.
 
-Files `<n>.sst` are shared: while a store lives in one directory, a name stands for the
-same bytes in all of its snapshots. In another directory, as after a restore, the same
-name may stand for others.
+Files `<n>.sst` can be shared: as long as a store stays in one directory, a file name means
+the same bytes in all its snapshots. In another directory, such as after a restore, the same
+name may mean other bytes.
 """
 
 from __future__ import annotations
@@ -34,31 +33,27 @@ if TYPE_CHECKING:
 
 
 CANONICAL: Final = "canonical"
-
-
-"""Kind of a snapshot that is made of tables, whatever the backend."""
+"""Kind of a snapshot in tables, for any backend."""
 
 
 SNAPSHOT_FILE: Final = r"state-\d+\.mdb|\d+\.sst|(MANIFEST|OPTIONS)-\d+|CURRENT"
-
-
 """Names of the files of a snapshot, as a regular expression."""
 
 
-# Readers of a RocksDB snapshot leave logs and locks of their own beside these.
+# Readers of a RocksDB snapshot create logs and locks beside these.
 _FILES: Final = re.compile(SNAPSHOT_FILE)
 
 
 class ReadOnlySnapshot(Protocol):
-    """An open snapshot; it can be read on any machine and after any restart of it."""
+    """An open snapshot, which any machine can read."""
 
     @property
     def version(self) -> str:
-        """Version that the store stood at when the snapshot was made."""
+        """Version of the store when the snapshot was taken."""
 
     @property
     def boot(self) -> str | None:
-        """Boot of the machine that it was written in; None if that is not known."""
+        """Boot id of the machine that wrote it; None if unknown."""
 
     def scan(
         self, prefix: bytes, start: bytes = b"", stop: bytes | None = None
@@ -66,16 +61,16 @@ class ReadOnlySnapshot(Protocol):
         """Entries whose key starts with `prefix`, in key order.
 
         Args:
-            prefix: Beginning of the keys.
-            start: Smallest key of interest.
-            stop: Smallest key no longer of interest; None if there is no end.
+            prefix: Prefix of the keys.
+            start: Smallest key to return.
+            stop: Smallest key not to return; None for no limit.
         """
 
     def close(self) -> None:
-        """Let go of the files. Idempotent."""
+        """Close the files. Idempotent."""
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the object itself."""
 
     def __exit__(
         self,
@@ -87,7 +82,7 @@ class ReadOnlySnapshot(Protocol):
 
 
 def snapshot_files(directory: Path) -> list[Path]:
-    """Files that make up the snapshot, relative to its directory, in order of name.
+    """Files of the snapshot, relative to its directory, sorted by name.
 
     Raises:
         StateError: There is no snapshot in the directory.
@@ -102,7 +97,7 @@ def snapshot_files(directory: Path) -> list[Path]:
 
 
 def snapshot_sizes(directory: Path) -> dict[str, int]:
-    """Size of every file that makes up the snapshot, by name.
+    """Sizes of the snapshot's files, by name.
 
     Raises:
         StateError: There is no snapshot in the directory.
@@ -111,15 +106,15 @@ def snapshot_sizes(directory: Path) -> dict[str, int]:
 
 
 def is_shareable(file: Path) -> bool:
-    """Whether later snapshots of the same store may hold the same file by that name."""
+    """Whether later snapshots of the store may have the same file under the same name."""
     return file.suffix == ".sst"
 
 
 def recorded_origin(record: bytes | None, directory: Path) -> tuple[str, str]:
-    """Version and boot in the record of a snapshot, which any machine may read.
+    """Version and boot id in the record of a snapshot.
 
     Raises:
-        StateError: The record is missing, not one of Holdfast's, or of a later format.
+        StateError: The record is missing, is not a Holdfast record, or has a later format.
     """
     if record is None:
         raise missing_snapshot(directory)
@@ -127,7 +122,7 @@ def recorded_origin(record: bytes | None, directory: Path) -> tuple[str, str]:
 
 
 def missing_snapshot(directory: Path) -> StateError:
-    """The error for a directory in which a snapshot was expected and none is."""
+    """The error for a missing snapshot."""
     return StateError(
         f"{directory}: there is no snapshot of this state backend here; it was never completed, "
         "was removed, or was made by another backend. Restore from another checkpoint, or with "
@@ -137,7 +132,7 @@ def missing_snapshot(directory: Path) -> StateError:
 
 @contextmanager
 def built_aside(directory: Path) -> Iterator[Path]:
-    """Path to build a directory at, which takes its place if the block ends well.
+    """Temporary path for a directory, renamed to `directory` if the block succeeds.
 
     Raises:
         StateError: The directory exists already.
@@ -160,10 +155,10 @@ def built_aside(directory: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_snapshot(directory: Path, version: str) -> Iterator[Path]:
-    """Path to make a snapshot at, of a store that was just committed.
+    """Temporary path for a snapshot of a store that was just committed.
 
     Raises:
-        StateError: The snapshot could not be made.
+        StateError: The snapshot failed.
     """
     epoch = version.partition("-")[0]
     fault_point("before-snapshot", epoch=int(epoch) if epoch.isdecimal() else None)

@@ -1,7 +1,7 @@
-"""What an epoch has changed in a store and not committed yet.
+"""Uncommitted changes of an epoch.
 
-Both stores keep an epoch's changes in memory and write them in one go at the end:
-an abort has nothing to undo, and a write that runs out of room can be tried again.
+Stores keep an epoch's changes in memory and write them at the commit. So an abort has
+nothing to undo, and a commit that runs out of disk space can be retried.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 MAX_BYTES: Final = 2**31 - 1
-"""Largest key and largest value that a store holds, in bytes."""
+"""Maximum size of keys and values, in bytes."""
 
 _MISSING: Final = object()
 
-# Up to so many new keys, putting one by one into a sorted list beats merging, at any length:
-# both cost in proportion to it.
+# Up to this many new keys, inserting them one by one into a sorted list beats merging,
+# whatever its length: the cost of both is proportional to it.
 _INSERT_UP_TO: Final = 256
 
 
 class WriteBuffer:
-    """Changes by key, where None stands for a deletion; sorted when asked for."""
+    """Changes by key, None for a deletion; sorted on demand."""
 
     __slots__ = ("_sorted", "_unsorted", "entries")
 
     def __init__(self) -> None:
         """No changes."""
         self.entries: dict[bytes, bytes | None] = {}
-        """All changes; not to be modified from outside."""
+        """All changes; do not modify."""
         self._sorted: list[bytes] = []
         self._unsorted: list[list[bytes]] = []
-        """Keys, all different, that came after the others were sorted."""
+        """Distinct keys added since the last sort."""
 
-    def stage(self, items: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Add changes, all or, if one of them is refused, none.
+    def put(self, items: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Add changes: all, or none if one is invalid.
 
         Raises:
             StateValueError: A key is empty, or a key or value is too large.
@@ -54,7 +54,7 @@ class WriteBuffer:
             self.entries = fresh
 
     def overlay(self, keys: Sequence[bytes], committed: list[bytes | None]) -> list[bytes | None]:
-        """Values of `keys`, given the committed ones."""
+        """Values of `keys`, with the changes applied to the committed values."""
         staged = self.entries
         if not staged:
             return committed
@@ -66,23 +66,23 @@ class WriteBuffer:
     def merge(
         self, prefix: bytes, committed: Iterator[tuple[bytes, bytes]], start: bytes = b""
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Committed entries under `prefix`, in key order, with the changes from `start` on."""
+        """Committed entries under `prefix` with the changes from `start` on, in key order."""
         changed = self._with_prefix(prefix, start)
         if not changed:
             return committed
         return _merged(committed, self._sorted, changed, self.entries)
 
     def in_order(self) -> list[bytes]:
-        """All changed keys in order; not to be modified."""
+        """All changed keys in order; do not modify."""
         self._sort()
         return self._sorted
 
     def clear(self) -> None:
-        """Forget all changes."""
+        """Drop all changes."""
         self.entries, self._sorted, self._unsorted = {}, [], []
 
     def _with_prefix(self, prefix: bytes, start: bytes) -> range:
-        """Places, among the sorted keys, of those that a scan is about."""
+        """Positions of a scan's keys among the sorted keys."""
         if not self.entries:
             return range(0)
         self._sort()
@@ -93,13 +93,13 @@ class WriteBuffer:
         return range(first, end)
 
     def _sort(self) -> None:
-        # Scans alternate with small writes in some programs: a full sort for each of them
-        # would make an epoch quadratic.
+        # Some programs alternate scans and small writes: a full sort for each scan would make
+        # an epoch quadratic.
         new = sum(map(len, self._unsorted))
         if not self._sorted:
             self._sorted = sorted(self.entries)
         elif new > _INSERT_UP_TO:
-            # Sorting finds the runs that are in order already, and only merges them.
+            # Sorting detects sorted runs and only merges them.
             self._sorted = sorted(chain(self._sorted, *map(sorted, self._unsorted)))
         else:
             for batch in self._unsorted:
@@ -109,7 +109,7 @@ class WriteBuffer:
 
 
 def after_prefix(prefix: bytes) -> bytes | None:
-    """Smallest key after all those that start with `prefix`; None if there is none."""
+    """Smallest key after all keys that start with `prefix`; None if there is none."""
     stem = prefix.rstrip(b"\xff")
     return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
 
@@ -117,7 +117,7 @@ def after_prefix(prefix: bytes) -> bytes | None:
 def _check(fresh: dict[bytes, bytes | None]) -> None:
     if b"" in fresh:
         raise StateValueError("the key of a state entry is empty; keys have at least one byte")
-    # Two passes in C; the culprit is looked for only if there is one.
+    # Two passes in C; only if one fails, look for the bad entry.
     largest = max(map(len, filter(None, fresh.values())), default=0)
     if largest <= MAX_BYTES and max(map(len, fresh), default=0) <= MAX_BYTES:
         return

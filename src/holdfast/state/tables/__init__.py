@@ -1,42 +1,42 @@
-"""State as ordinary Parquet tables: the canonical form of savepoints.
+"""State as Parquet tables: the canonical format of savepoints.
 
-Any reader of Parquet opens them and needs no Holdfast for it. They do not depend on the state
-backend, and they are exact: a store that is restored from them holds what the other one held.
+Any Parquet reader can open them, without Holdfast. They are independent of the state backend
+and exact: a store restored from them has the entries of the original.
 
-    keyed_states.parquet           what there is: table, name, kind, rows
-    keyed/<state>.parquet          a state; <state>.ttl.parquet if its entries have times
+    keyed_states.parquet           index: table, name, kind, rows
+    keyed/<state>.parquet          a state; <state>.ttl.parquet if it has TTL
     timers/<event|processing>.parquet
-    without_keys/...               the same, of a subtask that never had a key: without rows
+    without_keys/...               the same, for a subtask that never had a key: no rows
 
-    operator_states.parquet        the same for the state of a subtask, in a directory of its own
+    operator_states.parquet        index of operator state, in a separate directory
     operator/<state>.parquet       a list or a broadcast map
     raw/partitions.parquet         raw operator state
     raw/key_groups.parquet         raw keyed state
 
-Columns of a keyed state, in this order; a table has those that its kind, or a row, needs:
+Columns of a keyed state, in this order; a table has those that its kind or its rows need:
 
     key_group       int32
     key             by the type of the keys; a struct of _1, _2, ... for a tuple
     window_start    timestamp[ms, UTC]; null outside of time windows
     window_end
-    namespace       binary; other windows than those of time; null for none
+    namespace       binary; windows other than time windows; null for none
     position        int64, of a list: 0, 1, 2, ... within the list of a key
-    map_key         of a map, by its type; null for None, and beside `map_key_encoded`
-    map_key_encoded binary, null beside a `map_key`
-    last_access     timestamp[ms, UTC], of a state with a time to live; null if it is not known
-    last_access_ms  int64, in place of a `last_access` beyond the years 1 to 9999
+    map_key         of a map, by its type; null for None, or if `map_key_encoded` is set
+    map_key_encoded binary; null if `map_key` is set
+    last_access     timestamp[ms, UTC], of a state with TTL; null if unknown
+    last_access_ms  int64, instead of a `last_access` outside the years 1 to 9999
     value           by the type of the state
-    encoded         binary: the stored bytes, where a `value` would not give them back; else null
+    encoded         binary: the stored bytes, if `value` cannot represent them; else null
 
-Timers have `key_group`, `timestamp` (and `timestamp_ms` in place of it, as above), `key` and
-the columns of the namespace. A None in a map, or of a time to live, is a null in both `value`
-and `encoded`. Rows lie in the order of the store, which is that of the bytes of its keys.
+Timers have `key_group`, `timestamp` (or `timestamp_ms`, as above), `key` and the columns of the
+namespace. None as a value of a map or of a state with TTL is null in both `value` and
+`encoded`. Rows have the order of the store's keys, by their bytes.
 
-Every file describes itself: under "holdfast" its metadata has, in JSON,
+Every file describes itself. Its metadata has, under "holdfast" and in JSON,
 
     {"format": 1, "store_format": 1, "version": "7-ab", "max_parallelism": 128, "key": "str",
      "state": {"name": "count", "id": 1, "kind": "value", "schema": [...]}}
 
-where `state` is all that the store knows of it (`state/catalog.py`). The chunks of lists are not
-kept: a list that is read again is in chunks of epoch 0, before all that will be appended.
+where `state` is its catalog entry (`state/catalog.py`). The chunks of lists are not preserved:
+a restored list has chunks of epoch 0, before all later ones.
 """

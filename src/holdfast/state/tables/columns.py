@@ -1,4 +1,4 @@
-"""Rows of keyed state as the columns of a table, and back."""
+"""Converts rows of keyed state to the columns of a table, and back."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Columns:
     """The columns of one state's table."""
 
     def __init__(self, entry: dict[str, Any], key: str | None) -> None:
-        """Of a state.
+        """Columns of a state.
 
         Args:
-            entry: What its store knows of it.
-            key: Name of the type of the keys; None if there was no key yet.
+            entry: Its catalog entry.
+            key: Name of the type of the keys; None before the first key.
         """
         self.kind = TableKind.of(entry)
         self._where = f"state {entry.get('name')!r}"
@@ -55,14 +55,14 @@ class Columns:
         self._time = "timestamp" if self.kind.kind == "timers" else "last_access"
 
     def needed(self, rows: Rows) -> set[str]:
-        """Columns that not every table of the kind has, and these rows need."""
+        """Optional columns that these rows need."""
         needed = needed_columns(rows.namespaces)
         if rows.times is not None and not all(map(is_near, self._known(rows.times))):
             needed.add(f"{self._time}_ms")
         return needed
 
     def schema(self, wanted: set[str]) -> pa.Schema:
-        """Schema of the table, with the wanted columns among those that not every one has."""
+        """Schema of the table, with the wanted optional columns."""
         types = {"key_group": pa.int32(), "key": self._key.arrow}
         types |= {name: namespace_type(name) for name in (*WINDOWS, NAMESPACE) if name in wanted}
         if self.kind.timed or self.kind.kind == "timers":
@@ -97,16 +97,16 @@ class Columns:
         return arrays
 
     def rows(self, columns: dict[str, pa.Array]) -> Rows:
-        """The rows of a table's columns.
+        """Rows from the columns of a table.
 
         Raises:
-            StateError: A column is missing, or of another type than it should be.
+            StateError: A column is missing or has the wrong type.
         """
         try:
             return self._rows(columns)
         except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
             raise StateError(
-                f"{self._where}: its table does not have the columns that belong to it "
+                f"{self._where}: its table does not have the expected columns "
                 f"({type(error).__name__}: {error}); it has been changed since it was written"
             ) from error
 
@@ -158,7 +158,7 @@ class Columns:
 
 
 def typed_arrays(column: ValueColumn, blobs: list[bytes | None]) -> tuple[pa.Array, pa.Array]:
-    """A typed column of stored bytes, and one of those that it does not hold."""
+    """A typed column of stored bytes, and a column of the bytes that it cannot represent."""
     present = [data for data in blobs if data is not None]
     typed = column.typed(present)
     encoded = encoded_column(present, typed)
@@ -172,10 +172,10 @@ def typed_arrays(column: ValueColumn, blobs: list[bytes | None]) -> tuple[pa.Arr
 def stored_values(
     column: ValueColumn, columns: dict[str, pa.Array], typed: str, encoded: str
 ) -> list[bytes | None]:
-    """Stored bytes of a typed column and of one of encoded ones; None where both are null.
+    """Stored bytes from a typed column and an encoded one; None where both are null.
 
     Raises:
-        TypeError: The typed column is of another type than it should be.
+        TypeError: The typed column has the wrong type.
     """
     if not same_values(columns[typed].type, column.arrow):
         raise TypeError(f"{typed} is {columns[typed].type} and should be {column.arrow}")

@@ -1,8 +1,8 @@
-"""From the description of a type to the shape of its column.
+"""Builds the column shape of a described type.
 
-Descriptions are those of `types/schema.py`; classes are not needed. A type without a column
-type, or whose struct would have no fields or ambiguous names, stays encoded: as a whole, or
-as a part of another type.
+Works on descriptions (`types/schema.py`), without classes. A type that has no column type, or
+whose struct would have no fields or ambiguous names, stays encoded: as a whole, or as a part
+of another type.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _class(described: dict[str, Any]) -> Shape:
         return _array_struct(names, parts, tag)
     if not _are_fields(names):
         return OpaqueColumn()
-    # A field that may be None is left out, most probably, because that is its default.
+    # A field that may be None is most likely left out because None is its default.
     optional = [field["name"] for field in fields if not field["required"]]
     return MapStructColumn(
         names,
@@ -94,7 +94,7 @@ def _array_struct(names: list[str], parts: list[Shape], tag: Any = None) -> Shap
 
 
 def _are_fields(names: list[str]) -> bool:
-    """Whether a struct can have them: Parquet has none without, readers ignore their case."""
+    """Whether a struct can have these fields: at least one, with names that differ in any case."""
     return bool(names) and "" not in names and len({n.casefold() for n in names}) == len(names)
 
 
@@ -117,7 +117,7 @@ def _several(members: list[Member | None]) -> Shape:
 
 
 def _member(described: Any) -> Member | None:
-    """A type as one of a union; None if it cannot be told from others."""
+    """A type as a member of a union; None if it cannot be distinguished from others."""
     shape = shape_of(described)
     if isinstance(described, str):
         wires = frozenset(_SCALAR_WIRES.get(described, _TEXT))

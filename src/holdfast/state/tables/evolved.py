@@ -1,8 +1,8 @@
-"""Values of a state whose type has changed: stored under several schemas.
+"""Columns of a state whose type has changed.
 
-How they tell theirs is in `state/schemas.py`. The column has the type of the schema that
-is declared now. A value of another schema is kept as it is encoded, even where both have the
-same column: only the program knows what becomes of it, such as which defaults it gets.
+Its values have several schemas (`state/schemas.py`). The column has the type of the current
+schema. Values of other schemas stay encoded, even if their column type is the same: only the
+program knows how to convert them, for example which defaults to add.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Evolved(ValueColumn):
-    """Values of several schemas, of which one is declared now."""
+    """Values of several schemas, one of which is current."""
 
     def __init__(self, column: ValueColumn, head: bytes) -> None:
         """Store the values of the current schema in `column`.
@@ -53,7 +53,7 @@ def state_value_column(entry: dict[str, Any]) -> ValueColumn:
     """Column of a state's values, from the entry about the state in its store."""
     history = SchemaHistory.of_entry(entry)
     column = value_column(history.declared[0])
-    # Bytes that only their owner can read are kept with their marks.
+    # Opaque bytes keep their marks.
     if not history.others or isinstance(column, Bytes):
         return column
     return Evolved(column, b"" if history.now is None else MARK + bytes.fromhex(history.now))

@@ -1,4 +1,4 @@
-"""Parquet files that say what is in them."""
+"""Self-describing Parquet files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 FORMAT: Final = 1
-"""Number of the format of tables."""
+"""Version of the table format."""
 
 _KEY: Final = b"holdfast"
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -29,10 +29,11 @@ class TableFile:
     """A table in a Parquet file, open for reading."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file and read what it says of itself.
+        """Open the file and read its metadata.
 
         Raises:
-            StateError: It is missing, cut off, damaged, not of Holdfast, or of a later format.
+            StateError: It is missing, truncated or damaged, was not written by Holdfast, or has a
+                later format.
         """
         self.path = path
         with readable(path):
@@ -51,7 +52,7 @@ class TableFile:
         """The columns of the rows, a bounded number at a time.
 
         Args:
-            key_groups: Rows of no other key group are wanted; some may be given nevertheless.
+            key_groups: Key groups to read; rows of others may be included.
         """
         for number in range(self._file.num_row_groups):
             if key_groups is not None and not self._may_hold(number, key_groups):
@@ -67,11 +68,11 @@ class TableFile:
         return found
 
     def close(self) -> None:
-        """Let go of the file. Idempotent."""
+        """Close the file. Idempotent."""
         self._file.close()
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the object itself."""
         return self
 
     def __exit__(
@@ -94,10 +95,10 @@ class TableFile:
 
 
 def listed_file(directory: Path, table: str) -> Path:
-    """File of a table that an index lists.
+    """Path of a table listed in an index.
 
     Raises:
-        StateError: The name leads out of the directory.
+        StateError: The path is outside the directory.
     """
     if any(part in ("", ".", "..") for part in table.split("/")) or "\\" in table:
         raise StateError(
@@ -113,10 +114,10 @@ def write_table(
     """Write a table; return the number of its rows.
 
     Args:
-        path: Of the file, to be made.
+        path: Path of the new file.
         schema: Columns of the table.
-        about: What the file is to say of itself.
-        parts: The columns, in parts of which each becomes a row group.
+        about: Metadata of the file.
+        parts: The columns, in parts; each becomes a row group.
 
     Raises:
         StoreFullError: The disk is full.
@@ -130,7 +131,7 @@ def write_table(
             path,
             described,
             compression="zstd",
-            # A dictionary may take two bit patterns of a number for one.
+            # Dictionary encoding may merge different bit patterns of a number.
             use_dictionary=False,
             write_page_checksum=True,
         ) as writer:
@@ -144,7 +145,7 @@ def write_table(
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Turn what reading a file raises into what happened and what to do.
+    """Translate errors of reading a file.
 
     Raises:
         StateError: The file cannot be read.

@@ -1,4 +1,4 @@
-"""Keys and namespaces as columns, and back."""
+"""Converts keys and namespaces to columns, and back."""
 
 from __future__ import annotations
 
@@ -19,13 +19,9 @@ if TYPE_CHECKING:
 
 
 WINDOWS: Final = ("window_start", "window_end")
-
-
 """Columns of time windows."""
 
 NAMESPACE: Final = "namespace"
-
-
 """Column of other namespaces."""
 
 
@@ -45,7 +41,7 @@ def needed_columns(namespaces: Iterable[bytes]) -> set[str]:
 
 
 def namespace_arrays(namespaces: Sequence[bytes], wanted: Iterable[str]) -> dict[str, pa.Array]:
-    """The wanted columns of namespaces, which need no others."""
+    """The wanted columns of namespaces."""
     known = {namespace: _window(namespace) for namespace in set(namespaces)}
     arrays: dict[str, pa.Array] = {}
     for place, name in enumerate(WINDOWS):
@@ -59,12 +55,12 @@ def namespace_arrays(namespaces: Sequence[bytes], wanted: Iterable[str]) -> dict
 
 
 def namespace_type(name: str) -> pa.DataType:
-    """Type of one of the columns."""
+    """Type of a namespace column."""
     return pa.binary() if name == NAMESPACE else TIMESTAMP
 
 
 def namespaces_of(columns: dict[str, pa.Array], count: int) -> list[bytes]:
-    """The namespaces of as many rows, of those columns that there are."""
+    """Namespaces of `count` rows, from the columns that exist."""
     found: list[bytes] = [b""] * count
     if NAMESPACE in columns:
         found = [namespace or b"" for namespace in columns[NAMESPACE].to_pylist()]
@@ -78,7 +74,7 @@ def namespaces_of(columns: dict[str, pa.Array], count: int) -> list[bytes]:
 
 
 def _window(namespace: bytes) -> tuple[int, int] | None:
-    """Bounds of a time window that every reader takes; None of any other namespace."""
+    """Bounds of a time window within the years 1 to 9999; None for other namespaces."""
     if len(namespace) != _bounds.size:
         return None
     start, end = (bound - _SIGN for bound in _bounds.unpack(namespace))
@@ -91,26 +87,26 @@ _LENGTHS: Final = [varint(length) for length in range(256)]
 
 
 class KeyColumn(ABC):
-    """Keys of one type."""
+    """Column of keys of one type."""
 
     arrow: pa.DataType
     """Type of the column."""
 
     @abstractmethod
     def array(self, keys: Sequence[bytes | None]) -> pa.Array:
-        """Column of canonical bytes, with a null for None.
+        """Column from canonical bytes; null for None.
 
         Raises:
-            ValueError, pa.ArrowException: They are of no key of the type.
+            ValueError, pa.ArrowException: The bytes are not keys of the type.
         """
 
     @abstractmethod
     def keys(self, array: pa.Array) -> list[bytes | None]:
-        """Canonical bytes of a column, with None for a null."""
+        """Canonical bytes from a column; None for null."""
 
 
 class _Binary(KeyColumn):
-    """Keys whose bytes say it all: `bytes`, text; and those of which no type is known."""
+    """Keys stored as their bytes: `bytes`, text, and keys of unknown type."""
 
     def __init__(self, arrow: pa.DataType) -> None:
         self.arrow = arrow
@@ -124,7 +120,7 @@ class _Binary(KeyColumn):
 
 
 class _Fixed(KeyColumn):
-    """Keys of 8 bytes: numbers, days and times."""
+    """Keys of 8 bytes: numbers, dates and timestamps."""
 
     def __init__(self, arrow: pa.DataType) -> None:
         self.arrow = arrow
@@ -146,7 +142,7 @@ class _Fixed(KeyColumn):
         column = array.cast(self._between).cast(pa.from_numpy_dtype(self._numbers))
         numbers = column.fill_null(0).to_numpy(zero_copy_only=False)
         if self._numbers.kind == "f":
-            # One zero and one NaN, whoever wrote the column.
+            # One zero and one NaN, even if another program wrote the column.
             numbers = np.where(np.isnan(numbers), np.nan, numbers + 0.0)
         numbers = np.ascontiguousarray(numbers, self._numbers)
         found: list[bytes | None] = numbers.view("V8").tolist()
@@ -179,12 +175,12 @@ class _Tuples(KeyColumn):
 
 
 def framed(data: bytes) -> bytes:
-    """Bytes after their length."""
+    """The bytes, preceded by their length."""
     return (_LENGTHS[len(data)] if len(data) < 256 else varint(len(data))) + data
 
 
 def key_column(shape: str | None) -> KeyColumn:
-    """Column of the keys of a `KeyShape`; None if there was no key yet."""
+    """Column of keys of a `KeyShape`; None before the first key."""
     if shape is None or shape == "tuple[]":
         return _Binary(pa.binary())
     if shape.startswith("tuple["):
@@ -205,16 +201,16 @@ _ARROW: Final = {
     "datetime": pa.timestamp("us", tz="UTC"),
     "datetime_ntz": pa.timestamp("us"),
     "Decimal": pa.string(),
-    # A component of which only nulls were seen.
+    # A component that was always null.
     "?": pa.binary(),
 }
 
 
 def key_array(column: KeyColumn, keys: list[bytes], where: str) -> pa.Array:
-    """Column of keys, from which they are known to come back.
+    """Column of keys, verified to return the same bytes.
 
     Raises:
-        StateError: Bytes of a key are of no key of the type.
+        StateError: The bytes of a key are not a key of the type.
     """
     problem: Any = "they are not canonical"
     try:

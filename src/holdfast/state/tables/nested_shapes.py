@@ -1,4 +1,4 @@
-"""How values with parts lie in an Arrow column: lists, structs and maps."""
+"""Column shapes of nested types: lists, structs and maps."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class ListColumn(Shape):
-    """Lists, tuples of any length and sets: a list."""
+    """A list column, for lists, variable-length tuples and sets."""
 
     def __init__(self, item: Shape) -> None:
         """Lists of `item`."""
         self._item = item
-        # Tuples rather than lists, since they may be the keys of a dict.
+        # Tuples rather than lists, since they may be keys of a dict.
         self.python = GenericAlias(tuple, (item.decoded, ...))
         self.hashable = item.hashable
         self.reorders = item.reorders
@@ -49,12 +49,12 @@ class ListColumn(Shape):
 
 
 class MapColumn(Shape):
-    """Dicts: a map, in their order."""
+    """A map column, for dicts in their order."""
 
     hashable = False
 
     def __init__(self, key: Shape, value: Shape) -> None:
-        """Dicts from one to the other; the key is hashable and not nullable."""
+        """Dicts of `key` and `value`; the key must be hashable and not nullable."""
         self._key = key
         self._value = value
         self.python = GenericAlias(dict, (key.decoded, value.decoded))
@@ -89,7 +89,7 @@ class MapColumn(Shape):
 
 
 class _Struct(Shape):
-    """Values with named parts."""
+    """A struct column."""
 
     def __init__(self, names: Sequence[str], parts: Sequence[Shape]) -> None:
         self._names = list(names)
@@ -114,10 +114,10 @@ class _Struct(Shape):
 
 
 class ArrayStructColumn(_Struct):
-    """What MessagePack has as an array of parts: tuples, named tuples, some structs."""
+    """A struct column for MessagePack arrays: tuples, named tuples and array-like structs."""
 
     def __init__(self, names: Sequence[str], parts: Sequence[Shape], tag: Any = None) -> None:
-        """Parts in order; a tag goes before them."""
+        """Fields in order, after the tag if there is one."""
         super().__init__(names, parts)
         self._tag = tag
         tags = () if tag is None else (type(tag),)
@@ -141,7 +141,7 @@ class ArrayStructColumn(_Struct):
 
 
 class MapStructColumn(_Struct):
-    """What MessagePack has as a map by names: dataclasses, structs, typed dicts."""
+    """A struct column for MessagePack maps: dataclasses, structs and typed dicts."""
 
     hashable = False
 
@@ -154,14 +154,14 @@ class MapStructColumn(_Struct):
         left_out: frozenset[str] = frozenset(),
         reorders: bool = False,
     ) -> None:
-        """Parts by name.
+        """Fields by name.
 
         Args:
-            names: Of the parts.
-            parts: Their shapes.
-            tag: Field and tag that tell the class from others, if anything does.
-            left_out: Parts that are left out rather than None.
-            reorders: Whether fields may come in another order.
+            names: Names of the fields.
+            parts: Shapes of the fields.
+            tag: Name and value of the tag field, if the class has a tag.
+            left_out: Fields that are omitted rather than None.
+            reorders: Whether fields may have another order.
         """
         super().__init__(names, parts)
         types = {name: part.decoded for name, part in zip(names, parts, strict=True)}
@@ -171,7 +171,7 @@ class MapStructColumn(_Struct):
         self._left_out = left_out | {n for n, p in zip(names, parts, strict=True) if not p.nullable}
 
     def array(self, values: list[Any]) -> pa.Array:
-        """See `Shape.array`. A field that is left out is a null."""
+        """See `Shape.array`. An omitted field is null."""
         columns = [
             [None if value is None else value.get(name) for value in values] for name in self._names
         ]
@@ -194,14 +194,14 @@ class MapStructColumn(_Struct):
 
 
 def nulls(values: list[Any]) -> pa.Array | None:
-    """Mask of what is None; None if nothing is."""
-    # By identity: a value may compare as it likes.
+    """Mask of the values that are None; None if there are none."""
+    # By identity: a value may define its own comparison.
     mask = [value is None for value in values]
     return pa.array(mask, pa.bool_()) if any(mask) else None
 
 
 def with_nulls(values: list[Any], array: pa.Array) -> list[Any]:
-    """The values, but None where the column has a null."""
+    """The values, with None where the column is null."""
     if array.null_count == 0:
         return values
     valid = array.is_valid().to_pylist()

@@ -1,4 +1,4 @@
-"""The state of a subtask that belongs to no key, as tables."""
+"""Writes and reads operator state as tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Columns = dict[str, pa.Array]
 
 INDEX: Final = Path("operator_states.parquet")
-"""The table that lists the others, in the order in which states were registered."""
+"""Index of the tables, in order of registration."""
 PARTITIONS: Final = Path("raw", "partitions.parquet")
 """Raw operator state."""
 KEY_GROUPS: Final = Path("raw", "key_groups.parquet")
@@ -40,8 +40,8 @@ def write_operator_tables(state: OperatorStateSnapshot, directory: Path) -> list
     """Write the operator state and the raw state of a subtask as tables.
 
     Args:
-        state: What the subtask has.
-        directory: Where the tables go, to be made; it appears whole, or not at all.
+        state: State of the subtask.
+        directory: Directory of the tables. It is created atomically.
 
     Returns:
         The files, relative to the directory.
@@ -71,10 +71,10 @@ def write_operator_tables(state: OperatorStateSnapshot, directory: Path) -> list
 
 
 def read_operator_tables(directory: Path) -> OperatorStateSnapshot:
-    """The state that `write_operator_tables` wrote.
+    """Read the state written by `write_operator_tables`.
 
     Raises:
-        StateError: A table is missing, damaged, foreign, or of a later format.
+        StateError: A table is missing, damaged or foreign, or has a later format.
     """
     states: list[NamedState] = []
     raw: dict[str, list[tuple[Any, bytes]]] = {"partitions": [], "key groups": []}

@@ -1,4 +1,4 @@
-"""Many values in MessagePack, decoded and encoded at once."""
+"""Decodes and encodes many MessagePack values at once."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ encode_one = msgspec.msgpack.Encoder().encode
 
 
 def unpacked(python: Any) -> Callable[[list[bytes]], list[Any]]:
-    """What decodes values of a type, each of which has MessagePack of its own."""
+    """Function that decodes a list of separate MessagePack values of a type."""
     decode = msgspec.msgpack.Decoder(GenericAlias(list, (python,))).decode
 
     def unpack(blobs: list[bytes]) -> list[Any]:
-        # As the elements of one array: a single call decodes them all.
+        # Joined as one array, which a single call decodes.
         values: list[Any] = decode(b"\xdd%b%b" % (len(blobs).to_bytes(4, "big"), b"".join(blobs)))
         return values
 

@@ -1,4 +1,4 @@
-"""Tables, read as if they were the snapshot of a store."""
+"""Reads tables as a snapshot of a store."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from holdfast.state.tables.rows import Rows, TableKind
 
-
-if TYPE_CHECKING:
     Entry = tuple[bytes, bytes]
 
 
@@ -39,11 +37,11 @@ _SOME: Final = b"\x01"
 def write_entries(
     kind: TableKind, prefix: bytes, parts: Iterable[Rows], where: str
 ) -> Iterator[list[Entry]]:
-    """The entries of a state's rows, in the order of their keys.
+    """Store entries of a state's rows, in key order.
 
     Args:
         kind: Kind of the table.
-        prefix: What all keys begin with: the id of the state.
+        prefix: Bytes of the state id.
         parts: The rows, a bounded number at a time.
         where: Name of the table, for messages.
 
@@ -72,10 +70,10 @@ def write_entries(
 
 
 def within(rows: Rows, key_groups: range, where: str) -> Rows:
-    """Those of the rows that are of the key groups.
+    """The rows of the key groups.
 
     Raises:
-        StateError: Rows of others are between them.
+        StateError: Rows of other key groups are between them.
     """
     first, last = (group.to_bytes(2, "big") for group in (key_groups.start, key_groups[-1]))
     kept = [row for row, group in enumerate(rows.groups) if first <= group <= last]
@@ -106,10 +104,10 @@ def _timers(rows: Rows, heads: list[bytes]) -> list[Entry]:
 
 
 def _values(kind: TableKind, rows: Rows, where: str) -> list[bytes]:
-    """Values as they are stored: with their marks and times."""
+    """Stored values, with marks and times."""
     assert rows.values is not None
     if rows.times is not None:
-        # What a timed map stores of a pair begins with a mark of its own.
+        # The values of a map with TTL begin with a mark.
         first = _SOME if kind.kind == "map" else b""
         return [
             first + time_bytes(time) + (_NONE if value is None else _SOME + value)
@@ -122,13 +120,13 @@ def _values(kind: TableKind, rows: Rows, where: str) -> list[bytes]:
         row = rows.values.index(None)
         raise StateError(
             f"{where}: a row of key group {int.from_bytes(rows.groups[row], 'big')} has neither a "
-            "value nor encoded bytes; whoever wrote the table left it out"
+            "value nor encoded bytes; the program that wrote the table left them out"
         )
     return present
 
 
 class _Chunks:
-    """Puts the elements of lists together, in chunks of epoch 0."""
+    """Builds chunks of epoch 0 from the elements of lists."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -137,7 +135,7 @@ class _Chunks:
         self._count = 0
 
     def entries(self, rows: Rows, heads: list[bytes], values: list[bytes]) -> list[Entry]:
-        """A chunk for each list, or for what there is of it in these rows."""
+        """One chunk per list, or per part of a list in these rows."""
         assert rows.positions is not None
         found: list[tuple[bytes, list[bytes]]] = []
         head: bytes | None = None
@@ -152,12 +150,12 @@ class _Chunks:
         return [(key, pack_chunk(elements)) for key, elements in found]
 
     def _key(self, head: bytes, position: int) -> bytes:
-        """Key of the next chunk of a list, which goes on or begins here."""
+        """Key of the next chunk of a list."""
         goes_on = head == self._head
         if position != (self._position + 1 if goes_on else 0):
             raise self._disorder(position)
         self._head, self._count = head, self._count + 1 if goes_on else 0
-        # Epochs count from 1, so whatever is appended comes after it.
+        # Epochs count from 1, so later chunks come after this one.
         return head + self._count.to_bytes(12, "big")
 
     def _disorder(self, position: int) -> StateError:
@@ -184,17 +182,17 @@ def _disorder(where: str) -> StateError:
 
 
 class TablesSnapshot:
-    """The keyed state and the timers that lie in a directory of tables.
+    """Keyed state and timers in a directory of tables.
 
-    It has the entries of the store that the tables were written from, but those that a
-    restored store makes anew: what is known of pending timers, and how far sweeps have come.
+    Has all entries of the original store, except for those that a restored store rebuilds: the
+    time of the next timer and the progress of sweeps.
     """
 
     def __init__(self, directory: Path) -> None:
         """Open all tables in `directory`.
 
         Raises:
-            StateError: One of them is missing, damaged, foreign, or of a later format.
+            StateError: A table is missing, damaged or foreign, or has a later format.
         """
         self._files: list[TableFile] = []
         try:
@@ -214,7 +212,7 @@ class TablesSnapshot:
 
     @property
     def boot(self) -> None:
-        """Not known: tables are made to be carried elsewhere."""
+        """Always None: tables are independent of the machine."""
 
     def scan(self, prefix: bytes, start: bytes = b"", stop: bytes | None = None) -> Iterator[Entry]:
         """Entries whose key starts with `prefix`, in key order, from `start` to `stop`."""
@@ -226,12 +224,12 @@ class TablesSnapshot:
                 yield entry
 
     def close(self) -> None:
-        """Let go of the files. Idempotent."""
+        """Close the files. Idempotent."""
         for file in self._files:
             file.close()
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the object itself."""
         return self
 
     def __exit__(
@@ -259,13 +257,13 @@ class TablesSnapshot:
             return _Table(file)
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise StateError(
-                f"{file.path}: what the table says of its state cannot be understood "
+                f"{file.path}: the table's description of its state cannot be read "
                 f"({type(error).__name__}: {error}); it is damaged. Restore from another "
                 "savepoint or checkpoint"
             ) from error
 
     def _metadata(self) -> Iterator[Entry]:
-        """What a store knows of its operator and its states."""
+        """Entries about the operator and its states."""
         about = dict(self._about)
         del about["format"], about["version"]
         if "store_format" in about:
@@ -292,9 +290,9 @@ class _Table:
         self._columns = Columns(state, file.about.get("key"))
         stored = stored_name(state.pop("name"), timed=self._columns.kind.timed)
         self.described = STATE_PREFIX + stored.encode(), msgspec.json.encode(state)
-        """What a store knows of the state, as an entry."""
+        """Catalog entry of the state, as a store entry."""
         self.prefix = int(state["id"]).to_bytes(2, "big")
-        """What the keys of its entries begin with."""
+        """Bytes of the state id."""
 
     def entries(self, key_groups: range) -> Iterator[Entry]:
         """Entries of the key groups."""
@@ -307,11 +305,11 @@ class _Table:
 
 
 def _groups(prefix: bytes, first: bytes, stop: bytes | None) -> range:
-    """Key groups of a state in which entries from `first` to `stop` can lie."""
+    """Key groups that may have entries between `first` and `stop`."""
     least = int.from_bytes(first[2:4].ljust(2, b"\x00"), "big") if first[:2] == prefix else 0
     most = 0xFFFF
     if stop is not None and stop[:2] == prefix:
         most = int.from_bytes(stop[2:4].ljust(2, b"\x00"), "big")
-        # With nothing behind it, the bound is the beginning of a key group.
+        # A bound without further bytes is the start of a key group.
         most -= len(stop) <= 4
     return range(least, most + 1)

@@ -1,7 +1,7 @@
-"""From the entries of a store to rows of a table, still in bytes.
+"""Converts entries of a store to rows of a table, still as bytes.
 
-An entry is a row. Of a list, each element is one: the list of a key lies in chunks one after
-the other, and its positions count through all of them.
+An entry is a row; for a list, each element is a row. Positions count through all chunks of a
+key's list.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     Entry = tuple[bytes, bytes]
 
 T = TypeVar("T")
-"""What is bounded."""
+"""Type of the items."""
 
 ROWS: Final = 50_000
-"""Most rows that are handled at once; the size of a row group."""
+"""Maximum number of rows processed at once; the size of a row group."""
 BYTES: Final = 16 * 1024 * 1024
-"""Bytes of keys and values that are handled at once, roughly."""
+"""Approximate bytes of keys and values processed at once."""
 
 _TIMER_KEY_AT: Final = 12
 _KINDS: Final = {"reducing": "value", "aggregating": "value"}
@@ -33,10 +33,10 @@ _KINDS: Final = {"reducing": "value", "aggregating": "value"}
 
 @dataclass(slots=True)
 class Rows:
-    """Columns of rows, each a list, or None where the table has no such column."""
+    """Rows as columns: lists, or None if the table does not have the column."""
 
     groups: list[bytes]
-    """Key groups, in 2 bytes each."""
+    """Key groups, 2 bytes each."""
     keys: list[bytes]
     namespaces: list[bytes]
     positions: list[int] | None = None
@@ -54,14 +54,14 @@ class Rows:
         return Rows(**{name: c and c[start:stop] for name, c in columns.items()})
 
     def size(self, row: int) -> int:
-        """Bytes of a row, roughly."""
+        """Approximate size of a row in bytes."""
         value = self.values[row] if self.values else None
         return len(self.keys[row]) + len(value or b"")
 
 
 @dataclass(frozen=True, slots=True)
 class TableKind:
-    """What decides about the columns of a table of keyed state."""
+    """Kind of a table of keyed state, which decides its columns."""
 
     kind: str
     """`value`, `list`, `map` or `timers`."""
@@ -69,7 +69,7 @@ class TableKind:
 
     @staticmethod
     def of(entry: dict[str, Any]) -> TableKind:
-        """Kind of a state, given what its store knows of it."""
+        """Kind of the state with this catalog entry."""
         kind = _KINDS.get(entry["kind"], entry["kind"])
         if kind not in ("value", "list", "map", "timers"):
             raise StateError(
@@ -88,7 +88,7 @@ def read_rows(kind: TableKind, entries: Iterable[Entry]) -> Iterator[Rows]:
 
 
 def bounded(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
-    """The items in lists that are not too large, by their number and their bytes."""
+    """The items in lists of at most `ROWS` items and about `BYTES` bytes."""
     some: list[T] = []
     total = 0
     for item in items:
@@ -102,9 +102,9 @@ def bounded(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
 
 
 def _parts(rows: Rows) -> Iterator[tuple[int, int]]:
-    """Beginnings and ends of parts that are not too large."""
+    """Bounds of parts of bounded size."""
     if len(rows) <= ROWS:
-        # Of other states than lists, a row is an entry, and these were counted.
+        # Except for lists, a row is an entry, and entries were counted already.
         sizes = map(rows.size, range(len(rows))) if rows.positions is not None else ()
         if sum(sizes) <= 2 * BYTES:
             yield 0, len(rows)
@@ -119,7 +119,7 @@ def _parts(rows: Rows) -> Iterator[tuple[int, int]]:
 
 
 def _heads(entries: list[Entry]) -> tuple[Rows, list[bytes]]:
-    """Rows without values, and what follows the namespace in the keys."""
+    """Rows without values, and the rest of each key after the namespace."""
     rows, rests = Rows([], [], []), list[bytes]()
     groups, keys, namespaces = rows.groups, rows.keys, rows.namespaces
     for store_key, _ in entries:
@@ -168,14 +168,14 @@ def _timed_maps(entries: list[Entry]) -> Rows:
 
 
 def _timers(entries: list[Entry]) -> Rows:
-    # Without the time, a timer's entry is laid out like that of a value.
+    # Without its time, the entry of a timer has the layout of a value.
     rows, _ = _heads([(key[:4] + key[_TIMER_KEY_AT:], value) for key, value in entries])
     rows.times = stored_times([key[4:_TIMER_KEY_AT] for key, _ in entries])
     return rows
 
 
 class _Lists:
-    """Reads the chunks of lists; it remembers where the last list has come to."""
+    """Reads the chunks of lists; keeps the position in the last list."""
 
     def __init__(self, timed: bool) -> None:
         self._timed = timed
@@ -207,7 +207,7 @@ class _Lists:
 
 
 def _without_times(blobs: list[bytes]) -> tuple[list[int], list[bytes | None]]:
-    """The times before stored values, and the values; None for None."""
+    """Times and values of stored values with times."""
     values = [data[9:] if data[8] else None for data in blobs]
     return stored_times([data[:8] for data in blobs]), values
 

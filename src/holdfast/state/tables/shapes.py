@@ -1,8 +1,8 @@
-"""How values of one type lie in an Arrow column: types without parts.
+"""Column shapes: how values of a type are stored in an Arrow column. Types without parts.
 
-A shape goes both ways. MessagePack is decoded as `decoded`; `array` makes a column of that,
-and `plain` makes of a column what encodes to the same MessagePack. A shape may fail, or change
-a value, where the column cannot hold it: what comes back is always compared (`values.py`).
+A shape converts in both directions. MessagePack is decoded as `decoded`; `array` builds a
+column, and `plain` returns values that encode to the same MessagePack. A shape may fail, or
+change a value, if the column cannot represent it, so `values.py` always compares the result.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _EPOCH_UTC: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Shape(ABC):
-    """How values of one type lie in a column."""
+    """How values of one type are stored in a column."""
 
     python: Any
-    """What MessagePack of a value that is not None is decoded as."""
+    """Type for decoding a value other than None."""
     nullable = False
     """Whether None is a value of the type."""
     hashable = True
-    """Whether what is decoded, and what is plain, can be the key of a dict."""
+    """Whether decoded and plain values can be keys of a dict."""
     reorders = False
-    """Whether what is plain may have its fields in another order."""
+    """Whether plain values may have their fields in another order."""
 
     @property
     @abstractmethod
@@ -43,20 +43,20 @@ class Shape(ABC):
 
     @property
     def decoded(self) -> Any:
-        """What MessagePack of a value is decoded as."""
+        """Type for decoding a value."""
         return Optional[self.python] if self.nullable else self.python  # noqa: UP045
 
     @abstractmethod
     def array(self, values: list[Any]) -> pa.Array:
-        """Column of decoded values; where there is a None, whatever the type, a null."""
+        """Column of decoded values; None becomes null, even if the type is not nullable."""
 
     @abstractmethod
     def plain(self, array: pa.Array) -> list[Any]:
-        """Values of a column, fit for MessagePack; None for a null."""
+        """Values of a column for encoding; None for null."""
 
 
 class ScalarColumn(Shape):
-    """Values that Arrow takes and gives back as they are."""
+    """Values that Arrow preserves unchanged."""
 
     def __init__(self, python: Any, arrow: pa.DataType) -> None:
         """Values of a Python type in a column of `arrow`."""
@@ -79,17 +79,17 @@ class ScalarColumn(Shape):
 
 
 class TimestampColumn(Shape):
-    """Datetimes; by the first ones it is decided whether the column has a zone, which is UTC."""
+    """Datetimes. The first values decide whether the column is in UTC or without a zone."""
 
     python = datetime
 
     def __init__(self, arrow: pa.DataType | None = None) -> None:
-        """Of that type of timestamps, if it is known."""
+        """Use this timestamp type, if it is known."""
         self._arrow = arrow
 
     @property
     def arrow(self) -> pa.DataType:
-        """See `Shape.arrow`; from now on it stays."""
+        """See `Shape.arrow`; fixed from the first call on."""
         if self._arrow is None:
             self._arrow = UTC_TIMESTAMP
         return self._arrow
@@ -110,12 +110,12 @@ class TimestampColumn(Shape):
 
 
 class DecimalColumn(Shape):
-    """Decimals of a declared number of digits; in MessagePack they are text."""
+    """Decimals with precision and scale, which are text in MessagePack."""
 
     python = str
 
     def __init__(self, arrow: pa.DataType) -> None:
-        """In a column of that decimal type."""
+        """Use this decimal type."""
         self._arrow = arrow
 
     @property
@@ -133,7 +133,7 @@ class DecimalColumn(Shape):
 
 
 class OpaqueColumn(Shape):
-    """Parts of a value for which there is no column: their MessagePack, as it is."""
+    """Values without a column type, kept as MessagePack."""
 
     python = msgspec.Raw
     nullable = True
@@ -160,7 +160,7 @@ class OpaqueColumn(Shape):
 
 
 def listed(array: pa.Array) -> list[Any]:
-    """Values of a column without parts, as Python has them; None for a null."""
+    """Python values of a column without parts; None for null."""
     column = array.type
     if pa.types.is_time64(column):
         array = array.cast(pa.time64("us"))
@@ -172,7 +172,7 @@ def listed(array: pa.Array) -> list[Any]:
 
 
 def scalar_shape(name: str) -> Shape | None:
-    """Shape of a scalar type of a description; None for `any`, which has none."""
+    """Shape of a described scalar type; None for `any`, which has none."""
     if name == "datetime":
         return TimestampColumn()
     if name not in _SCALARS:
@@ -192,7 +192,7 @@ _SCALARS: Final[dict[str, tuple[Any, pa.DataType]]] = {
     "time": (time, pa.time64("us")),
     "date": (date, pa.date32()),
     "timedelta": (timedelta, pa.duration("us")),
-    # As text they keep their digits.
+    # Text keeps their digits.
     "uuid": (str, pa.string()),
     "decimal": (str, pa.string()),
     **{leaf.described: (leaf.python, leaf.arrow) for leaf in LEAVES if leaf.described},

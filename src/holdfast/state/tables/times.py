@@ -1,7 +1,7 @@
-"""Milliseconds since 1970 as timestamps that every reader takes.
+"""Converts milliseconds since 1970 to timestamps that all Parquet readers support.
 
-Parquet holds any 64 bits; readers often hold no time beyond the years 1 to 9999. Such times
-are real: the end of time is one. They are numbers in a column of their own.
+Parquet stores any 64-bit time, but many readers support only the years 1 to 9999. Other times
+occur, such as the end of time; they are stored as numbers in a separate column.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ TIMESTAMP: Final = pa.timestamp("ms", tz="UTC")
 """Type of the columns."""
 
 _FIRST: Final = -62_135_596_800_000
-"""Beginning of the year 1."""
+"""Start of the year 1."""
 _AFTER: Final = 253_402_300_800_000
 """End of the year 9999."""
 
 
 def is_near(time: int) -> bool:
-    """Whether every reader takes the time."""
+    """Whether the time is in the years 1 to 9999."""
     return _FIRST <= time < _AFTER
 
 
 def far_times(times: Iterable[int | None]) -> bool:
-    """Whether there is a time that readers do not take."""
+    """Whether a time is outside the years 1 to 9999."""
     return any(time is not None and not is_near(time) for time in times)
 
 
 def time_array(times: Sequence[int | None]) -> pa.Array:
-    """Column of times that every reader takes."""
+    """Column of times in the years 1 to 9999."""
     return pa.array(times, pa.int64()).cast(TIMESTAMP)
 
 
@@ -48,7 +48,7 @@ def times_of(array: pa.Array) -> list[int | None]:
 
 
 def stored_times(blobs: Sequence[bytes]) -> list[int]:
-    """Times that were stored in 8 bytes each, big-endian, sign bit flipped."""
+    """Times from 8 bytes each, big-endian, sign bit flipped."""
     unsigned: NDArray[np.uint64] = np.frombuffer(b"".join(blobs), ">u8").astype(np.uint64)
     times: list[int] = (unsigned ^ np.uint64(1 << 63)).view(np.int64).tolist()
     return times

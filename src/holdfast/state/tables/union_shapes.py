@@ -1,7 +1,7 @@
-"""How values of one of several types lie in an Arrow column.
+"""Column shape of unions.
 
-A union is a struct with a field for each of its types, of which one is not null. Which type a
-value has is told by the first byte of its MessagePack, or by its tag.
+A union is a struct with a field per member type, one of which is not null. The first byte of a
+value's MessagePack, or its tag, identifies the type.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ if TYPE_CHECKING:
 
 
 TAG_FIELD: Final = "type"
-"""Where a struct has its tag, unless its class says otherwise."""
+"""Default name of the tag field."""
 
 
 class Member(NamedTuple):
-    """One of the types of a union."""
+    """A member type of a union."""
 
     name: str
     shape: Shape
     wires: frozenset[str]
-    """What its MessagePack may be: see `wire_of`."""
+    """MessagePack types of its values, see `wire_of`."""
     tag: Any = None
     tag_field: str = TAG_FIELD
-    """Where the tag is, unless it is the first of an array."""
+    """Name of the tag field; not used for arrays, whose first element is the tag."""
 
 
 class UnionColumn(Shape):
-    """Values of one of several types."""
+    """A struct column for values of several types."""
 
     python = msgspec.Raw
     hashable = False
 
     def __init__(self, members: Sequence[Member]) -> None:
-        """Of `members`, which `are_distinct`."""
+        """Union of `members`, which must be distinct."""
         self._members = list(members)
         self._places = {
             (wire, member.tag): place
@@ -107,7 +107,7 @@ class UnionColumn(Shape):
 
 
 def are_distinct(members: Sequence[Member]) -> bool:
-    """Whether the type of a value can be told from its MessagePack."""
+    """Whether MessagePack identifies the type of every value."""
     seen = [(wire, member.tag) for member in members for wire in member.wires]
     tagged = {wire for wire, tag in seen if tag is not None}
     bare = {wire for wire, tag in seen if tag is None}
@@ -115,12 +115,12 @@ def are_distinct(members: Sequence[Member]) -> bool:
 
 
 def wire_of(data: bytes) -> str:
-    """What the MessagePack is: `int`, `map`, `array`, `str` and so on."""
+    """MessagePack type: `int`, `map`, `array`, `str` and so on."""
     return _WIRES[data[0]]
 
 
 def _tag_reader(wire: str, field: str) -> Callable[[bytes], Any]:
-    """What reads the tag of a struct's MessagePack."""
+    """Function that reads the tag from a struct's MessagePack."""
     if wire == "array":
         decode_array = msgspec.msgpack.Decoder(list[Any]).decode
         return lambda data: decode_array(data)[0]

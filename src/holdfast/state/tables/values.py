@@ -1,7 +1,7 @@
-"""Stored bytes of one type as a column, and back.
+"""Converts stored bytes of one type to a column, and back.
 
-`typed` gives a column that has a null wherever the bytes could not be brought back from it:
-each value is turned back and compared. Such bytes go into a column of their own.
+`typed` converts every value back and compares it. Bytes that do not come back are null in the
+typed column and go into a separate column.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
     from holdfast.state.tables.shapes import Shape
 
-# What decoding, and making a column of, values that do not fit may raise.
+# Errors of decoding, and of building a column, for values that do not fit.
 _UNFIT: Final = (
     msgspec.MsgspecError, pa.ArrowException, ValueError, TypeError, ArithmeticError, LookupError,
 )  # fmt: skip
 
 
 class ValueColumn(ABC):
-    """How stored values lie in a column."""
+    """How stored values are represented in a column."""
 
     @property
     @abstractmethod
@@ -41,14 +41,14 @@ class ValueColumn(ABC):
 
     @abstractmethod
     def array(self, blobs: list[bytes]) -> pa.Array:
-        """Column of stored bytes; a null where it cannot hold them."""
+        """Column of stored bytes; null for bytes that it cannot represent."""
 
     @abstractmethod
     def stored(self, array: pa.Array) -> list[bytes | None]:
-        """Stored bytes of a column; None for a null."""
+        """Stored bytes from a column; None for null."""
 
     def typed(self, blobs: list[bytes]) -> pa.Array:
-        """Column of stored bytes; a null where they would not come back from it."""
+        """Column of stored bytes; null for bytes that would not come back."""
         array = self.array(blobs)
         back = self.stored(array)
         if back == blobs:
@@ -64,7 +64,7 @@ class ValueColumn(ABC):
 
 
 class Bytes(ValueColumn):
-    """Stored bytes as they are, of types that only their owner can read."""
+    """Opaque bytes, of types that only the program can read."""
 
     @property
     def arrow(self) -> pa.DataType:
@@ -82,10 +82,10 @@ class Bytes(ValueColumn):
 
 
 class Packed(ValueColumn):
-    """MessagePack; a wide value (`serde/extended.py`) is none, and has no column."""
+    """MessagePack. Values in the extended form (`serde/extended.py`) are null."""
 
     def __init__(self, shape: Shape) -> None:
-        """Values of a shape."""
+        """Store values of a shape."""
         self._shape = shape
         self._unpack = unpacked(shape.decoded)
 
@@ -101,7 +101,7 @@ class Packed(ValueColumn):
     def _fitting(
         self, blobs: list[bytes], rows: Sequence[int]
     ) -> Iterator[tuple[Sequence[int], pa.Array]]:
-        """Columns of those rows that a column can hold, and which they are."""
+        """Columns of the rows that fit, with the numbers of these rows."""
         some = blobs if len(rows) == len(blobs) else [blobs[row] for row in rows]
         try:
             array = self._shape.array(self._unpack(some))
@@ -130,10 +130,10 @@ class Packed(ValueColumn):
 
 
 class Timestamped(ValueColumn):
-    """Values with an event time, or none (`serde/tagged.py`): a struct."""
+    """A struct of an optional event time and a value (`serde/tagged.py`)."""
 
     def __init__(self, value: ValueColumn) -> None:
-        """Times beside the values of a column."""
+        """Add times to the values of a column."""
         self._value = value
 
     @property
@@ -166,10 +166,10 @@ class Timestamped(ValueColumn):
 
 
 class Either(ValueColumn):
-    """Values of the one side or the other (`serde/tagged.py`): a struct."""
+    """A struct of a left or a right value (`serde/tagged.py`)."""
 
     def __init__(self, left: ValueColumn, right: ValueColumn) -> None:
-        """Values of two columns."""
+        """Combine two columns."""
         self._sides = (left, right)
 
     @property
@@ -219,7 +219,7 @@ def _packed(shape: Shape) -> ValueColumn:
 def gathered(
     count: int, parts: Iterable[tuple[Sequence[int], pa.Array]], column: ValueColumn
 ) -> pa.Array:
-    """One column of as many rows, of columns for some of them; nulls in all others."""
+    """One column of `count` rows from columns for some of them; null for the others."""
     arrays, places = list[pa.Array](), list[int | None]([None] * count)
     held = 0
     for rows, array in parts:
@@ -235,7 +235,7 @@ def gathered(
 
 
 def encoded_column(blobs: Sequence[bytes | None], typed: pa.Array) -> pa.Array:
-    """What a typed column does not hold of the stored bytes."""
+    """Column of the stored bytes that are null in the typed column."""
     if typed.null_count == 0:
         return pa.nulls(len(blobs), pa.binary())
     valid = typed.is_valid().to_pylist()

@@ -1,4 +1,4 @@
-"""The keyed state and the timers of a local snapshot, written as tables."""
+"""Writes keyed state and timers of a snapshot as tables."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from holdfast.state.store.snapshot import ReadOnlySnapshot
 
 INDEX: Final = Path("keyed_states.parquet")
-"""The table that lists the others."""
+"""Index of the tables."""
 INDEX_SCHEMA: Final = pa.schema(
     [("table", pa.string()), ("name", pa.string()), ("kind", pa.string()), ("rows", pa.int64())]
 )
-"""Columns of that table."""
+"""Columns of the index."""
 
 
 def write_tables(
@@ -39,8 +39,8 @@ def write_tables(
 
     Args:
         snapshot: An open snapshot, of any backend.
-        directory: Where the tables go, to be made; it appears whole, or not at all.
-        key_groups: Entries of other key groups are left out; all are written if None.
+        directory: Directory of the tables. It is created atomically.
+        key_groups: Key groups to write; None for all.
 
     Returns:
         The files, relative to the directory.
@@ -64,7 +64,7 @@ def write_tables(
 
 
 def known_states(snapshot: ReadOnlySnapshot) -> list[dict[str, Any]]:
-    """What the snapshot knows of its states, each with its name, in the order of their ids."""
+    """Catalog entries of the snapshot's states, each with its name, in order of id."""
     states = [
         {"name": key[len(STATE_PREFIX) :].decode().removesuffix(TTL_SUFFIX)}
         | msgspec.json.decode(value)
@@ -74,7 +74,7 @@ def known_states(snapshot: ReadOnlySnapshot) -> list[dict[str, Any]]:
 
 
 def about_operator(snapshot: ReadOnlySnapshot) -> dict[str, Any]:
-    """What all tables of a snapshot say of themselves."""
+    """Metadata of all tables of a snapshot."""
     about: dict[str, Any] = {"version": snapshot.version}
     for key, value in snapshot.scan(OPERATOR_KEY):
         if key == OPERATOR_KEY:
@@ -84,25 +84,25 @@ def about_operator(snapshot: ReadOnlySnapshot) -> dict[str, Any]:
 
 
 def table_path(state: dict[str, Any], *, has_keys: bool) -> Path:
-    """File of a state's table, relative to the directory of all.
+    """File of a state's table, relative to the directory of all tables.
 
     Args:
-        state: What the snapshot knows of it.
-        has_keys: Whether the type of the keys is known, because there were some ever. If not,
-            the table has no rows, and must not lie among those of other subtasks: its column
-            of keys has not their type.
+        state: Catalog entry of the state.
+        has_keys: Whether there was ever a key, so that the type of keys is known. If not, the
+            table has no rows, and is kept apart from those of other subtasks because its key
+            column has another type.
     """
     name = state["name"]
     if state["kind"] == KIND:
         directory, file = "timers", file_name(name.removeprefix("timers:"))
     else:
-        # A dot is in no file name that is made of a state's.
+        # `file_name` never contains a dot.
         directory, file = "keyed", f"{file_name(name)}{'.ttl' if state.get('ttl') else ''}"
     return Path(directory if has_keys else f"without_keys/{directory}", f"{file}.parquet")
 
 
 def write_index(path: Path, about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    """Write the table that lists the others."""
+    """Write the index of the tables."""
     columns = {
         field.name: pa.array([row[field.name] for row in rows], field.type)
         for field in INDEX_SCHEMA
@@ -111,7 +111,7 @@ def write_index(path: Path, about: dict[str, Any], rows: list[dict[str, Any]]) -
 
 
 class _Entries:
-    """The entries of one state, as often as they are asked for."""
+    """The entries of one state; can be iterated repeatedly."""
 
     def __init__(
         self, snapshot: ReadOnlySnapshot, state: dict[str, Any], key_groups: range | None
@@ -131,7 +131,7 @@ class _Entries:
 
 
 class _MoreColumns(Exception):
-    """Rows need columns that the table, of which a part is written, does not have."""
+    """Rows need columns that the partly written table does not have."""
 
     def __init__(self, needed: set[str]) -> None:
         super().__init__(needed)
@@ -141,8 +141,8 @@ class _MoreColumns(Exception):
 def _write(path: Path, state: dict[str, Any], about: dict[str, Any], entries: _Entries) -> int:
     """Write one table; return the number of its rows.
 
-    A table has the columns that its first rows need. Where later ones need others, which is
-    rare, it is begun anew.
+    A table has the columns that its first rows need. If later rows need more columns, which is
+    rare, the table is written again.
     """
     columns, wanted = Columns(state, about.get("key")), set[str]()
     while True:

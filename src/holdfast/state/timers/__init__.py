@@ -1,1 +1,1 @@
-"""Timers of one operator on one subtask: their table, those that are due, their bytes."""
+"""Timers of one operator on one subtask: table, due timers and store layout."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.state.timers.layout import Identity, TimerLayout
 
 TIMERS_AT_ONCE: Final = 20_000
-"""Most timers that are in memory to be fired."""
+"""Maximum number of timers in memory to fire."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +52,16 @@ class TimerChanges:
 
 @dataclass(frozen=True, slots=True)
 class StoredTimers:
-    """Timers of one state in a store, by key group."""
+    """Timers of one state in a store."""
 
     store: StateStore
     prefix: bytes
-    """State id, with which their entries begin."""
+    """Bytes of the state id, the prefix of their entries."""
     layout: TimerLayout
     key_groups: range
 
     def places(self, group: int, start: bytes) -> Iterator[bytes]:
-        """Places of a key group's timers in order, from the one with these bytes on."""
+        """Places of a key group's timers in order, from the time and key in `start` on."""
         prefix = self.prefix + group.to_bytes(2, "big")
         return (place_of(entry) for entry, _ in self.store.scan(prefix, prefix + start))
 
@@ -78,9 +78,9 @@ class StoredTimers:
 class DueTimers:
     """One pass over the due timers.
 
-    A chunk holds the next timers up to the **horizon**, its last one; no scan is open while
-    they fire. Timers that are set meanwhile join the chunk if they lie before the horizon.
-    The others are found in the store when the next chunk is read.
+    A chunk has the next timers up to the **horizon**, its last one; no scan is open while they
+    fire. A timer that is set meanwhile joins the chunk if it comes before the horizon.
+    Reading the next chunk finds the others in the store.
     """
 
     __slots__ = (
@@ -119,14 +119,13 @@ class DueTimers:
         """Prepare a pass.
 
         Args:
-            stored: Timers in the store, which has all changes.
-            changes: Changes that the caller makes from now on.
+            stored: Timers in the store, which is up to date.
+            changes: Changes that the caller makes during the pass.
             write_changes: Writes the changes to the store.
             start: No timer is pending before this time.
             until: Largest time of the timers to fire.
-            registered_until: Largest time of timers, among those set meanwhile, that fire in
-                the same pass.
-            at_once: Most timers in a chunk.
+            registered_until: Largest time of timers set during the pass that fire in it.
+            at_once: Maximum number of timers in a chunk.
         """
         self._stored = stored
         self._changes = changes
@@ -137,7 +136,7 @@ class DueTimers:
         self._latest = min(until, registered_until)
         """Largest time of a timer that may join the pass."""
         self._groups: list[int] = list(stored.key_groups)
-        """Key groups that may have more."""
+        """Key groups that may have more timers."""
         self._horizon: bytes | None = None
         self._places: list[bytes] = []
         self._chunk: list[Timer] = []
@@ -147,29 +146,29 @@ class DueTimers:
         """A heap of timers that joined."""
         self._joined_places: set[bytes] = set()
         self._gone: set[bytes] = set()
-        """Places, ahead in the chunk or the heap, of deleted timers."""
+        """Places of deleted timers that are still in the chunk or the heap."""
         self._late: set[Identity] = set()
-        """Timers that were set too late to join, but would be due."""
+        """Timers set during the pass that are due but may not join it."""
         self._outdated = False
         """Whether the store lacks changes that matter to the pass."""
         self._next = NEVER
-        """Earliest time seen that stays pending."""
+        """Earliest time of the timers seen that stay pending."""
         self._look_again = False
-        """Whether a timer that was seen to stay pending may have been deleted."""
+        """Whether `_next` may be the time of a deleted timer."""
 
     @property
     def has_more(self) -> bool:
-        """Whether there may be timers behind the chunk that was read last."""
+        """Whether there may be timers after the current chunk."""
         return self._horizon is not None
 
     def read_chunk(self) -> list[Timer]:
-        """Read the next chunk; all timers of the one before have been taken."""
+        """Read the next chunk. Take all timers of the last chunk first."""
         if self._outdated:
             self._write_changes()
             self._groups, self._outdated = list(self._stored.key_groups), False
         places = self._read_places()
         chunk = self._stored.layout.timers(places)
-        # Not by the timers that are left: the horizon is where the store was read to.
+        # Before late timers are filtered out: the horizon is the last timer that was read.
         self._horizon = places[-1] if len(places) == self._at_once else None
         if self._late:
             kept = [i for i, timer in enumerate(chunk) if timer not in self._late]
@@ -178,7 +177,7 @@ class DueTimers:
         return chunk
 
     def timers(self) -> Iterator[Timer]:
-        """Timers of the current chunk and those that join it; each is gone once it is given."""
+        """Timers of the current chunk and those that join it; each is deleted when yielded."""
         fresh = self._changes.fresh
         while (timer := self._take()) is not None:
             yield timer
@@ -186,14 +185,14 @@ class DueTimers:
                 self.follow_changes()
 
     def next_time(self) -> int:
-        """Time of the earliest timer that stays pending, at the end of the pass."""
+        """Time of the earliest pending timer after the pass."""
         if self._look_again:
             self._write_changes()
             return self._stored.earliest(max(FIRST_TIME, min(self._latest + 1, LAST_TIME)))
         return self._next
 
     def follow_changes(self) -> None:
-        """Take note of timers that were set and deleted meanwhile."""
+        """Apply timers that were set and deleted meanwhile to the pass."""
         fresh, settled = self._changes.fresh, self._changes.settled
         for timer, wanted in fresh.items():
             if wanted:
@@ -204,7 +203,7 @@ class DueTimers:
         fresh.clear()
 
     def _take(self) -> Timer | None:
-        """The next timer, which is pending no more; None at the end of the chunk."""
+        """Remove and return the next timer; None at the end of the chunk."""
         places = self._places
         while True:
             at = self._at
@@ -233,7 +232,7 @@ class DueTimers:
 
     def _places_in(self, group: int, done: set[int]) -> Iterator[bytes]:
         start = self._start_in(group)
-        # No key group has a number that high.
+        # Greater than every key group.
         last = time_bytes(self._until) + b"\xff\xff"
         if start is not None:
             for place in self._stored.places(group, start):
@@ -244,7 +243,7 @@ class DueTimers:
         done.add(group)
 
     def _start_in(self, group: int) -> bytes | None:
-        """Where a group's entries behind the horizon begin; None if none can be there."""
+        """Start of a group's entries after the horizon; None if there cannot be any."""
         horizon = self._horizon
         if horizon is None:
             return time_bytes(self._start)
@@ -280,7 +279,7 @@ class DueTimers:
                 self._gone.add(place)
 
     def _place_before_horizon(self, timer: Identity) -> bytes | None:
-        """Place of the timer; None if it lies behind the horizon."""
+        """Place of the timer; None if it comes after the horizon."""
         horizon = self._horizon
         if horizon is not None and time_bytes(timer[0]) > horizon[:8]:
             return None
@@ -288,12 +287,12 @@ class DueTimers:
         return place if horizon is None or place <= horizon else None
 
     def _is_ahead(self, place: bytes) -> bool:
-        """Whether a timer of that place is still to come in the chunk, or has joined it."""
+        """Whether the timer at that place is still to fire in this chunk."""
         at = bisect_left(self._places, place, self._at)
         return place in self._joined_places or self._places[at : at + 1] == [place]
 
     def _is_new(self, place: bytes | None, timer: Identity) -> bool:
-        """Whether a timer that was set was not pending before."""
+        """Whether a timer that was set now was not pending before."""
         if place is not None:
             return place in self._gone or not self._is_ahead(place)
         settled = self._changes.settled.get(timer)
@@ -311,11 +310,11 @@ class DueTimers:
                 self._draw_horizon_in()
 
     def _draw_horizon_in(self) -> None:
-        """Leave half of the timers that have joined, and all behind them, to the store."""
+        """Keep half of the joined timers; leave the rest and all after them to the store."""
         self._joined.sort()
         half = self._at_once // 2
         horizon = self._horizon = self._joined[half][0]
-        # Of a sorted list, every beginning is a heap.
+        # Every prefix of a sorted list is a heap.
         del self._joined[half + 1 :]
         self._joined_places = {place for place, _ in self._joined}
         cut = bisect_right(self._places, horizon, self._at)

@@ -1,18 +1,18 @@
-"""How timers lie in a store: an entry per timer, with an empty value.
+"""Layout of timers in a store: one entry per timer, with an empty value.
 
     state id (2 bytes, big-endian) | key group (2 bytes, big-endian)
         | time (8 bytes, big-endian, sign bit flipped) | length | key | length | namespace
 
-Lengths are varints. Within a key group, bytes sort like times. The **place** of a timer
-is the same with the time first and no state id: places of all key groups sort by time,
-then key group, then the rest of the entry. Timers fire in that order.
+Lengths are varints. Within a key group, entries sort by time. The **place** of a timer has
+the time first and no state id: places of all key groups sort by time, then key group, then
+the rest of the entry. Timers fire in that order.
 
-Under state id 0 lies the time before which none of them is pending:
+State id 0 has a lower bound of the times of all pending timers:
 
-    00 00 | "timers" | name    8 bytes, as the time above; no bytes if none is pending
+    00 00 | "timers" | name    8 bytes, as the time above; empty if none is pending
 
-It is a lower bound. Where the entry is missing, as after rescaling, nothing is known.
-The layout is part of the format of the store (`state/backend.py`).
+Without this entry, such as after rescaling, the bound is unknown. The layout is part of the
+store format (`state/backend.py`).
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
     from holdfast.serde.keys import KeyEncoder
 
     Identity = tuple[int, Any, bytes]
-    """Time, key and namespace of a timer; equal to the `Timer` of the same."""
+    """Time, key and namespace of a timer; equals the corresponding `Timer`."""
 
 FIRST_TIME: Final = -(2**63)
 """Smallest time that a timer can have."""
 LAST_TIME: Final = 2**63 - 1
 """Largest time that a timer can have."""
 NEVER: Final = 2**63
-"""Stands for the time of the next timer where there is none."""
+"""Time of the next timer if there is none."""
 NEXT_TIME_PREFIX: Final = b"\x00\x00timers"
-"""What the keys of the entries about pending timers begin with; names follow."""
+"""Prefix of the entries with the time of the next timer; the state's name follows."""
 
 _SIGN: Final = 2**63
 _KEY_AT: Final = 10
-"""Where, in a place, the length of the key lies."""
+"""Offset of the key's length in a place."""
 _pack_time: Final = Struct(">Q").pack
 
 
 class Timer(NamedTuple):
-    """A timer: it is identified by all of this."""
+    """A timer, identified by time, key and namespace."""
 
     time: int
     key: Any
@@ -56,12 +56,12 @@ class Timer(NamedTuple):
 
 
 class TimerLayout:
-    """Turns the timers of one state into entries and places, and back."""
+    """Converts timers of one state to entries and places, and back."""
 
     __slots__ = ("_decoder", "_encoder", "_prefix", "_shape")
 
     def __init__(self, prefix: bytes, encoder: KeyEncoder) -> None:
-        """The layout of timers under a state's id."""
+        """Layout of timers under a state id."""
         self._prefix = prefix
         self._encoder = encoder
         self._shape: KeyShape | None = None
@@ -71,7 +71,7 @@ class TimerLayout:
         """Store keys of the timers."""
         beginnings = self._encoder.encode_all(self._prefix, [key for _, key, _ in timers])
         return [
-            # A beginning ends in the void namespace.
+            # A prefix ends with the void namespace.
             beginning[:4]
             + _pack_time(timer[0] + _SIGN)
             + (beginning[4:-1] + varint(len(timer[2])) + timer[2] if timer[2] else beginning[4:])
@@ -116,17 +116,17 @@ class TimerLayout:
 
 
 def place_of(entry: bytes) -> bytes:
-    """Place of the timer that has this store key."""
+    """Place of the timer with this store key."""
     return entry[4:12] + entry[2:4] + entry[12:]
 
 
 def time_bytes(time: int) -> bytes:
-    """A time as it is stored."""
+    """Stored bytes of a time."""
     return _pack_time(time + _SIGN)
 
 
 def time_of(data: bytes) -> int:
-    """The time that was stored as these 8 bytes."""
+    """Time of 8 stored bytes."""
     return int.from_bytes(data, "big") - _SIGN
 
 

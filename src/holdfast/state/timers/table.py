@@ -1,7 +1,7 @@
-"""Timers as state: those of one operator, subtask and time domain, sorted by time.
+"""Timers of one operator, subtask and time domain, sorted by time.
 
-They lie in the operator's store, see `state/timers/layout.py`, beside a lower bound of the
-time of the earliest one: an epoch in which nothing is due reads nothing else.
+They are entries in the operator's store (`state/timers/layout.py`). The store also has a
+lower bound of their times, so an epoch in which no timer is due reads nothing else.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 __all__ = ["EVENT_TIMERS", "PROCESSING_TIMERS", "TIMER_NAMES", "Timer", "TimerTable"]
 
 EVENT_TIMERS: Final = "timers:event"
-"""Name of the state that holds event-time timers."""
+"""Name of the state with event-time timers."""
 PROCESSING_TIMERS: Final = "timers:processing"
-"""Name of the state that holds processing-time timers."""
+"""Name of the state with processing-time timers."""
 TIMER_NAMES: Final = frozenset({EVENT_TIMERS, PROCESSING_TIMERS})
-"""Names that the states of users cannot have."""
+"""Reserved names, which user state cannot have."""
 KIND: Final = "timers"
-"""Kind of these states, beside "value" and others."""
+"""Kind of these states in the catalog."""
 
 
 class TimerTable(StateTable):
@@ -68,25 +68,25 @@ class TimerTable(StateTable):
         Args:
             *args: As of `StateTable`.
             key_groups: Key groups of the subtask.
-            evict_if_full: Called where caches may be emptied, between two chunks of timers.
-            known: Whether the store knew the state before.
-            at_once: Most timers that are in memory to be fired.
+            evict_if_full: Called between two chunks of timers, where caches may be evicted.
+            known: Whether the state is already in the store.
+            at_once: Maximum number of timers in memory to fire.
         """
         super().__init__(*args)
         self._at_once = at_once
         self._evict_if_full = evict_if_full
         self._due: DueTimers | None = None
-        """The pass that is under way."""
+        """The current pass over due timers."""
         self.announce: Callable[[list[Timer]], None] | None = None
-        """Called with the next timers, so that their state can be read in one go."""
+        """Called with the next timers, so that their state can be read at once."""
         layout = TimerLayout(self._prefix, self._encoder)
         self._stored = StoredTimers(self._store, self._prefix, layout, key_groups)
         self._changes = TimerChanges()
         self._fresh = self._changes.fresh
         self._journal: list[tuple[Identity, bool | None]] | None = None
-        """Changes since the last `save_point`, and what they replaced."""
+        """Changes since the last `save_point`, and the values that they replaced."""
         self._written: int | None = None
-        """The time before which nothing is pending, as the store has it."""
+        """Lower bound of pending times in the store."""
         if known:
             self._written = self._read_next_time()
         self._next = self._written if self._written is not None else NEVER
@@ -95,14 +95,14 @@ class TimerTable(StateTable):
 
     @property
     def next_time(self) -> int | None:
-        """No timer is pending before this time; None if none is pending at all.
+        """Lower bound of pending times; None if no timer is pending.
 
-        Exact after a pass of `due` that ran to its end; timers that are set lower it.
+        Exact after a complete pass of `due`; setting a timer may lower it.
         """
         return None if self._next == NEVER else self._next
 
     def register(self, time: int, namespace: bytes = b"") -> None:
-        """Set a timer for the current key; one that is set already stays as it is.
+        """Set a timer for the current key; does nothing if it is already set.
 
         Raises:
             TypeError: The time is not an int.
@@ -120,7 +120,7 @@ class TimerTable(StateTable):
             self._next = time
 
     def delete(self, time: int, namespace: bytes = b"") -> None:
-        """Delete a timer of the current key; nothing happens if it is not set.
+        """Delete a timer of the current key; does nothing if it is not set.
 
         Raises:
             TypeError: The time is not an int.
@@ -136,15 +136,15 @@ class TimerTable(StateTable):
         self._fresh[timer] = False
 
     def due(self, until: int, registered_until: int | None = None) -> Iterator[Timer]:
-        """Timers up to a time, in order; each is gone once it is given.
+        """Iterate over timers up to a time, in order; each is deleted when yielded.
 
-        The caller may set and delete timers between two of them, and use any state. The
-        keys of the next timers are announced as a batch; the current key is the caller's.
+        Between two timers, the caller may set and delete timers and use any state. The keys of
+        the next timers are announced as a batch; the caller sets the current key.
 
         Args:
-            until: Largest time of the timers to give.
-            registered_until: Largest time of timers, among those set meanwhile, that come
-                in the same pass; at most `until`, which is what None stands for.
+            until: Largest time of the timers to fire.
+            registered_until: Largest time of timers set during the pass that fire in it; at
+                most `until`, and `until` if None.
         """
         until = min(until, LAST_TIME)
         if until < self._next:
@@ -195,7 +195,7 @@ class TimerTable(StateTable):
         return writes
 
     def evict(self) -> None:
-        """See `StateTable.evict`; nothing is cached that was drained."""
+        """See `StateTable.evict`; drained timers are not cached."""
 
     def cached(self) -> int:
         """See `StateTable.cached`."""
@@ -224,7 +224,7 @@ class TimerTable(StateTable):
         journal.clear()
 
     def _write_changes(self) -> None:
-        """Bring the store up to date, for a scan."""
+        """Write all changes to the store, for a scan."""
         if self._changes:
             self._store.write(self.drain())
 
@@ -237,7 +237,7 @@ class TimerTable(StateTable):
     def _checked(self, time: Any) -> int:
         if self._current.key is NO_KEY:
             raise StateAccessError(
-                "timers can only be set while a key is set, and deleted likewise: open() and "
+                "timers can only be set and deleted while a key is set: open() and "
                 "close() have no current key; use them while processing an element of a keyed "
                 "stream"
             )
@@ -248,7 +248,7 @@ class TimerTable(StateTable):
             )
         if not FIRST_TIME <= time <= LAST_TIME:
             raise StateValueError(
-                f"the time of a timer has to fit into 64 bits; {time} does not. Times are in "
+                f"the time of a timer must fit into 64 bits; {time} does not. Times are in "
                 "milliseconds since 1970"
             )
         return int(time)

@@ -1,1 +1,1 @@
-"""State that expires: its times, its bytes, and the sweep that removes it."""
+"""State with TTL: expiring states, store layout and the sweep of expired entries."""

@@ -1,26 +1,26 @@
-"""How entries lie in a store whose state has a time to live.
+"""Layout of entries of a state with a time to live (TTL).
 
-A state with times is one of its own, beside a plain one of the same name: what is known of it
-(`state/catalog.py`) lies under
+A state with TTL is separate from a plain state of the same name. Its catalog entry
+(`state/catalog.py`) is
 
     00 00 | "state" | name | 00 | "ttl"    {"id": 2, "kind": "value", "schema": {...}, "ttl": true}
 
-with the schema of the values alone. Each value is preceded by its time (8 bytes, big-endian,
-sign bit flipped) and a mark, 00 for None or 01:
+with the schema of the values alone. Each value comes after its time (8 bytes, big-endian, sign
+bit flipped) and a mark, 00 for None or 01:
 
     value, reducing, aggregating    time | 01 | value
     list, each element of a chunk   time | 01 | element
     map                             01 | time | 00, or: 01 | time | 01 | value
 
-The smallest time, eight zero bytes, stands for one that is not known yet. Where the sweep of
-`state/ttl/sweep.py` has come to lies under
+The smallest time, eight zero bytes, means that the time is unknown. The progress of the sweep
+(`state/ttl/sweep.py`) is stored as
 
-    00 00 | "sweep" | name | 00 | "ttl"    time at which the pass began (8 bytes, as above)
-                                           | entries it has looked at (8 bytes, big-endian)
-                                           | entries it has removed (8 bytes, big-endian)
-                                           | key to go on with; no bytes if the pass is over
+    00 00 | "sweep" | name | 00 | "ttl"    start time of the pass (8 bytes, as above)
+                                           | entries checked (8 bytes, big-endian)
+                                           | entries removed (8 bytes, big-endian)
+                                           | next key; empty if the pass is over
 
-A store that was gathered from several has no such entry: its first sweep begins anew.
+A store collected from several stores has no such entry; its first sweep starts a new pass.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 TTL_SUFFIX: Final = "\0ttl"
-"""What the stored name of a state with times ends in."""
+"""Suffix of the stored name of a state with TTL."""
 SWEEP_PREFIX: Final = b"\x00\x00sweep"
-"""What the keys of the entries about sweeps begin with; stored names follow."""
+"""Prefix of the entries about sweeps; the stored name follows."""
 UNKNOWN: Final = time_bytes(FIRST_TIME)
-"""Stands for a time that is not known yet."""
+"""Stored bytes of an unknown time."""
 
 _NONE: Final = b"\x00"
 _SOME: Final = b"\x01"
 _HEAD: Final = 9
-"""Bytes before a value: its time and a mark."""
+"""Length of the time and the mark before a value."""
 _COUNTS: Final = Struct(">QQ")
 
 
 def stored_name(name: str, *, timed: bool) -> str:
-    """Name under which a state is known to its store."""
+    """Name of a state in the store."""
     return name + TTL_SUFFIX if timed else name
 
 
 def ttl_codec(codec: Codec) -> Codec:
-    """Codec of pairs of a time and a value, or None, of `codec`."""
+    """Codec of pairs of a time and a value of `codec`, or None."""
     encode, decode, check, exact = codec.encode, codec.decode, codec.check, codec.exact_type
 
     def encode_pair(pair: tuple[int, Any]) -> bytes:
@@ -82,15 +82,15 @@ def ttl_codec(codec: Codec) -> Codec:
 
 
 def time_at(kind: str) -> int:
-    """Where, in a stored value of a kind other than a list, its time lies."""
+    """Offset of the time in a stored value; not for lists."""
     return 1 if kind == "map" else 0
 
 
 def adding_time(kind: str, time: int) -> Callable[[bytes], bytes]:
-    """Turns a stored value of a plain state into one that has a time."""
+    """Function that adds a time to a stored value."""
     stamp = time_bytes(time)
     if kind == "map":
-        # What a map stores of a value begins with the same mark.
+        # The values of a plain map begin with the same mark.
         return lambda value: _SOME + stamp + value
     head = stamp + _SOME
     if kind == "list":
@@ -99,7 +99,7 @@ def adding_time(kind: str, time: int) -> Callable[[bytes], bytes]:
 
 
 def dropping_time(kind: str) -> Callable[[bytes], bytes]:
-    """Turns a stored value that has a time into one of a plain state."""
+    """Function that removes the time from a stored value."""
     if kind == "list":
         return lambda chunk: pack_chunk([element[_HEAD:] for element in unpack_chunk(chunk)])
     return lambda value: value[_HEAD:]
@@ -107,26 +107,26 @@ def dropping_time(kind: str) -> Callable[[bytes], bytes]:
 
 @dataclass(slots=True)
 class Cursor:
-    """Where the sweep of a state has come to."""
+    """Progress of the sweep of a state."""
 
     began: int | None = None
-    """When the pass began; None if there was none ever."""
+    """Start time of the pass; None before the first."""
     looked: int = 0
-    """Entries that the pass has looked at."""
+    """Entries checked in this pass."""
     removed: int = 0
-    """Entries that the pass has removed."""
+    """Entries removed in this pass."""
     place: bytes = b""
-    """Key to go on with; empty if no pass is under way."""
+    """Next key; empty if no pass is running."""
 
     @staticmethod
     def decoded(data: bytes | None) -> Cursor:
-        """The cursor that was stored as `data`; a new one if that is None."""
+        """Cursor of stored bytes; a new one for None."""
         if data is None:
             return Cursor()
         looked, removed = _COUNTS.unpack_from(data, 8)
         return Cursor(time_of(data[:8]), looked, removed, data[24:])
 
     def encoded(self) -> bytes:
-        """The cursor as it is stored."""
+        """Stored bytes of the cursor."""
         assert self.began is not None
         return time_bytes(self.began) + _COUNTS.pack(self.looked, self.removed) + self.place

@@ -1,8 +1,8 @@
-"""States whose entries expire: each wraps a plain one whose values are pairs with a time.
+"""States with TTL: each wraps a plain state whose values are pairs with a time.
 
-An entry has expired if its time is at least the time to live ago. Whatever reads an entry
-that has expired removes it; some may still return it that once. Entries that nobody reads
-are removed by `state/ttl/sweep.py`.
+An entry expires when its time is at least the time to live ago. Reading an expired entry
+removes it, and may return it once more, as configured. `state/ttl/sweep.py` removes entries
+that are not read.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 class Expiry:
-    """What all states with a time to live share."""
+    """Base of all states with TTL."""
 
     __slots__ = ("_now", "_renews", "_returns_expired", "_stamp", "_ttl", "accesses")
 
     def __init__(self, config: StateTtlConfig, time: TtlTime) -> None:
-        """Entries that expire as `config` says, by `time`."""
+        """Expire entries as configured, by `time`."""
         self._ttl = config.ttl_ms
         self._now = time.now
         self._stamp = time.stamp
@@ -41,7 +41,7 @@ class Expiry:
             config.state_visibility is StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp
         )
         self.accesses = 0
-        """How often the state was read or written."""
+        """Number of reads and writes."""
 
 
 class TtlValue(Expiry, ValueState[Any]):
@@ -50,7 +50,7 @@ class TtlValue(Expiry, ValueState[Any]):
     __slots__ = ("_table",)
 
     def __init__(self, table: ValueTable, config: StateTtlConfig, time: TtlTime) -> None:
-        """Pairs of a time and a value are in `table`."""
+        """Keep pairs of a time and a value in `table`."""
         super().__init__(config, time)
         self._table = table
 
@@ -61,7 +61,7 @@ class TtlValue(Expiry, ValueState[Any]):
         if pair is None:
             return None
         time, value = pair
-        # A time that is not known yet is the smallest one, and does not expire.
+        # An unknown time is the smallest one, and does not expire.
         if time + self._ttl <= self._now() and time != FIRST_TIME:
             self._table.clear()
             return value if self._returns_expired else None
@@ -86,7 +86,7 @@ class TtlValue(Expiry, ValueState[Any]):
 
 
 class TtlReducing(ReducingValue):
-    """A reduced value that expires; each `add` renews its time."""
+    """A reduced value that expires; every `add` renews its time."""
 
     __slots__ = ("_name",)
 
@@ -96,7 +96,7 @@ class TtlReducing(ReducingValue):
         self._name = name
 
     def add(self, value: Any) -> None:
-        """Fold `value` in; onto what has expired, it is the first one."""
+        """Fold `value` in; after expiry it is the first value."""
         if value is None:
             raise StateValueError(
                 f"state {self._name!r}: a reducing state with a time to live cannot add None; "
@@ -111,12 +111,12 @@ class TtlList(Expiry, ListState[Any]):
     __slots__ = ("_table",)
 
     def __init__(self, table: ListTable, config: StateTtlConfig, time: TtlTime) -> None:
-        """Pairs of a time and an element are in `table`."""
+        """Keep pairs of a time and an element in `table`."""
         super().__init__(config, time)
         self._table = table
 
     def get(self) -> list[Any]:
-        """Elements for the current key that have not expired, in a list of the caller's own."""
+        """Elements for the current key that have not expired, in a new list."""
         self.accesses += 1
         pairs = self._table.get()
         if not pairs:
@@ -137,16 +137,16 @@ class TtlList(Expiry, ListState[Any]):
     def add(self, value: Any) -> None:
         """Append one element."""
         self.accesses += 1
-        # None is left to the table, which refuses it.
+        # The table refuses None.
         self._table.add(None if value is None else (self._stamp(), value))
 
     def add_all(self, values: Iterable[Any]) -> None:
-        """Append all of `values`, or none if one is refused."""
+        """Append all of `values`, or none if one is invalid."""
         self.accesses += 1
         self._table.add_all(self._stamped(values))
 
     def update(self, values: Iterable[Any]) -> None:
-        """Replace the list; all elements have the time of now."""
+        """Replace the list; all elements get the current time."""
         self.accesses += 1
         self._table.update(self._stamped(values))
 
@@ -170,7 +170,7 @@ class TtlMap(Expiry, MapState[Any, Any]):
     __slots__ = ("_table",)
 
     def __init__(self, table: MapTable, config: StateTtlConfig, time: TtlTime) -> None:
-        """Pairs of a time and a value are in `table`."""
+        """Keep pairs of a time and a value in `table`."""
         super().__init__(config, time)
         self._table = table
 
@@ -180,7 +180,7 @@ class TtlMap(Expiry, MapState[Any, Any]):
         return None if pair is None else pair[1]
 
     def contains(self, key: Any) -> bool:
-        """Whether there is an entry under `key`; this reads the entry."""
+        """Whether `key` has an entry; counts as a read."""
         return self._read(key) is not None
 
     def _read(self, key: Any) -> tuple[int, Any] | None:
@@ -204,7 +204,7 @@ class TtlMap(Expiry, MapState[Any, Any]):
         self._table.put(key, (self._stamp(), value))
 
     def put_all(self, entries: Mapping[Any, Any]) -> None:
-        """Set all of `entries`, or none if one is refused."""
+        """Set all of `entries`, or none if one is invalid."""
         self.accesses += 1
         stamp = self._stamp()
         stamped = None if entries is None else {k: (stamp, v) for k, v in entries.items()}
@@ -216,7 +216,7 @@ class TtlMap(Expiry, MapState[Any, Any]):
         self._table.remove(key)
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """Entries that have not expired, as they are now; all of them count as read."""
+        """Current entries that have not expired; counts as a read of all."""
         self.accesses += 1
         limit, table, given = self._now() - self._ttl, self._table, []
         stamp = self._stamp() if self._renews else FIRST_TIME
@@ -231,7 +231,7 @@ class TtlMap(Expiry, MapState[Any, Any]):
         return iter(given)
 
     def is_empty(self) -> bool:
-        """Whether there is no entry, not even one that has expired and is still there."""
+        """Whether there is no entry; expired entries that are not yet removed count."""
         self.accesses += 1
         return self._table.is_empty()
 
@@ -242,13 +242,13 @@ class TtlMap(Expiry, MapState[Any, Any]):
 
 
 class TtlTime(Protocol):
-    """The time of states whose entries expire, in milliseconds."""
+    """Clock of states with TTL, in milliseconds."""
 
     def now(self) -> int:
-        """What the times of entries are compared with; `FIRST_TIME` if it is not known yet."""
+        """Current time for expiry; `FIRST_TIME` if unknown."""
 
     def stamp(self) -> int:
-        """The time that an entry gets; `FIRST_TIME` if it is not known yet."""
+        """Time of a new entry; `FIRST_TIME` if unknown."""
 
 
 class ClockTime:
@@ -257,8 +257,8 @@ class ClockTime:
     __slots__ = ("now", "stamp")
 
     def __init__(self, clock: Clock) -> None:
-        """Time as `clock` shows it."""
-        # The clock's own method: this is on the path of every access.
+        """Use the time of `clock`."""
+        # Bound to the clock's method: every access calls it.
         self.now = self.stamp = clock.now_ms
 
 
@@ -268,19 +268,19 @@ def _no_records() -> int:
 
 @dataclass(frozen=True, slots=True)
 class TtlContext:
-    """What states with a time to live are told by whoever runs the operator."""
+    """Clocks and settings for states with TTL."""
 
     processing: TtlTime
     event: TtlTime | None = None
-    """None where elements have no event time."""
+    """None if elements have no event time."""
     records: Callable[[], int] = _no_records
-    """How many records the operator has had in this epoch."""
+    """Number of records of the operator in this epoch."""
     incremental_snapshots: bool = False
-    """Whether snapshots share files, so that removing entries from them saves nothing."""
+    """Whether snapshots share files, so that removing entries before one saves nothing."""
     seconds: Callable[[], float] = monotonic
     """Measures how long a sweep takes."""
 
     @staticmethod
     def by_system_clock() -> TtlContext:
-        """Processing time, by the machine's clock."""
+        """Context with the system clock as processing time."""
         return TtlContext(ClockTime(SystemClock()))

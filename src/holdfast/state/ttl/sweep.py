@@ -1,12 +1,11 @@
-"""Removing what has expired and nobody reads, a little at the end of every epoch.
+"""Removes expired entries that are not read, a few at the end of every epoch.
 
-A **pass** looks at all entries of a state, in key order, epoch after epoch from where it
-stopped. It begins when a quarter of the time to live has gone by since the last one began.
-What it may cost is bounded by the time that the epoch has taken, so it never holds a job up,
-and a busy job is swept faster than an idle one. Other strategies look at so many entries per
-use of the state, or at all before a snapshot.
+A **pass** checks all entries of a state in key order, over several epochs. It begins when a
+quarter of the time to live has passed since the last pass began. Its cost is bounded by a share
+of the epoch's duration, so it never delays a job, and a busy job is swept faster than an idle
+one. Other strategies check some entries per access of the state, or all before a snapshot.
 
-Only states that were registered in the epoch are swept: the configuration is not stored.
+Only states registered in the epoch are swept, since the configuration is not stored.
 """
 
 from __future__ import annotations
@@ -30,21 +29,21 @@ if TYPE_CHECKING:
     Changes = list[tuple[bytes, bytes | None]]
 
 SHARE: Final = 0.03
-"""Part of an epoch's time that passes may take."""
+"""Share of an epoch's duration that passes may take."""
 LEAST: Final = 1000
-"""Entries of each state that a pass looks at in any epoch."""
+"""Minimum number of entries that a pass checks per state and epoch."""
 STEP: Final = 1000
-"""Most entries that are looked at before time is looked at."""
+"""Maximum number of entries checked between two looks at the clock."""
 PASSES_PER_TTL: Final = 4
-"""Passes that begin while an entry lives."""
+"""Number of passes per time to live."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweptState:
-    """A state with a time to live that is used in this epoch."""
+    """A state with TTL that is registered in this epoch."""
 
     name: str
-    """As it is stored."""
+    """Stored name."""
     kind: str
     prefix: bytes
     config: StateTtlConfig
@@ -53,7 +52,7 @@ class SweptState:
 
     @property
     def accesses(self) -> int:
-        """How often it was read or written."""
+        """Number of reads and writes in this epoch."""
         return sum(handle.accesses for handle in self.handles)
 
 
@@ -68,23 +67,23 @@ class Sweep:
         self._states: dict[str, SweptState] = {}
         self._changes: Changes = []
         self.removed = 0
-        """Entries that were removed."""
+        """Number of removed entries."""
 
     def add(self, state: SweptState, handle: Expiry) -> None:
-        """Sweep a state, and note how often `handle` uses it."""
+        """Add a state to sweep; `handle` counts its accesses."""
         self._states.setdefault(state.name, state).handles.append(handle)
 
     def run(self, *, snapshot: bool) -> None:
-        """Remove what has expired, as far as each state's strategies go.
+        """Remove expired entries by each state's cleanup strategies.
 
         Args:
-            snapshot: Whether a snapshot is made of what is there afterwards.
+            snapshot: Whether a snapshot follows.
         """
         if not self._states:
             return
         started = self._context.seconds()
         for number, state in enumerate(self._states.values(), 1):
-            # Without event time nothing can have expired yet.
+            # Without event time nothing can have expired.
             if state.time.now() != FIRST_TIME:
                 share = SHARE * number / len(self._states)
                 self._sweep(state, snapshot, partial(self._is_within, started, share))
@@ -125,7 +124,7 @@ class Sweep:
             _begin(state, cursor)
         looked = self._look(state, cursor, lambda looked: min(STEP, budget - looked))
         if first and not cursor.place and looked < budget:
-            # Around the end, but no entry is looked at twice.
+            # Wrap around at the end, but check no entry twice.
             _begin(state, cursor)
             self._look(state, cursor, lambda more: min(STEP, budget - looked - more), first)
 
@@ -146,16 +145,16 @@ class Sweep:
         wanted: Callable[[int], int],
         until: bytes | None = None,
     ) -> int:
-        """Look at entries from the cursor on.
+        """Check entries from the cursor on.
 
         Args:
-            state: Whose entries.
-            cursor: Where to begin; it is moved on.
-            wanted: How many entries to look at next, given how many it were so far.
-            until: Key to stop before.
+            state: State to sweep.
+            cursor: Start position; updated.
+            wanted: Number of entries to check next, from the number checked so far.
+            until: Key to stop at, exclusive.
 
         Returns:
-            How many entries were looked at; elements, of a list.
+            Number of entries checked; for a list, of elements.
         """
         entries = self._store.scan(state.prefix, cursor.place)
         examine = self._examine_chunks if state.kind == "list" else self._examine_values
@@ -187,7 +186,7 @@ class Sweep:
     def _examine_values(
         self, state: SweptState, batch: list[tuple[bytes, bytes]], limit: bytes, fresh: bytes
     ) -> tuple[int, int]:
-        """Note what is to change of values; return how many were seen, and are removed."""
+        """Collect changes of values; return the numbers of checked and removed entries."""
         at, removed, change = time_at(state.kind), 0, self._changes.append
         end = at + 8
         for key, value in batch:
@@ -203,7 +202,7 @@ class Sweep:
     def _examine_chunks(
         self, state: SweptState, batch: list[tuple[bytes, bytes]], limit: bytes, fresh: bytes
     ) -> tuple[int, int]:
-        """The same of lists; their elements are counted."""
+        """Collect changes of lists; return the numbers of checked and removed elements."""
         seen = removed = 0
         for key, chunk in batch:
             elements = unpack_chunk(chunk)
@@ -233,10 +232,10 @@ def _is_due(state: SweptState, cursor: Cursor, by: PassCleanup) -> bool:
     interval = state.config.ttl_ms / PASSES_PER_TTL
     if by.periodic_compaction_ms:
         interval = min(interval, by.periodic_compaction_ms)
-    # Time that has gone back, as watermarks do on a restore, says nothing about the last pass.
+    # If time went back, as watermarks do on a restore, the start of the last pass is useless.
     return not 0 <= state.time.now() - cursor.began < interval
 
 
 def _limit(state: SweptState) -> bytes:
-    """Entries have expired whose time is no later, but for those whose time is not known."""
+    """Latest time of expired entries, as stored; entries of unknown time do not expire."""
     return time_bytes(max(state.time.now() - state.config.ttl_ms, FIRST_TIME))

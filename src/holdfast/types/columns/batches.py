@@ -1,9 +1,8 @@
-"""Batches of a stream's elements: reading, writing and copying them.
+"""Reads, writes and copies batches of a stream's elements.
 
-What is written is what is read: a value either comes back equal and of the declared
-class, or is refused when it is written. The exceptions are those of the declared type
-itself: a `float` column rounds to single precision, a `decimal` has its scale, and an
-instant comes back in the column's zone.
+A value either comes back equal and of the declared class, or is refused when it is
+written. The declared type itself makes three exceptions: a `float` column rounds to single
+precision, a `decimal` has its scale, and a timestamp comes back in the column's zone.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def element_copier(stream: StreamType) -> Callable[[list[Any]], list[Any]]:
-    """What copies the elements of a stream; `no_copy` where nothing could change them."""
+    """Function that copies elements; `no_copy` if they are immutable."""
     if stream.kind == "object":
         return lambda elements: list(map(pickle.loads, pickled(elements)))
     element = stream.element
@@ -54,8 +53,8 @@ def no_copy(elements: list[Any]) -> list[Any]:
 class BatchReader:
     """Reads a stream's elements from record batches.
 
-    The stream's columns come first in a batch; further ones are left alone. A reader
-    remembers how the last batch was best read, so keep one per stream and task.
+    The stream's columns come first in a batch; others are ignored. A reader adapts to the
+    batches that it has seen, so keep one per stream and task.
     """
 
     def __init__(self, stream_type: StreamType) -> None:
@@ -130,11 +129,11 @@ class BatchWriter:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def normalise(self, elements: list[Any]) -> list[Any]:
-        """Elements as a reader would give them, without the way through Arrow.
+        """Elements as a reader would return them, without building Arrow arrays.
 
-        Width and classes are checked, and values converted, as in writing; what only
-        the bytes would show, such as text that is not Unicode, may pass. Elements that
-        are already so are returned as they are, not copied.
+        Checks widths and classes, and converts values, as writing does. Problems that only
+        the bytes show, such as invalid Unicode, may pass. Elements that need no conversion are
+        returned uncopied.
 
         Raises:
             OutputTypeError: An element does not fit the declared type.

@@ -1,7 +1,7 @@
-"""Pickling what has no declared type: elements of streams and values of state.
+"""Pickles elements of streams and values of state that have no declared type.
 
-Classes of a program's own `__main__`, or of a notebook, exist by name in the driver
-only; plain pickle refuses their instances in a worker. Who can do better says so.
+Classes of `__main__` or of a notebook exist by name in the driver only, and plain pickle
+refuses their instances in a worker. `pickle_by_value_with` registers a pickler for them.
 """
 
 from __future__ import annotations

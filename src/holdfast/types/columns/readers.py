@@ -1,7 +1,7 @@
-"""Arrow columns as lists of Python values, exactly and in bulk.
+"""Reads Arrow columns into lists of Python values, exactly and in bulk.
 
-A reader is made for a declared type and takes any physical form of it: large and
-view variants, dictionaries, another zone. Values come out in the declared form.
+A reader for a declared type accepts every physical form of it: large and view variants,
+dictionaries, another zone. Values have the declared form.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def column_reader(column: pa.DataType, hint: Annotation = None) -> ReadColumn:
 
 
 def zone_of(name: str) -> tzinfo:
-    """Time zone an Arrow or Spark name stands for."""
+    """Time zone of an Arrow or Spark zone name."""
     if name in _UTC_NAMES:
         return UTC
     if name[:1] in "+-":
@@ -70,8 +70,8 @@ def zone_of(name: str) -> tzinfo:
 
 
 def micros_of_python(column: pa.DataType) -> tuple[int, int]:
-    """First and last microsecond since 1970 that a timestamp column can be read at."""
-    # Near the ends, an instant may lie in a year of its zone that Python does not have.
+    """First and last microsecond since 1970 that Python can represent in the column's zone."""
+    # Near the ends, the year in the column's zone may be outside Python's range.
     margin = 0 if column.tz is None or column.tz in _UTC_NAMES else _DAY
     return _FIRST_MICRO + margin, _LAST_MICRO - margin
 
@@ -98,8 +98,8 @@ def _physical(column: pa.DataType, read: ReadColumn, array: pa.Array) -> list[An
 def _conformed(array: pa.Array, column: pa.DataType) -> pa.Array:
     if isinstance(array, pa.DictionaryArray):
         array = array.dictionary_decode()
-    # Arrow would also parse text into numbers, and take numbers for instants.
-    problem: object = "they are not of one kind"
+    # Arrow would also parse strings into numbers and cast numbers to timestamps.
+    problem: object = "the types are not related"
     if _family(array.type) == _family(column):
         try:
             return array.cast(column)
@@ -132,7 +132,7 @@ def _dense(column: pa.DataType, read: ReadColumn, array: pa.Array) -> list[Any]:
     try:
         present = array.drop_null()
     except pa.ArrowNotImplementedError:
-        # Arrow cannot select among views; the declared form has none.
+        # Arrow cannot filter view arrays; the declared type has none.
         present = _conformed(array, column).drop_null()
     values = iter(read(present))
     return [next(values) if valid else None for valid in array.is_valid().to_pylist()]
@@ -151,8 +151,8 @@ def _objects(array: pa.Array) -> list[Any]:
 class _Strings:
     """Reads strings through a dictionary for as long as they repeat.
 
-    Repeated strings are then one object, whose hash is computed once. Every so many
-    batches a column of distinct strings is tried again.
+    Repeated strings are then one object, whose hash is computed once. A column of distinct
+    strings is tried again every `RETRY_AFTER` batches.
     """
 
     RETRY_AFTER = 16
@@ -174,7 +174,7 @@ class _Strings:
         return _numbers(_text(array))
 
     def _looked_up(self, array: pa.DictionaryArray) -> list[Any]:
-        # The place after the last word holds the None that a null stands for.
+        # The last place holds the None for nulls.
         words = [*_numbers(_text(array.dictionary)), None]
         places = array.indices
         if array.null_count:
@@ -205,7 +205,7 @@ def _counts(array: pa.Array, integer: pa.DataType) -> Any:
 
 
 def _refuse_other_years(array: pa.Array, counts: Any, first: int, last: int) -> None:
-    # Beyond these numpy gives integers in the place of dates.
+    # Beyond these, NumPy returns integers instead of dates.
     if len(counts) and not first <= counts.min() <= counts.max() <= last:
         raise TypeDeclarationError(
             f"a {ddl_of(array.type)} column holds times outside the years 1 to 9999, which Python "
@@ -214,11 +214,10 @@ def _refuse_other_years(array: pa.Array, counts: Any, first: int, last: int) -> 
 
 
 class _ZonedTimestamps:
-    """Reads instants as datetimes in one zone.
+    """Reads timestamps as datetimes in one zone.
 
-    The clock of a zone stands still against UTC for months. While it does, a batch is
-    one addition; around a change, and for batches that span days, each value is
-    converted by itself.
+    The UTC offset of a zone is constant for months. While it is, a batch takes one addition;
+    around a change, and for batches that span days, each value is converted separately.
     """
 
     LOOK_BACK = 25  # hours; no zone ever repeated more than a day
@@ -268,7 +267,7 @@ def _enum_values(read: ReadColumn, cls: type[enum.Enum], array: pa.Array) -> lis
     known: dict[Any, Any] = {member.value: member for member in cls}
     known[None] = None
     values = read(array)
-    # A combination of flags is no member of its own, but the class knows it.
+    # A combination of flags is not listed as a member, but the class accepts it.
     known |= {value: cls(value) for value in set(values) - known.keys()}
     return list(map(known.__getitem__, values))
 

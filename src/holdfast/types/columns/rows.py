@@ -1,7 +1,7 @@
-"""Rows taken apart into columns, and put together from them.
+"""Splits rows into columns and builds rows from columns.
 
-Both directions work on whole lists: a row is never touched by itself unless the rows
-of a list are of different classes, or one of them does not fit.
+Both directions work on whole lists. Single rows are handled only if the rows of a list
+have different classes, or one of them does not fit.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ Columns = list[list[Any]]
 """One list of values per column."""
 
 Split = Callable[[list[Any]], Columns]
-"""Takes rows of one class apart."""
+"""Splits rows of one class into columns."""
 
 
 class RowSplitter:
-    """Takes rows of any accepted class apart into the declared columns."""
+    """Splits rows of any accepted class into the declared columns."""
 
     def __init__(self, names: tuple[str, ...], hint: Annotation) -> None:
         self._names = names
@@ -50,7 +50,7 @@ class RowSplitter:
         """Values of the rows by column.
 
         Raises:
-            ValueMismatch: A row is of a class that is no row, or has other fields.
+            ValueMismatch: An element is not a row, or has other fields.
         """
         if not rows:
             return [[] for _ in self._names]
@@ -89,7 +89,7 @@ class RowSplitter:
         if issubclass(cls, tuple) and hasattr(cls, "_fields"):
             return self._named_tuple(cls._fields)
         if issubclass(cls, tuple):
-            # A Spark Row names its fields on the instance, or not at all.
+            # A Spark Row has its field names on the instance, or none.
             return self._spark_rows
         if issubclass(cls, dict):
             return self._sparse_dicts if self._optional else self._dicts
@@ -166,7 +166,7 @@ class RowSplitter:
         missing = [name for name in self._names if name not in {*fields, *self._optional}]
         extra = [name for name in fields if name not in self._names]
         problems = [f"it lacks {', '.join(map(repr, missing))}"] if missing else []
-        problems += [f"it has also {', '.join(map(repr, extra))}"] if extra else []
+        problems += [f"it also has {', '.join(map(repr, extra))}"] if extra else []
         reason = f"{' and '.join(problems)}; the columns are {self._listed()}"
         raise ValueMismatch(index, rows[0], reason)
 
@@ -183,7 +183,7 @@ class RowSplitter:
 
 
 def row_builder(hint: Annotation, names: tuple[str, ...]) -> Callable[[Columns], list[Any]]:
-    """Function that makes rows of the declared class, or events, from columns."""
+    """Function that builds rows of the declared class, or events, from columns."""
     if not is_row_class(hint):
         return _tuples_of(event_class(names))
     if is_typed_dict(hint):

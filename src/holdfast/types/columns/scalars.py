@@ -1,8 +1,8 @@
-"""What a column takes besides values of its own class.
+"""Converts values of other classes to the class of a column, without loss.
 
-Arrow's own conversion is lenient: it truncates 3.5 into an integer column, takes a
-naive datetime for UTC, and bytes for text. Here a value is either converted without
-loss or refused, with advice.
+Arrow's own conversion is lenient: it truncates 3.5 in an integer column, and accepts a
+naive datetime as UTC and bytes as text. Here a value is converted without loss, or refused
+with advice.
 
     integers    subclasses of int, NumPy integers; neither bool nor float
     floats      integers a double holds exactly, NumPy numbers; not bool
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 def scalar(column: pa.DataType) -> tuple[type, Callable[[Any], Any]]:
-    """Class of a column's values, and the conversion of what else it takes.
+    """Class of a column's values, and the conversion of values of other classes.
 
-    The conversion raises `Unfit` for what cannot be converted without loss.
+    The conversion raises `Unfit` for a value that it cannot convert without loss.
     """
     leaf = leaf_of(column)
     assert leaf is not None
@@ -40,7 +40,7 @@ def scalar(column: pa.DataType) -> tuple[type, Callable[[Any], Any]]:
 
 
 class _NaiveTime:
-    """Class no value has: each time of day must be asked for its zone."""
+    """Class without instances, so that every time of day is checked for a zone."""
 
 
 def _as_int(value: Any) -> int:
@@ -130,10 +130,10 @@ _CONVERSIONS: Final[dict[type, Callable[[Any], Any]]] = {
 
 
 def as_moment(value: Any, *, zoned: bool) -> datetime:
-    """Plain datetime of the kind a timestamp column takes.
+    """Plain datetime for a timestamp column.
 
     Raises:
-        Unfit: It is of the other kind, or no datetime.
+        Unfit: It is no datetime, or has a zone where there must be none, or the reverse.
     """
     if not isinstance(value, datetime):
         raise Unfit("yield a datetime.datetime")

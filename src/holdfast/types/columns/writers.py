@@ -1,8 +1,8 @@
-"""Python values as Arrow columns, exactly and in bulk.
+"""Writes Python values into Arrow columns, exactly and in bulk.
 
-Every column first counts the values of its own class, in C; only when some are of
-another class are they looked at one by one (see `scalars`). An array takes lists,
-tuples, sets and one-dimensional NumPy arrays, a map takes dicts, a struct any row.
+Every column first counts the values of its own class, in C. Only if some have another
+class are values converted one by one (see `scalars`). An array takes lists, tuples, sets
+and one-dimensional NumPy arrays, a map takes dicts, a struct any row.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MICRO = timedelta(microseconds=1)
 
 
 class WriteColumn(Protocol):
-    """Turns the values of one column into Arrow, or into what a reader would see."""
+    """Turns the values of one column into Arrow, or into the values that a reader returns."""
 
     def array(self, values: list[Any], *, nullable: bool) -> pa.Array:
         """Arrow array of the values.
@@ -49,7 +49,7 @@ class WriteColumn(Protocol):
         """
 
     def settled(self, values: list[Any], *, nullable: bool) -> list[Any]:
-        """Values as they read after being written; the same list if they are so already.
+        """Values as a reader would return them; the same list if they need no conversion.
 
         Raises:
             ValueMismatch: A value does not fit; it is named.
@@ -99,7 +99,7 @@ class _Leaves:
         plain = values if exact == len(values) else self._checked(values, exact, nullable)
         if self._settles and self._integers is None:
             return plain
-        # Only building the array shows an integer out of range, or a rounded number.
+        # Only building the array reveals integers out of range and rounded numbers.
         try:
             array = self._built(plain, exact)
         except (ValueError, TypeError, OverflowError) as error:
@@ -170,12 +170,12 @@ _INFINITIES = (float("inf"), float("-inf"))
 
 
 class _Timestamps:
-    """Instants, from aware datetimes; or wall-clock times, from naive ones."""
+    """Timestamps from aware datetimes, or wall-clock times from naive ones."""
 
     def __init__(self, column: pa.DataType) -> None:
         self._column = column
         self._zoned = column.tz is not None
-        # Subtracting an epoch refuses the other kind of datetime by itself, and is fast.
+        # Subtracting an epoch is fast, and raises for the other kind of datetime.
         epoch: Any = datetime(1970, 1, 1, tzinfo=UTC if self._zoned else None)
         self._since: Callable[[datetime], timedelta] = epoch.__rsub__
         self._first, self._last = micros_of_python(column)
@@ -188,7 +188,7 @@ class _Timestamps:
             array = self._built(list(map(self._since, values)))
         except (TypeError, OverflowError):
             return self._sparse(values, nullable)
-        # What could not be read must not be written.
+        # A value that cannot be read must not be written.
         micros = array.view(pa.int64()).to_numpy()
         if len(micros) and not self._first <= micros.min() <= micros.max() <= self._last:
             return self._sparse(values, nullable)
@@ -254,7 +254,7 @@ class _Enums:
 
 
 class _Nested:
-    """Lists, maps and structs: values without their nulls, then the nulls put back."""
+    """Lists, maps and structs: written without their nulls, which are then put back."""
 
     def __init__(self, column: pa.DataType, hint: Annotation, dense: WriteDense) -> None:
         self._column = column
@@ -329,7 +329,7 @@ def _lists(column: pa.DataType, hint: Annotation) -> WriteDense:
     return dense
 
 
-# By the declared container; without one, whatever can be iterated without surprise.
+# By declared container; without one, all that can be iterated without surprise.
 _CONTAINERS: dict[type | None, frozenset[type]] = {
     list: frozenset({list, tuple}),
     tuple: frozenset({list, tuple}),
