@@ -25,7 +25,6 @@ from holdfast.errors import (
     StateValueError,
     StoreVersionError,
 )
-from holdfast.state import backend as keyed_backend
 from holdfast.state.backend import KeyedStateBackend
 from holdfast.state.list import MAX_CHUNKS
 from holdfast.state.snapshots import open_snapshot
@@ -41,7 +40,10 @@ if TYPE_CHECKING:
 class Subtask:
     """Keyed state as one subtask sees it, epoch after epoch."""
 
-    def __init__(self, backend: Any, directory: Path, max_parallelism: int = 128) -> None:
+    def __init__(
+        self, backend: Any, directory: Path, max_parallelism: int = 128, **limits: Any
+    ) -> None:
+        self.limits = limits
         self.backend = backend
         self.directory = directory
         self.max_parallelism = max_parallelism
@@ -55,7 +57,11 @@ class Subtask:
         store = open_store(self.backend, self.directory, self.version)
         self.entries = sum(1 for _ in store.scan(b""))
         self.state = KeyedStateBackend(
-            store, max_parallelism=self.max_parallelism, epoch=self.epoch, current=self.current
+            store,
+            max_parallelism=self.max_parallelism,
+            epoch=self.epoch,
+            current=self.current,
+            **self.limits,
         )
 
     def get(self, descriptor: StateDescriptor) -> Any:
@@ -676,9 +682,9 @@ def test_keys_and_map_keys_of_any_length_work(subtask: Subtask) -> None:
 
 
 def test_a_batch_is_read_in_one_go_and_caches_are_kept_within_bounds(
-    subtask: Subtask, monkeypatch: pytest.MonkeyPatch
+    backend: Any, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(keyed_backend, "CACHE_LIMIT", 10)
+    subtask = Subtask(backend, tmp_path / "store", cache_limit=10)
     for epoch in range(3):
         value, own_map, own_list = (subtask.get(d) for d in (VALUE, MAP, LIST))
         for start in range(0, 100, 20):
@@ -698,6 +704,7 @@ def test_a_batch_is_read_in_one_go_and_caches_are_kept_within_bounds(
         assert subtask.get(VALUE).value() == 3
         assert dict(subtask.get(MAP).items()) == {"0": key, "1": key, "2": key}
         assert subtask.get(LIST).get() == [0, 1, 2]
+    subtask.state.abort()
 
 
 def test_an_operators_key_type_and_max_parallelism_are_fixed(subtask: Subtask) -> None:

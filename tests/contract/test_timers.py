@@ -15,13 +15,11 @@ from holdfast import (
 )
 from holdfast.errors import StateAccessError, StateDescriptorError, StateError, StateValueError
 from holdfast.serde.keys import canonical_key, key_group_of
-from holdfast.state import backend as keyed_backend
 from holdfast.state.backend import KeyedStateBackend
 from holdfast.state.key_groups import key_groups, subtask_of
 from holdfast.state.restore import restore_store
 from holdfast.state.store.opening import open_store
 from holdfast.state.table import NO_KEY, CurrentKey
-from holdfast.state.timers import due as timers
 from holdfast.state.timers.layout import FIRST_TIME, LAST_TIME, NEXT_TIME_PREFIX, Timer
 from holdfast.state.timers.table import EVENT_TIMERS, PROCESSING_TIMERS, TimerTable
 
@@ -59,6 +57,7 @@ class Subtask:
 
     def __init__(self, backend: Any, directory: Path, groups: range | None = None) -> None:
         self.backend, self.directory, self.groups = backend, directory, groups
+        self.limits: dict[str, Any] = {}
         self.version: str | None = None
         self.epoch = 0
 
@@ -72,8 +71,14 @@ class Subtask:
             epoch=self.epoch,
             current=self.current,
             key_groups=self.groups,
+            **self.limits,
         )
         return self
+
+    def limit(self, **limits: int) -> None:
+        """From here on, with these limits as well."""
+        self.limits |= limits
+        self.fail()
 
     @property
     def timers(self) -> TimerTable:
@@ -272,8 +277,8 @@ def test_states_of_users_cannot_take_the_names_of_timers(subtask: Subtask) -> No
 
 
 @pytest.fixture(params=[1, 2, 3, 1000])
-def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(timers, "CHUNK", request.param)
+def chunk(request: pytest.FixtureRequest, subtask: Subtask) -> int:
+    subtask.limit(timers_at_once=request.param)
     return int(request.param)
 
 
@@ -433,10 +438,8 @@ class TestChangesWhileTimersFire:
         subtask.next_epoch()
         assert sorted(subtask.fire(10)) == [(4, "a"), (4, "b"), (5, "b")]
 
-    def test_state_may_be_flushed_and_emptied_while_timers_fire(
-        self, subtask: Subtask, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(keyed_backend, "CACHE_LIMIT", 0)
+    def test_state_may_be_flushed_and_emptied_while_timers_fire(self, subtask: Subtask) -> None:
+        subtask.limit(cache_limit=0)
         value: Any = subtask.state.register(ValueStateDescriptor("value", int))
         subtask.set("a", *range(10))
 
@@ -457,8 +460,8 @@ class TestChangesWhileTimersFire:
 
 
 @pytest.fixture
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timers, "CHUNK", 4)
+def small_chunks(subtask: Subtask) -> None:
+    subtask.limit(timers_at_once=4)
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -587,10 +590,8 @@ def test_the_next_time_is_exact_after_a_pass_even_if_the_next_one_was_deleted(
     assert subtask.timers.next_time is None
 
 
-def test_a_pass_reads_each_key_group_once_per_chunk(
-    subtask: Subtask, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(timers, "CHUNK", 100)
+def test_a_pass_reads_each_key_group_once_per_chunk(subtask: Subtask) -> None:
+    subtask.limit(timers_at_once=100)
     for key in range(250):
         subtask.set(key, key)
     subtask.next_epoch()
@@ -660,10 +661,8 @@ def test_remembering_costs_by_the_changes_of_the_element(subtask: Subtask) -> No
 # Memory
 
 
-def test_states_read_the_keys_of_a_chunk_in_one_go(
-    subtask: Subtask, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(timers, "CHUNK", 10)
+def test_states_read_the_keys_of_a_chunk_in_one_go(subtask: Subtask) -> None:
+    subtask.limit(timers_at_once=10)
     for key in range(25):
         subtask.set(key, key)
     batches: list[list[int]] = []
@@ -677,11 +676,8 @@ def test_states_read_the_keys_of_a_chunk_in_one_go(
     assert subtask.current.batch == []
 
 
-def test_caches_are_kept_within_bounds_between_chunks(
-    subtask: Subtask, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(timers, "CHUNK", 10)
-    monkeypatch.setattr(keyed_backend, "CACHE_LIMIT", 15)
+def test_caches_are_kept_within_bounds_between_chunks(subtask: Subtask) -> None:
+    subtask.limit(timers_at_once=10, cache_limit=15)
     value: Any = subtask.state.register(ValueStateDescriptor("value", int))
     for key in range(100):
         subtask.set(key, key)
@@ -836,9 +832,9 @@ def fill(state: Any, entries: int) -> None:
 @pytest.mark.parametrize("descriptor", STATES, ids=lambda descriptor: descriptor.name)
 @pytest.mark.parametrize("limit", [1, 2, 7, 50_000])
 def test_the_keys_of_a_state_are_given_once_each_in_chunks(
-    subtask: Subtask, descriptor: Any, limit: int, monkeypatch: pytest.MonkeyPatch
+    subtask: Subtask, descriptor: Any, limit: int
 ) -> None:
-    monkeypatch.setattr(keyed_backend, "KEYS_AT_ONCE", limit)
+    subtask.limit(keys_at_once=limit)
     for epoch in range(2):
         state = subtask.state.register(descriptor)
         for number in range(20):
@@ -857,9 +853,9 @@ def test_the_keys_of_a_state_are_given_once_each_in_chunks(
 
 @pytest.mark.parametrize("descriptor", STATES, ids=lambda descriptor: descriptor.name)
 def test_any_state_may_be_changed_between_two_chunks_of_keys(
-    subtask: Subtask, descriptor: Any, monkeypatch: pytest.MonkeyPatch
+    subtask: Subtask, descriptor: Any
 ) -> None:
-    monkeypatch.setattr(keyed_backend, "KEYS_AT_ONCE", 3)
+    subtask.limit(keys_at_once=3)
     state = subtask.state.register(descriptor)
     keys = [(number, None) for number in range(40)]
     for subtask.current.key in keys:
@@ -879,10 +875,8 @@ def test_any_state_may_be_changed_between_two_chunks_of_keys(
     assert set(given) == set(keys) - cleared
 
 
-def test_a_key_that_changes_its_entries_between_two_chunks_is_not_lost(
-    subtask: Subtask, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(keyed_backend, "KEYS_AT_ONCE", 1)
+def test_a_key_that_changes_its_entries_between_two_chunks_is_not_lost(subtask: Subtask) -> None:
+    subtask.limit(keys_at_once=1)
     state: Any = subtask.state.register(MapStateDescriptor("map", str, int))
     for subtask.current.key in range(6):
         state.put("m", 1)

@@ -19,7 +19,6 @@ from holdfast.serde.keys import key_group_of
 from holdfast.state.key_groups import subtask_of
 from holdfast.storage.object_store import FileSystemFiles
 from holdfast.testing.clock import ManualClock
-from tests.support import staged
 from tests.support.barriers import ROWS
 from tests.support.programs import Program
 from tests.support.staged import StagedRun
@@ -94,7 +93,7 @@ class Job:
         before = len(SEEN)
         waiting = bool(self.run.channel_rows)
         cut_at = None if cut_after is None else CLOCK.now_ms() + cut_after
-        self.run.run(feed, cut_at=cut_at)
+        self.run.run(feed, cut_at=cut_at, least_work_ms=3)
         if cut_after is None:
             assert self.run.channel_rows == ()
         assert not waiting or len(SEEN) > before
@@ -122,7 +121,6 @@ class Job:
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(input_cut, "FIRST_SLICE", 1)
     monkeypatch.setattr(input_cut, "LARGEST_SLICE", 2)
-    monkeypatch.setattr(staged, "LEAST_WORK_MS", 3)
 
 
 @settings(max_examples=40)

@@ -22,7 +22,6 @@ from holdfast import (
     ValueStateDescriptor,
 )
 from holdfast.config.backends import backend_named
-from holdfast.state import backend as keyed_backend
 from holdfast.state import list as list_table
 from holdfast.state.backend import KeyedStateBackend
 from holdfast.state.store.opening import open_store
@@ -198,7 +197,10 @@ class Model:
 class Twin:
     """Keyed state on a real store, and its model, through the same steps."""
 
-    def __init__(self, backend: str, directory: Path, keys: list[Any], names: list[str]) -> None:
+    def __init__(
+        self, backend: str, directory: Path, keys: list[Any], names: list[str], cache_limit: int
+    ) -> None:
+        self.cache_limit = cache_limit
         self.backend, self.directory = backend_named(backend), directory
         self.keys, self.names = keys, names
         self.version: str | None = None
@@ -211,7 +213,11 @@ class Twin:
         self.current = CurrentKey()
         self.store = open_store(self.backend, self.directory, self.version)
         self.state = KeyedStateBackend(
-            self.store, max_parallelism=128, epoch=self.epoch, current=self.current
+            self.store,
+            max_parallelism=128,
+            epoch=self.epoch,
+            current=self.current,
+            cache_limit=self.cache_limit,
         )
         self.handles: dict[str, Any] = {
             name: self.state.register(DESCRIPTORS[name]) for name in self.names
@@ -301,9 +307,8 @@ def test_any_program_on_keyed_state_equals_dictionaries(
     @given(st.integers(0, 2**64), st.integers(8, 40), st.sampled_from(KEYS), st.integers(0, 2))
     def check(seed: int, length: int, keys: list[Any], cache_limit: int) -> None:
         with TemporaryDirectory(dir=IN_MEMORY) as directory, pytest.MonkeyPatch.context() as patch:
-            patch.setattr(keyed_backend, "CACHE_LIMIT", cache_limit)
             patch.setattr(list_table, "MAX_CHUNKS", 2)
-            twin = Twin(backend, Path(directory) / "store", keys, names)
+            twin = Twin(backend, Path(directory) / "store", keys, names, cache_limit)
             try:
                 for step in Author(seed, names).program(length):
                     twin.step(*step)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import tempfile
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,9 +27,9 @@ from holdfast import (
 from holdfast.api.time import MIN_WATERMARK
 from holdfast.config.parallelism import default_max_parallelism
 from holdfast.job.watermarks import UNTIMED, TimeLine, TimeSource, Watermarks
+from holdfast.runtime import operator_task
 from holdfast.serde.keys import key_group_of
-from holdfast.state import backend as keyed_backend
-from holdfast.state.timers import due as timers
+from holdfast.state.backend import KeyedStateBackend
 from holdfast.testing.harness import OperatorHarness
 from tests.support.programs import Program
 from tests.support.timed_programs import FIRED, ROWS, Alarm, TimedRun, timed
@@ -315,8 +316,8 @@ def test_timers_fire_as_the_model_says_through_everything(
     cache: int,
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timers, "CHUNK", chunk)
-        patch.setattr(keyed_backend, "CACHE_LIMIT", cache)
+        limited = partial(KeyedStateBackend, timers_at_once=chunk, cache_limit=cache)
+        patch.setattr(operator_task, "KeyedStateBackend", limited)
         patch.setattr(tempfile, "tempdir", IN_MEMORY)
         job = Job(scripts, backend, parallelism)
         try:

@@ -93,9 +93,7 @@ def in_threads(
 
 
 AFTERWARDS = 5.0
-"""Time limit in seconds of calls that begin when patience is lost."""
 LONGEST_END = 60.0
-"""Seconds that a job may take to end, in addition to the wait for sinks and listeners."""
 LOOK = 0.05
 """Seconds between two checks whether patience is lost."""
 MOST_HANGING = 3
@@ -119,13 +117,28 @@ class Patience:
     A job that should have ended, and has not, loses its patience: then it waits for nothing more.
     """
 
-    def __init__(self, answer: float = 600.0, end: float = 180.0) -> None:
+    def __init__(
+        self,
+        answer: float = 600.0,
+        end: float = 180.0,
+        *,
+        afterwards: float = AFTERWARDS,
+        longest_end: float = LONGEST_END,
+    ) -> None:
         """Create time limits.
 
         Args:
             answer: Seconds that one call of a sink or listener may take.
+        <<<<<<< HEAD
             end: Seconds that the job may take to end after it was cancelled.
+        =======
+            end: Seconds that the job may take to end after it was told to.
+            afterwards: Time limit in seconds of calls that begin when patience is lost.
+            longest_end: Seconds that the job may take to end, in addition to `end`.
+        >>>>>>> testing
         """
+        self._afterwards = afterwards
+        self._longest_end = longest_end
         self.answer = answer
         self.end = end
         self._lock = threading.Lock()
@@ -155,10 +168,10 @@ class Patience:
     def wait(self, event: threading.Event, seconds: float) -> bool:
         """Wait for an event, at most `seconds`; whether it is set.
 
-        If patience is lost already, the limit is `AFTERWARDS`. The wait ends when it gets lost.
+        If patience is lost already, the limit is `afterwards`. The wait ends when it gets lost.
         """
         lost = self.is_lost
-        until = monotonic() + (min(seconds, AFTERWARDS) if lost else seconds)
+        until = monotonic() + (min(seconds, self._afterwards) if lost else seconds)
         while not event.is_set() and self.is_lost == lost:
             left = until - monotonic()
             if left <= 0:
@@ -177,7 +190,7 @@ class Patience:
         Raises:
             JobExecutionError: It has not ended.
         """
-        limit = self.end + LONGEST_END
+        limit = self.end + self._longest_end
         if not ended.wait(limit):
             raise JobExecutionError(
                 f"job {name!r} was told to end, and has not within {limit:.0f} s: it waits for "

@@ -35,6 +35,7 @@ from holdfast.state.map import MapTable
 from holdfast.state.namespaces import NamespacedKeyEncoder
 from holdfast.state.stored_keys import read_keys
 from holdfast.state.table import CurrentKey, StateTable
+from holdfast.state.timers.due import TIMERS_AT_ONCE
 from holdfast.state.timers.table import KIND, TIMER_NAMES, TimerTable
 from holdfast.state.ttl.layout import stored_name, ttl_codec
 from holdfast.state.ttl.states import (
@@ -76,9 +77,7 @@ T = TypeVar("T")
 FORMAT: Final = 1
 """Version of the layout described here and in `state/table.py`."""
 CACHE_LIMIT: Final = 1_000_000
-"""Entries in the caches of one operator above which they are evicted to the store."""
 KEYS_AT_ONCE: Final = 50_000
-"""Maximum number of keys in one chunk of `KeyedStateBackend.keys_of`."""
 
 OPERATOR_KEY: Final = b"\x00\x00operator"
 """Key of the entry about the operator."""
@@ -115,6 +114,9 @@ class KeyedStateBackend:
         key_groups: range | None = None,
         ttl: TtlContext | None = None,
         key_types: KeyTypes | None = None,
+        cache_limit: int = CACHE_LIMIT,
+        keys_at_once: int = KEYS_AT_ONCE,
+        timers_at_once: int = TIMERS_AT_ONCE,
     ) -> None:
         """Keyed state over an open store.
 
@@ -126,6 +128,9 @@ class KeyedStateBackend:
             key_groups: Key groups of the subtask; None for all.
             ttl: Clock and settings of states with a time to live; None for the system clock.
             key_types: Known type of the keys, in addition to that in the store.
+            cache_limit: Entries in the caches above which they are evicted to the store.
+            keys_at_once: Maximum number of keys in one chunk of `keys_of`.
+            timers_at_once: Maximum number of timers in memory to fire.
 
         Raises:
             StateError: The store has another layout, another number of key groups or keys of
@@ -138,6 +143,9 @@ class KeyedStateBackend:
         self._ttl = ttl or TtlContext.by_system_clock()
         self._sweep = Sweep(store, self._ttl)
         self._key_groups = range(max_parallelism) if key_groups is None else key_groups
+        self._cache_limit = cache_limit
+        self._keys_at_once = keys_at_once
+        self._timers_at_once = timers_at_once
         try:
             self._catalog = StateCatalog(store)
             self._encoder = self._make_encoder(max_parallelism, key_types or KeyTypes())
@@ -226,6 +234,7 @@ class KeyedStateBackend:
                 key_groups=self._key_groups,
                 evict_if_full=self.evict_if_full,
                 known=known,
+                at_once=self._timers_at_once,
             )
             self._timers[name] = table
             self._void.tables.append(table)
@@ -248,8 +257,8 @@ class KeyedStateBackend:
         return (table for scope in self._scopes for table in scope.tables)
 
     def evict_if_full(self) -> None:
-        """Evict the caches to the store if they exceed `CACHE_LIMIT`."""
-        if sum(table.cached() for table in self._all_tables()) > CACHE_LIMIT:
+        """Evict the caches to the store if they exceed the limit."""
+        if sum(table.cached() for table in self._all_tables()) > self._cache_limit:
             self.flush()
             for table in self._all_tables():
                 table.evict()
@@ -282,7 +291,7 @@ class KeyedStateBackend:
         while place is not None:
             self.evict_if_full()
             self.flush()
-            keys, place = read_keys(self._store, prefix, place, KEYS_AT_ONCE)
+            keys, place = read_keys(self._store, prefix, place, self._keys_at_once)
             if keys:
                 assert self._encoder.shape is not None
                 yield KeyDecoder(self._encoder.shape).decode_all(keys)

@@ -16,7 +16,7 @@ from holdfast import Configuration, EmbeddedRocksDBStateBackend, HashMapStateBac
 from holdfast.api.sinks import StagedRows
 from holdfast.checkpoint.checkpointer import MOST_HANGING, Checkpointer
 from holdfast.checkpoint.commit.publisher import Publisher
-from holdfast.checkpoint.commit.service import CommitService
+from holdfast.checkpoint.commit.service import PUBLISHED_KNOWN, CommitService
 from holdfast.checkpoint.files.completed import checkpoint_ids, completed_checkpoints, load
 from holdfast.checkpoint.files.fence import take_fence
 from holdfast.checkpoint.files.job_files import FENCE_EVERY_MS
@@ -134,6 +134,7 @@ class Bench:
         configured.set("execution.checkpointing.interval", f"{INTERVAL} ms")
         configured.set("execution.checkpointing.timeout", f"{TIMEOUT} ms")
         threshold = settings.pop("inline_below", 0)
+        self.known = settings.pop("published_known", PUBLISHED_KNOWN)
         storage = FileSystemCheckpointStorage(str(tmp_path / "checkpoints"), threshold)
         self.settings = checkpoint_settings(configured, storage)
         assert self.settings is not None
@@ -152,7 +153,9 @@ class Bench:
     def make(self, **options: Any) -> Checkpointer:
         plan = self.program.compile()
         publisher = Publisher(plan, self.calls)
-        self.commits = CommitService(publisher, self.files, exactly_once=True)
+        self.commits = CommitService(
+            publisher, self.files, exactly_once=True, published_known=self.known
+        )
         return Checkpointer(
             plan,
             self.settings,  # type: ignore[arg-type]

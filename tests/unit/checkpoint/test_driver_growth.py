@@ -11,7 +11,6 @@ from pyspark.accumulators import Accumulator, _accumulatorRegistry
 from holdfast import EmbeddedRocksDBStateBackend, HashMapStateBackend
 from holdfast.api.sinks import StagedRows
 from holdfast.checkpoint import pending as pending_module
-from holdfast.checkpoint.commit import service
 from holdfast.checkpoint.commit.service import CommitService
 from holdfast.checkpoint.files.completed import load
 from holdfast.checkpoint.files.metadata import handles_of
@@ -56,10 +55,10 @@ def life(bench: Bench) -> None:
 
 @pytest.mark.parametrize("backend", [HashMapStateBackend(), EmbeddedRocksDBStateBackend()])
 def test_nothing_on_the_driver_grows_with_the_checkpoints_of_a_job(
-    make: Callable[..., Bench], backend: Any, monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., Bench], backend: Any
 ) -> None:
-    monkeypatch.setattr(service, "PUBLISHED_KNOWN", HISTORY)
-    bench = make(backend=backend, incremental=True, tolerable_failures=1)
+    settings = {"incremental": True, "tolerable_failures": 1, "published_known": HISTORY}
+    bench = make(backend=backend, **settings)
     for _ in range(HISTORY // 3):
         life(bench)
     before = sizes(bench)
@@ -82,16 +81,13 @@ def test_state_within_the_metadata_is_bounded_in_sum(
     assert 0 < sum(inlined) <= most
 
 
-def test_rows_within_the_metadata_are_bounded_in_sum(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_within_the_metadata_are_bounded_in_sum(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
+    publisher = bench.commits._publisher
+    assert publisher.most_staged == 2 * 2
     commits = CommitService(
-        bench.commits._publisher, bench.files, exactly_once=True, inline_below=10_000
+        publisher, bench.files, exactly_once=True, inline_below=10_000, most_inline=4 * 1_000
     )
-    pieces = commits._publisher.most_staged
-    assert pieces == 2 * 2
-    monkeypatch.setattr("holdfast.checkpoint.commit.service.MOST_INLINE", 1_000 * pieces)
     assert commits.staging()._inline_below == 1_000
     waiting = Prepared("sink", rows=StagedRows(inline(b"x" * 2_400), 1, 2_400))
     in_file = Prepared("sink", rows=StagedRows("elsewhere", 1, 9_000))

@@ -18,7 +18,7 @@ from holdfast.config.storage import FileSystemCheckpointStorage
 from holdfast.errors import CheckpointError, SinkError
 from holdfast.job.model import EpochResult, JobIdentity
 from holdfast.job.statistics import EpochStatistics
-from holdfast.job.threads import Patience
+from holdfast.job.threads import AFTERWARDS, Patience
 from holdfast.spark.sources.query_log import capture
 from holdfast.storage.object_store import FileSystemFiles
 from tests.support.barriers import ROWS
@@ -181,7 +181,13 @@ def test_no_job_attempt_begins_while_a_clean_up_of_another_may_come_back(
 class Job:
     """A job with sinks, from its checkpoints' point of view; without Spark."""
 
-    def __init__(self, tmp_path: Path, *sinks: Notebook, answer: float = SOON) -> None:
+    def __init__(
+        self,
+        tmp_path: Path,
+        *sinks: Notebook,
+        answer: float = SOON,
+        afterwards: float = AFTERWARDS,
+    ) -> None:
         program = Program(parallelism=1)
         stream = program.source(ROWS).uid("events")
         for sink in sinks or (Notebook("sink"),):
@@ -194,7 +200,7 @@ class Job:
         found = checkpoint_settings(configured, storage)
         assert found is not None
         self.settings = replace(found, asynchronous=True)
-        self.patience = Patience(answer=answer, end=SOON)
+        self.patience = Patience(answer=answer, end=SOON, afterwards=afterwards)
         self.listener = Listener()
         self.failures: list[BaseException] = []
         self.checkpointing = CheckpointService(
@@ -365,8 +371,7 @@ def test_a_recovery_fails_while_storage_hangs(
 def test_a_job_ends_though_storage_hangs_and_what_comes_late_publishes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job = Job(tmp_path, answer=WAIT)
-    monkeypatch.setattr("holdfast.job.threads.AFTERWARDS", SOON)
+    job = Job(tmp_path, answer=WAIT, afterwards=SOON)
     gate, check = Gate(), job.checkpointing._fence.__class__.check
 
     def hang(fence: Any) -> None:

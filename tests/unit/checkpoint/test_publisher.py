@@ -19,18 +19,14 @@ from holdfast.storage.object_store import FileSystemFiles
 from tests.support.barriers import ROWS
 from tests.support.checkpoints import checkpoint
 from tests.support.programs import Program
-from tests.support.staged import ANSWERS, CALLS, LocalCalls, Notebook, calls, forget
+from tests.support.staged import ANSWERS, CALLS, LocalCalls, Notebook, calls
 from tests.unit.checkpoint.test_recovery_plan import TARGET
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    forget()
-    monkeypatch.setattr(module, "FIRST_PAUSE", 0.0)
-    monkeypatch.setattr(module, "LONGEST_PAUSE", 0.0)
+pytestmark = pytest.mark.usefixtures("no_calls")
 
 
 def one(
@@ -44,14 +40,18 @@ def one(
 class Shelf:
     """A publisher for some sinks of a program."""
 
-    def __init__(self, *sinks: Notebook, parallelism: int = 2) -> None:
+    def __init__(
+        self, *sinks: Notebook, parallelism: int = 2, pauses: tuple[float, float] = (0.0, 0.0)
+    ) -> None:
         program = Program(parallelism=parallelism)
         stream = program.source(ROWS)
         for sink in sinks or (Notebook("sink"),):
             stream.sink_to(sink).uid(sink.label)
         self.plan = program.compile()
         self.calls = LocalCalls()
-        self.publisher = Publisher(self.plan, self.calls)
+        self.publisher = Publisher(
+            self.plan, self.calls, first_pause=pauses[0], longest_pause=pauses[1]
+        )
 
     def publish(self, *committables: Committable, **options: Any) -> None:
         self.publisher.publish(committables, "job", "lineage", None, **options)
@@ -253,10 +253,8 @@ def test_pauses_double_up_to_the_longest(monkeypatch: pytest.MonkeyPatch) -> Non
             waited.append(seconds)
 
     monkeypatch.setattr("holdfast.checkpoint.commit.publisher.threading.Event", Waiting)
-    monkeypatch.setattr(module, "FIRST_PAUSE", 1.0)
-    monkeypatch.setattr(module, "LONGEST_PAUSE", 5.0)
     ANSWERS["x"] = ["retry"] * 5
-    Shelf().publish(one("x"))
+    Shelf(pauses=(1.0, 5.0)).publish(one("x"))
     assert waited == [1.0, 2.0, 4.0, 5.0, 5.0]
 
 

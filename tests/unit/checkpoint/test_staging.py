@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from holdfast.api.sinks import StagedRows
-from holdfast.checkpoint.files import channel_state as module
 from holdfast.checkpoint.files.channel_state import FileStaging
 from holdfast.checkpoint.files.layout import STAGED
 from holdfast.errors import CheckpointStorageError, CorruptCheckpointError
@@ -23,6 +22,8 @@ from tests.support import checkpoints as _register_file_systems  # noqa: F401
 if TYPE_CHECKING:
     from pathlib import Path
 
+SPILL_AT = 200
+"""Bytes above which rows go to a local file, where a test wants that."""
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 
 
@@ -42,12 +43,6 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(directory))
     return directory
-
-
-@pytest.fixture
-def spilling(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(module, "SPILL_AT", 200)
-    return scratch
 
 
 def test_few_rows_travel_in_their_handle(files: FileSystemFiles) -> None:
@@ -93,70 +88,70 @@ def test_no_rows_at_all_can_be_kept(files: FileSystemFiles) -> None:
 
 
 def test_many_rows_pass_through_a_local_file_that_goes_again(
-    files: FileSystemFiles, spilling: Path
+    files: FileSystemFiles, scratch: Path
 ) -> None:
-    staging = FileStaging(files, 10_000_000)
+    staging = FileStaging(files, 10_000_000, spill_at=SPILL_AT)
     rows = staging.open("many", SCHEMA)
     rows.write(batch(0))
     rows.write(batch(3, 500))
-    assert len(list(spilling.iterdir())) == 1
+    assert len(list(scratch.iterdir())) == 1
     staged = rows.close()
-    assert list(spilling.iterdir()) == []
+    assert list(scratch.iterdir()) == []
     assert isinstance(staged.handle, FileHandle)
     assert numbers(staging, staged) == list(range(503))
-    assert list(spilling.iterdir()) == []
+    assert list(scratch.iterdir()) == []
 
 
 def test_a_reader_of_many_rows_that_stops_early_leaves_no_local_file(
-    files: FileSystemFiles, spilling: Path
+    files: FileSystemFiles, scratch: Path
 ) -> None:
-    staging = FileStaging(files)
+    staging = FileStaging(files, spill_at=SPILL_AT)
     staged = staging.put("many", [batch(0, 200), batch(200, 200)], SCHEMA)
     reading: Any = staging.get(staged)
     assert next(reading).num_rows == 200
     reading.close()
-    assert list(spilling.iterdir()) == []
+    assert list(scratch.iterdir()) == []
 
 
 @pytest.mark.parametrize("count", [3, 500], ids=["in memory", "in a local file"])
-def test_what_is_dropped_leaves_nothing(files: FileSystemFiles, spilling: Path, count: int) -> None:
-    rows = FileStaging(files).open("dropped", SCHEMA)
+def test_what_is_dropped_leaves_nothing(files: FileSystemFiles, scratch: Path, count: int) -> None:
+    rows = FileStaging(files, spill_at=SPILL_AT).open("dropped", SCHEMA)
     rows.write(batch(0, count))
     rows.abort()
     rows.abort()
-    assert list(spilling.iterdir()) == []
+    assert list(scratch.iterdir()) == []
     assert files.entries() == {}
 
 
-def test_rows_that_fail_half_way_leave_nothing(files: FileSystemFiles, spilling: Path) -> None:
+def test_rows_that_fail_half_way_leave_nothing(files: FileSystemFiles, scratch: Path) -> None:
     def broken() -> Any:
         yield batch(0, 500)
         raise LookupError("no more")
 
     # What was caught keeps all that was at work alive.
     with pytest.raises(LookupError, match="no more") as caught:
-        FileStaging(files).put("broken", broken(), SCHEMA)
+        FileStaging(files, spill_at=SPILL_AT).put("broken", broken(), SCHEMA)
     assert caught.tb is not None
-    assert list(spilling.iterdir()) == []
+    assert list(scratch.iterdir()) == []
     assert files.entries() == {}
 
 
-def test_an_upload_that_fails_leaves_nothing(tmp_path: Path, spilling: Path) -> None:
+def test_an_upload_that_fails_leaves_nothing(tmp_path: Path, scratch: Path) -> None:
     full = FileSystemFiles(f"fulldisk://{tmp_path}/full")
     for count in (3, 500):
-        rows = FileStaging(full).open("rows", SCHEMA)
+        rows = FileStaging(full, spill_at=SPILL_AT).open("rows", SCHEMA)
         rows.write(batch(0, count))
         with pytest.raises(CheckpointStorageError, match="free some space"):
             rows.close()
-    assert list(spilling.iterdir()) == []
+    assert list(scratch.iterdir()) == []
     assert full.entries(STAGED) == {}
 
 
 def test_a_local_disk_that_fails_is_named(
-    files: FileSystemFiles, spilling: Path, monkeypatch: pytest.MonkeyPatch
+    files: FileSystemFiles, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(spilling / "missing"))
-    rows = FileStaging(files).open("rows", SCHEMA)
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch / "missing"))
+    rows = FileStaging(files, spill_at=SPILL_AT).open("rows", SCHEMA)
     with pytest.raises(CheckpointStorageError, match=r"missing: writing rows on their way"):
         rows.write(batch(0, 500))
     rows.abort()
@@ -176,14 +171,11 @@ def test_columns_take_the_layout_of_the_schema(files: FileSystemFiles) -> None:
 def test_a_damaged_file_is_told(
     files: FileSystemFiles,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     spilled: bool,
     damage: str,
 ) -> None:
-    staging = FileStaging(files)
-    staged = staging.put("rows", [batch(0, 50)], SCHEMA)
-    if spilled:
-        monkeypatch.setattr(module, "SPILL_AT", 10)
+    staged = FileStaging(files).put("rows", [batch(0, 50)], SCHEMA)
+    staging = FileStaging(files, spill_at=10 if spilled else 1_000_000)
     path = tmp_path / "job" / staged.handle.path
     data = bytearray(path.read_bytes())
     match damage:
@@ -228,9 +220,9 @@ def memory(request: pytest.FixtureRequest) -> InlineFiles:
 
 
 def test_in_the_drivers_memory_all_rows_travel_in_their_handle(
-    memory: InlineFiles, spilling: Path
+    memory: InlineFiles, scratch: Path
 ) -> None:
-    staging = pickle.loads(pickle.dumps(FileStaging(memory)))
+    staging = pickle.loads(pickle.dumps(FileStaging(memory, spill_at=SPILL_AT)))
     for count in (3, 30):
         staged = staging.put("rows", [batch(0, count)], SCHEMA)
         assert isinstance(staged.handle, InlineHandle)
@@ -240,11 +232,10 @@ def test_in_the_drivers_memory_all_rows_travel_in_their_handle(
 
 @pytest.mark.parametrize("spill_at", [200, 1_000_000])
 def test_in_the_drivers_memory_rows_are_limited(
-    memory: InlineFiles, scratch: Path, monkeypatch: pytest.MonkeyPatch, spill_at: int
+    memory: InlineFiles, scratch: Path, spill_at: int
 ) -> None:
-    monkeypatch.setattr(module, "SPILL_AT", spill_at)
     with pytest.raises(CheckpointStorageError, match="at most 2000 for one state"):
-        FileStaging(memory).put("rows", [batch(0, 2_000)], SCHEMA)
+        FileStaging(memory, spill_at=spill_at).put("rows", [batch(0, 2_000)], SCHEMA)
     assert list(scratch.iterdir()) == []
 
 

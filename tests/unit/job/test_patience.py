@@ -9,7 +9,6 @@ import pytest
 
 from holdfast import Configuration
 from holdfast.errors import JobExecutionError
-from holdfast.job import threads as module
 from holdfast.job.threads import MOST_HANGING, CallEndedError, NoAnswerError, Patience
 
 if TYPE_CHECKING:
@@ -100,9 +99,8 @@ def test_patience_that_is_lost_ends_all_waiting() -> None:
     hanging.gate.set()
 
 
-def test_when_patience_is_lost_a_call_gets_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "AFTERWARDS", 0.1)
-    patience, hanging = Patience(answer=WAIT), Hanging()
+def test_when_patience_is_lost_a_call_gets_a_moment() -> None:
+    patience, hanging = Patience(answer=WAIT, afterwards=0.1), Hanging()
     patience.lose()
     assert patience.call("another", lambda _: "answer") == "answer"
     with pytest.raises(NoAnswerError):
@@ -116,10 +114,16 @@ def test_a_thread_that_makes_a_call_is_known() -> None:
     assert not patience.is_calling()
 
 
+<<<<<<< HEAD
 def test_a_job_that_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LONGEST_END", 0.0)
     patience, ended = Patience(end=0.05), threading.Event()
     patience.limit_end(ended)
+=======
+def test_a_job_that_does_not_end_is_named() -> None:
+    patience, ended = Patience(end=0.05, longest_end=0.0), threading.Event()
+    patience.see_to_the_end(ended)
+>>>>>>> testing
     assert patience.is_lost
     with pytest.raises(JobExecutionError, match=r"job 'Count' was told to end, and has not"):
         patience.wait_for_end("Count", ended)

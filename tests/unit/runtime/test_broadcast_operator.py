@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,7 +24,8 @@ from holdfast.errors import (
     UserFunctionError,
 )
 from holdfast.functions import ReadOnlyBroadcastState
-from holdfast.state import backend as keyed_backend
+from holdfast.runtime import operator_task
+from holdfast.state.backend import KeyedStateBackend
 from holdfast.testing.harness import OperatorHarness
 
 if TYPE_CHECKING:
@@ -373,7 +375,8 @@ def count(function: Any, value: Any, ctx: Any) -> None:
 def test_a_broadcast_element_visits_every_key_that_has_the_state(
     backend: Any, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keyed_backend, "KEYS_AT_ONCE", chunk)
+    limited = partial(KeyedStateBackend, keys_at_once=chunk)
+    monkeypatch.setattr(operator_task, "KeyedStateBackend", limited)
 
     def visit(function: Any, value: Any, ctx: Any) -> Iterator[Any]:
         found: dict[str, int] = {}

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from holdfast import KeyedProcessFunction, MapFunction, ValueStateDescriptor, WatermarkStrategy
-from holdfast.checkpoint.files import channel_state as staging
 from holdfast.checkpoint.files.channel_state import FileStaging
 from holdfast.checkpoint.files.layout import STAGED
 from holdfast.errors import RestoreError, UserFunctionError
@@ -18,7 +17,6 @@ from holdfast.runtime import channel_cut as module
 from holdfast.serde.keys import key_group_of
 from holdfast.state.key_groups import subtask_of
 from holdfast.testing.clock import ManualClock
-from tests.support import staged
 from tests.support.barriers import ROWS
 from tests.support.programs import Program
 from tests.support.staged import LEAST_WORK_MS, Notebook, StagedRun, forget
@@ -80,8 +78,8 @@ def keyed(program: Program, by: str = "columns") -> KeyedStream:
     return stream.key_by("k") if by == "columns" else stream.key_by(lambda e: e.k)
 
 
-def start(program: Program, files: FileSystemFiles, tmp_path: Path) -> StagedRun:
-    return StagedRun(program.compile(), tmp_path / "local", FileStaging(files), CLOCK)
+def start(program: Program, files: FileSystemFiles, tmp_path: Path, **options: int) -> StagedRun:
+    return StagedRun(program.compile(), tmp_path / "local", FileStaging(files, **options), CLOCK)
 
 
 def slow(
@@ -189,14 +187,13 @@ def test_a_machine_whose_clock_is_behind_cuts_within_the_time_of_the_epoch(
 
 
 def test_a_machine_whose_clock_is_ahead_does_some_work_all_the_same(
-    files: FileSystemFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: FileSystemFiles, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(staged, "LEAST_WORK_MS", 4)
     run = slow(files, tmp_path, 1)
-    run.run(rows(10), cut_at=7, cut_within_ms=7)
+    run.run(rows(10), cut_at=7, cut_within_ms=7, least_work_ms=4)
     assert SEEN == []
     while run.channel_rows:
-        run.run([], cut_at=7, cut_within_ms=7)
+        run.run([], cut_at=7, cut_within_ms=7, least_work_ms=4)
     assert [n for *_, n in SEEN] == list(range(10))
 
 
@@ -211,16 +208,15 @@ def test_what_was_left_over_comes_first_in_the_next_epoch(
 
 
 def test_every_row_is_processed_once_in_order_over_any_number_of_cuts(
-    files: FileSystemFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: FileSystemFiles, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(staged, "LEAST_WORK_MS", 1)
     run = slow(files, tmp_path)
     feed = rows(30)
-    run.run(feed, cut_at=CLOCK.now_ms() + 3)
+    run.run(feed, cut_at=CLOCK.now_ms() + 3, least_work_ms=1)
     epochs = 1
     while run.channel_rows:
         before = len(SEEN)
-        run.run([], cut_at=CLOCK.now_ms() + 3)
+        run.run([], cut_at=CLOCK.now_ms() + 3, least_work_ms=1)
         assert len(SEEN) > before
         epochs += 1
     run.run([(f"key-{n}", 100 + n) for n in range(5)])
@@ -345,11 +341,10 @@ def test_a_task_that_fails_leaves_nothing_that_was_kept(
     program = Program(parallelism=1)
     mapped = program.source(ROWS).rebalance().map(Slow(), ROWS)
     mapped.sink_to(Notebook(fails_in="flush")).uid("sink")
-    run = start(program, files, tmp_path)
+    run = start(program, files, tmp_path, spill_at=0)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
-    monkeypatch.setattr(staging, "SPILL_AT", 0)
     # What was caught keeps all that was at work alive.
     with pytest.raises(UserFunctionError, match="no flush today") as caught:
         run.run(rows(6), cut_at=1_002)

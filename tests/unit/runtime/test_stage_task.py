@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import pickle
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -27,13 +28,14 @@ from holdfast.errors import (
     StoreVersionError,
     UserFunctionError,
 )
+from holdfast.runtime import operator_task
 from holdfast.runtime.exchange import ExchangeReader, ExchangeWriter
 from holdfast.runtime.operator_task import TaskIdentity
 from holdfast.runtime.plan import ORDER, EpochPlan
 from holdfast.runtime.task import COLLECT_EVERY, ROW_BITS, StageTask
 from holdfast.serde.keys import key_group_of
 from holdfast.spark.serialization import dump_stage
-from holdfast.state import backend as keyed_backend
+from holdfast.state.backend import KeyedStateBackend
 from holdfast.state.key_groups import subtask_of
 from holdfast.state.store.process import ProcessIdentity
 from holdfast.testing.clock import ManualClock
@@ -286,7 +288,8 @@ def test_every_subtask_has_a_store_of_its_own(desk: Desk) -> None:
 def test_caches_are_emptied_between_batches_when_they_have_grown(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keyed_backend, "CACHE_LIMIT", 2)
+    limited = partial(KeyedStateBackend, cache_limit=2)
+    monkeypatch.setattr(operator_task, "KeyedStateBackend", limited)
     desk.epoch = 1
     task = desk.task()
     batches = [[("a", 1), ("b", 1)], [("c", 1), ("a", 1)], [("a", 1)]]

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from py4j.protocol import Py4JNetworkError
 
-from holdfast.spark.placement import executors as module
 from holdfast.spark.placement.executors import ExecutorWatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 WAIT = 30
+SOON = 0.01
 
 
 class Cluster:
@@ -55,8 +55,7 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    monkeypatch.setattr(module, "LOOK_EVERY", 0.01)
+def cluster() -> Cluster:
     return Cluster()
 
 
@@ -68,7 +67,7 @@ def losses() -> list[BaseException]:
 @pytest.fixture
 def watch(cluster: Cluster, losses: list[BaseException]) -> Iterator[ExecutorWatch]:
     pinning: Any = SimpleNamespace(local=False)
-    made = ExecutorWatch(cluster, pinning, losses.append)  # type: ignore[arg-type]
+    made = ExecutorWatch(cluster, pinning, losses.append, look_every=SOON)  # type: ignore[arg-type]
     made.note()
     yield made
     made.stop()
@@ -103,9 +102,7 @@ def test_the_watch_goes_on_after_an_error(
     assert "Answer from Java side is empty" in record.getMessage()
 
 
-def test_the_watch_goes_on_after_a_loss_that_nobody_could_be_told_of(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_watch_goes_on_after_a_loss_that_nobody_could_be_told_of(cluster: Cluster) -> None:
     told = []
 
     def tell(loss: BaseException) -> None:
@@ -113,7 +110,7 @@ def test_the_watch_goes_on_after_a_loss_that_nobody_could_be_told_of(
         raise LookupError("nobody there")
 
     pinning: Any = SimpleNamespace(local=False)
-    watch = ExecutorWatch(cluster, pinning, tell)  # type: ignore[arg-type]
+    watch = ExecutorWatch(cluster, pinning, tell, look_every=SOON)  # type: ignore[arg-type]
     watch.note()
     cluster.present = ["a:1"]
     cluster.wait_for_looks(3)
@@ -134,5 +131,5 @@ def test_the_watch_ends_with_the_session(cluster: Cluster, watch: ExecutorWatch)
 
 def test_nothing_is_watched_where_all_runs_on_the_driver(cluster: Cluster) -> None:
     pinning: Any = SimpleNamespace(local=True)
-    ExecutorWatch(cluster, pinning, lambda loss: None)  # type: ignore[arg-type]
+    ExecutorWatch(cluster, pinning, lambda loss: None, look_every=SOON)  # type: ignore[arg-type]
     assert threads() == []

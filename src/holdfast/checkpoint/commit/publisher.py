@@ -58,6 +58,8 @@ class CommitGroup:
     recovered: bool
     staging: Staging | None
     committables: tuple[Committable, ...]
+    pauses: tuple[float, float] = (FIRST_PAUSE, LONGEST_PAUSE)
+    """Seconds before the first retry, and maximum seconds between two tries."""
 
 
 class FramePublisher(Protocol):
@@ -79,7 +81,13 @@ class Publisher:
     """Publishes the output of one job."""
 
     def __init__(
-        self, plan: JobPlan, calls: WorkerCalls, publish_frame: FramePublisher | None = None
+        self,
+        plan: JobPlan,
+        calls: WorkerCalls,
+        publish_frame: FramePublisher | None = None,
+        *,
+        first_pause: float = FIRST_PAUSE,
+        longest_pause: float = LONGEST_PAUSE,
     ) -> None:
         """Create a publisher for the sinks of `plan`.
 
@@ -87,7 +95,10 @@ class Publisher:
             plan: The compiled job.
             calls: Reaches the executors, where committers run.
             publish_frame: Publishes rows on the driver, for sinks that take DataFrames.
+            first_pause: Seconds before the first retry of a committable.
+            longest_pause: Maximum seconds between two tries.
         """
+        self._pauses = first_pause, longest_pause
         self._publish_frame = publish_frame
         self._plan = plan
         self._calls = calls
@@ -167,6 +178,7 @@ class Publisher:
                 checkpoint_id=checkpoint_id,
                 recovered=recovered,
                 staging=staging,
+                pauses=self._pauses,
             )
             failures += self._publish(checkpoint_id, mine, common, staging, wanted)
         if failures:
@@ -304,7 +316,7 @@ def commit_group(group: CommitGroup) -> Exception | None:
         fault_point("before-publish", **where)
         committer = sink.create_committer(_context(operator, group.subtask))
         try:
-            _commit_all(committer, list(_requests(group, operator)), operator)
+            _commit_all(committer, list(_requests(group, operator)), operator, group.pauses)
         finally:
             committer.close()
         fault_point("after-publish", **where)
@@ -336,10 +348,13 @@ def _requests(group: CommitGroup, operator: OperatorPlan) -> Iterator[CommitRequ
 
 
 def _commit_all(
-    committer: Committer, requests: list[CommitRequest], operator: OperatorPlan
+    committer: Committer,
+    requests: list[CommitRequest],
+    operator: OperatorPlan,
+    pauses: tuple[float, float],
 ) -> None:
     """Commit, and retry the requests that ask for it."""
-    pause = FIRST_PAUSE
+    pause, longest = pauses
     for attempt in range(RETRIES + 1):
         committer.commit(requests)
         requests = _unfinished(requests, operator)
@@ -347,7 +362,7 @@ def _commit_all(
             return
         if attempt < RETRIES:
             threading.Event().wait(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
+            pause = min(pause * 2, longest)
     error = requests[0].error
     raise SinkError(
         f"it still asked for another try after {RETRIES} retries"

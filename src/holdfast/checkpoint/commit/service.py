@@ -94,6 +94,8 @@ class CommitService:
         exactly_once: bool,
         inline_below: int = 0,
         patience: Patience | None = None,
+        most_inline: int = MOST_INLINE,
+        published_known: int = PUBLISHED_KNOWN,
     ) -> None:
         """Create the service for the sinks of `publisher`.
 
@@ -103,14 +105,17 @@ class CommitService:
             exactly_once: Whether output waits for checkpoints.
             inline_below: Size below which rows are stored inside the metadata.
             patience: How long to wait for sinks.
+            most_inline: Maximum bytes of rows inside the metadata.
+            published_known: Number of published checkpoints to remember.
         """
         self._publisher = publisher
+        self._most_inline = most_inline
         self._files = files
         self._inline_below = inline_below
         self.exactly_once = exactly_once
         self._patience = patience or Patience()
         self._closed = False
-        self._published: deque[int] = deque(maxlen=PUBLISHED_KNOWN)
+        self._published: deque[int] = deque(maxlen=published_known)
         self._lineage = uuid.uuid4().hex
         self._tidied: str | None = None
         self._job: JobIdentity | None = None
@@ -138,7 +143,7 @@ class CommitService:
 
     def staging(self) -> FileStaging:
         """Where the next epoch stages rows: inside the metadata as long as there is room."""
-        room = max(MOST_INLINE - sum(list(self._inline.values())), 0)
+        room = max(self._most_inline - sum(list(self._inline.values())), 0)
         share = room // max(self._publisher.most_staged, 1)
         return FileStaging(self._files, min(self._inline_below, share))
 

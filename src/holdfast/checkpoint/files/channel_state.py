@@ -79,20 +79,25 @@ def release(done: set[str], storage: JobStorage) -> None:
 
 
 SPILL_AT: Final = 8 * 1024 * 1024
-"""Bytes held in memory; more are written to a local file until they are uploaded."""
 
 
 class FileStaging:
     """Stores rows in a job's checkpoint directory; picklable and thread-safe."""
 
-    def __init__(self, files: JobCheckpointFiles, inline_below: int = 0) -> None:
-        """Store rows in `files`, or inside their handle below `inline_below` bytes."""
+    def __init__(
+        self, files: JobCheckpointFiles, inline_below: int = 0, *, spill_at: int = SPILL_AT
+    ) -> None:
+        """Store rows in `files`, or inside their handle below `inline_below` bytes.
+
+        Rows of more than `spill_at` bytes are written to a local file until they are uploaded.
+        """
         self._files = files
         self._inline_below = inline_below
+        self._spill_at = spill_at
 
     def open(self, name: str, schema: pa.Schema) -> SpooledRows:
         """Begin to store rows."""
-        return SpooledRows(self._files, self._inline_below, name, schema)
+        return SpooledRows(self._files, self._inline_below, name, schema, self._spill_at)
 
     def put(self, name: str, rows: Iterable[pa.RecordBatch], schema: pa.Schema) -> StagedRows:
         """Store rows durably, all at once."""
@@ -108,7 +113,7 @@ class FileStaging:
     def get(self, staged: StagedRows) -> Iterator[pa.RecordBatch]:
         """Read rows in their order, and verify them."""
         try:
-            if staged.size <= SPILL_AT:
+            if staged.size <= self._spill_at:
                 yield from pa.ipc.open_stream(self._files.read_bytes(staged.handle))
                 return
             with tempfile.TemporaryDirectory(prefix="holdfast-staged-") as directory:
@@ -132,14 +137,19 @@ class SpooledRows:
     """Collects rows and uploads them to checkpoint storage."""
 
     def __init__(
-        self, files: JobCheckpointFiles, inline_below: int, name: str, schema: pa.Schema
+        self,
+        files: JobCheckpointFiles,
+        inline_below: int,
+        name: str,
+        schema: pa.Schema,
+        spill_at: int,
     ) -> None:
         self._files = files
         self._inline_below = inline_below
         self._name = f"{STAGED}/{name}~{uuid.uuid4().hex[:12]}"
         self._schema = schema
         self._rows = 0
-        self._spool = _Spool()
+        self._spool = _Spool(spill_at)
         options = pa.ipc.IpcWriteOptions(compression="lz4")
         self._writer = pa.ipc.new_stream(self._spool, schema, options=options)
 
@@ -183,9 +193,10 @@ class SpooledRows:
 
 
 class _Spool(io.RawIOBase):
-    """Collects bytes in memory, and in a local file once they exceed `SPILL_AT`."""
+    """Collects bytes in memory, and in a local file once they exceed `spill_at`."""
 
-    def __init__(self) -> None:
+    def __init__(self, spill_at: int) -> None:
+        self._spill_at = spill_at
         self.memory = bytearray()
         self.local: tempfile._TemporaryFileWrapper[bytes] | None = None
         self.size = 0
@@ -198,7 +209,7 @@ class _Spool(io.RawIOBase):
         self.size += count
         if self.local is None:
             self.memory += data
-            if self.size > SPILL_AT:
+            if self.size > self._spill_at:
                 self.local = tempfile.NamedTemporaryFile(prefix="holdfast-staged-")  # noqa: SIM115
                 self.local.write(self.memory)
                 self.memory = bytearray()

@@ -31,9 +31,15 @@ class ExecutorWatch:
     """Reports lost executors; does nothing if there is only the driver."""
 
     def __init__(
-        self, spark: SparkSession, pinning: Pinning, on_loss: Callable[[BaseException], None]
+        self,
+        spark: SparkSession,
+        pinning: Pinning,
+        on_loss: Callable[[BaseException], None],
+        *,
+        look_every: float = LOOK_EVERY,
     ) -> None:
         """Watch from now on."""
+        self._look_every = look_every
         self._context = spark.sparkContext
         self._on_loss = on_loss
         self._stopped = threading.Event()
@@ -52,7 +58,7 @@ class ExecutorWatch:
     def _run(self) -> None:
         """Check repeatedly, even after errors, until the watch ends."""
         said = False
-        while not self._stopped.wait(LOOK_EVERY):
+        while not self._stopped.wait(self._look_every):
             try:
                 if self._session_has_ended():
                     return

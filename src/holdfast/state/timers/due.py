@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.state.store.protocol import StateStore
     from holdfast.state.timers.layout import Identity, TimerLayout
 
-CHUNK: Final = 20_000
+TIMERS_AT_ONCE: Final = 20_000
 """Maximum number of timers in memory to fire."""
 
 
@@ -85,6 +85,7 @@ class DueTimers:
 
     __slots__ = (
         "_at",
+        "_at_once",
         "_changes",
         "_chunk",
         "_gone",
@@ -113,6 +114,7 @@ class DueTimers:
         start: int,
         until: int,
         registered_until: int,
+        at_once: int = TIMERS_AT_ONCE,
     ) -> None:
         """Prepare a pass.
 
@@ -123,12 +125,14 @@ class DueTimers:
             start: No timer is pending before this time.
             until: Largest time of the timers to fire.
             registered_until: Largest time of timers set during the pass that fire in it.
+            at_once: Maximum number of timers in a chunk.
         """
         self._stored = stored
         self._changes = changes
         self._write_changes = write_changes
         self._start = start
         self._until = until
+        self._at_once = at_once
         self._latest = min(until, registered_until)
         """Largest time of a timer that may join the pass."""
         self._groups: list[int] = list(stored.key_groups)
@@ -165,7 +169,7 @@ class DueTimers:
         places = self._read_places()
         chunk = self._stored.layout.timers(places)
         # Before late timers are filtered out: the horizon is the last timer that was read.
-        self._horizon = places[-1] if len(places) == CHUNK else None
+        self._horizon = places[-1] if len(places) == self._at_once else None
         if self._late:
             kept = [i for i, timer in enumerate(chunk) if timer not in self._late]
             places, chunk = [places[i] for i in kept], [chunk[i] for i in kept]
@@ -222,7 +226,7 @@ class DueTimers:
     def _read_places(self) -> list[bytes]:
         done: set[int] = set()
         streams = [self._places_in(group, done) for group in self._groups]
-        places = list(islice(merge(*streams), CHUNK))
+        places = list(islice(merge(*streams), self._at_once))
         self._groups = [group for group in self._groups if group not in done]
         return places
 
@@ -302,15 +306,16 @@ class DueTimers:
         elif not self._is_ahead(place):
             heappush(self._joined, (place, timer))
             self._joined_places.add(place)
-            if len(self._joined) > CHUNK:
+            if len(self._joined) > self._at_once:
                 self._draw_horizon_in()
 
     def _draw_horizon_in(self) -> None:
         """Keep half of the joined timers; leave the rest and all after them to the store."""
         self._joined.sort()
-        horizon = self._horizon = self._joined[CHUNK // 2][0]
+        half = self._at_once // 2
+        horizon = self._horizon = self._joined[half][0]
         # Every prefix of a sorted list is a heap.
-        del self._joined[CHUNK // 2 + 1 :]
+        del self._joined[half + 1 :]
         self._joined_places = {place for place, _ in self._joined}
         cut = bisect_right(self._places, horizon, self._at)
         del self._places[cut:], self._chunk[cut:]

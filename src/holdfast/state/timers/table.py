@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import StateAccessError, StateValueError
 from holdfast.state.table import NO_KEY, StateTable
-from holdfast.state.timers.due import DueTimers, StoredTimers, TimerChanges
+from holdfast.state.timers.due import TIMERS_AT_ONCE, DueTimers, StoredTimers, TimerChanges
 from holdfast.state.timers.layout import (
     FIRST_TIME,
     LAST_TIME,
@@ -43,6 +43,7 @@ class TimerTable(StateTable):
     """The timers of one operator, subtask and time domain."""
 
     __slots__ = (
+        "_at_once",
         "_changes",
         "_due",
         "_evict_if_full",
@@ -55,7 +56,12 @@ class TimerTable(StateTable):
     )
 
     def __init__(
-        self, *args: Any, key_groups: range, evict_if_full: Callable[[], None], known: bool
+        self,
+        *args: Any,
+        key_groups: range,
+        evict_if_full: Callable[[], None],
+        known: bool,
+        at_once: int = TIMERS_AT_ONCE,
     ) -> None:
         """See `StateTable`.
 
@@ -64,8 +70,10 @@ class TimerTable(StateTable):
             key_groups: Key groups of the subtask.
             evict_if_full: Called between two chunks of timers, where caches may be evicted.
             known: Whether the state is already in the store.
+            at_once: Maximum number of timers in memory to fire.
         """
         super().__init__(*args)
+        self._at_once = at_once
         self._evict_if_full = evict_if_full
         self._due: DueTimers | None = None
         """The current pass over due timers."""
@@ -149,6 +157,7 @@ class TimerTable(StateTable):
             start=self._next,
             until=until,
             registered_until=until if registered_until is None else registered_until,
+            at_once=self._at_once,
         )
         try:
             while True:
