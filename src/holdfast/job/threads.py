@@ -129,13 +129,9 @@ class Patience:
 
         Args:
             answer: Seconds that one call of a sink or listener may take.
-        <<<<<<< HEAD
             end: Seconds that the job may take to end after it was cancelled.
-        =======
-            end: Seconds that the job may take to end after it was told to.
             afterwards: Time limit in seconds of calls that begin when patience is lost.
             longest_end: Seconds that the job may take to end, in addition to `end`.
-        >>>>>>> testing
         """
         self._afterwards = afterwards
         self._longest_end = longest_end

@@ -114,16 +114,9 @@ def test_a_thread_that_makes_a_call_is_known() -> None:
     assert not patience.is_calling()
 
 
-<<<<<<< HEAD
-def test_a_job_that_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LONGEST_END", 0.0)
-    patience, ended = Patience(end=0.05), threading.Event()
-    patience.limit_end(ended)
-=======
 def test_a_job_that_does_not_end_is_named() -> None:
     patience, ended = Patience(end=0.05, longest_end=0.0), threading.Event()
-    patience.see_to_the_end(ended)
->>>>>>> testing
+    patience.limit_end(ended)
     assert patience.is_lost
     with pytest.raises(JobExecutionError, match=r"job 'Count' was told to end, and has not"):
         patience.wait_for_end("Count", ended)
