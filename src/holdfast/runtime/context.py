@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from typing_extensions import override
+
 from holdfast.api.functions import (
     KeyedProcessContext,
     KeyedStateStore,
@@ -44,24 +46,24 @@ class DescribedStates(KeyedStateStore):
 
     __slots__ = ()
 
+    @override
     def get_state(self, descriptor: ValueStateDescriptor) -> Any:
-        """See `KeyedStateStore.get_state`."""
         return self._checked(descriptor, "ValueStateDescriptor", "value")
 
+    @override
     def get_list_state(self, descriptor: ListStateDescriptor) -> Any:
-        """See `KeyedStateStore.get_list_state`."""
         return self._checked(descriptor, "ListStateDescriptor", "list")
 
+    @override
     def get_map_state(self, descriptor: MapStateDescriptor) -> Any:
-        """See `KeyedStateStore.get_map_state`."""
         return self._checked(descriptor, "MapStateDescriptor", "map")
 
+    @override
     def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> Any:
-        """See `KeyedStateStore.get_reducing_state`."""
         return self._checked(descriptor, "ReducingStateDescriptor", "reducing")
 
+    @override
     def get_aggregating_state(self, descriptor: AggregatingStateDescriptor) -> Any:
-        """See `KeyedStateStore.get_aggregating_state`."""
         return self._checked(descriptor, "AggregatingStateDescriptor", "aggregating")
 
     def _checked(self, descriptor: StateDescriptor, wanted: str, kind: str) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from typing_extensions import override
 
 from holdfast.api.state import ListState
 from holdfast.errors import StateValueError
@@ -95,8 +96,8 @@ class ListTable(StateTable, ListState[Any]):
         """Remove the list for the current key."""
         self.update(())
 
+    @override
     def drain(self) -> Iterable[tuple[bytes, bytes | None]]:
-        """See `StateTable.drain`."""
         writes: list[tuple[bytes, bytes | None]] = []
         number = self._chunks.next()
         for key in self._dirty:
@@ -121,24 +122,24 @@ class ListTable(StateTable, ListState[Any]):
         except StateValueError as error:
             raise self._unfit(key, error) from error
 
+    @override
     def evict(self) -> None:
-        """See `StateTable.evict`."""
         self._cache.clear()
 
+    @override
     def cached(self) -> int:
-        """See `StateTable.cached`."""
         return len(self._cache)
 
+    @override
     def save_point(self, key: Any) -> object:
-        """See `StateTable.save_point`."""
         entry = self._cache.get(key)
         if entry is None:
             return None
         # Between two drains, a cached list is only appended to or replaced as a whole.
         return entry.stored, entry.added, len(entry.added), entry.rewrite, key in self._dirty
 
+    @override
     def roll_back(self, key: Any, saved: Any) -> None:
-        """See `StateTable.roll_back`."""
         if saved is None:
             self._cache.pop(key, None)
             self._dirty.discard(key)

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from typing_extensions import override
+
 from holdfast.api.state import MapState
 from holdfast.errors import StateValueError
 from holdfast.state.map_keys import MapKeys, unhashable
@@ -126,8 +128,8 @@ class MapTable(StateTable, MapState[Any, Any]):
         entry.complete = entry.emptied = True
         self._dirty.add(self._current.key)
 
+    @override
     def drain(self) -> Iterable[tuple[bytes, bytes | None]]:
-        """See `StateTable.drain`."""
         writes: list[tuple[bytes, bytes | None]] = []
         for key in self._dirty:
             entry = self._cache[key]
@@ -147,21 +149,21 @@ class MapTable(StateTable, MapState[Any, Any]):
         self._dirty.clear()
         return writes
 
+    @override
     def evict(self) -> None:
-        """See `StateTable.evict`."""
         self._cache.clear()
 
+    @override
     def cached(self) -> int:
-        """See `StateTable.cached`."""
         return sum(1 + len(entry.values) for entry in self._cache.values())
 
+    @override
     def save_point(self, key: Any) -> object:
-        """See `StateTable.save_point`."""
         entry = self._cache.get(key)
         return None if entry is None else entry.copy(), key in self._dirty
 
+    @override
     def roll_back(self, key: Any, saved: Any) -> None:
-        """See `StateTable.roll_back`."""
         entry, dirty = saved
         if entry is None:
             self._cache.pop(key, None)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import override
+
 from holdfast.api.state import AggregatingState, ReducingState, ValueState
 from holdfast.errors import StateValueError
 from holdfast.state.table import NO_KEY, StateTable
@@ -20,8 +22,8 @@ class ValueTable(StateTable, ValueState[Any]):
 
     __slots__ = ("_cache", "_check", "_dirty", "_exact")
 
+    @override
     def __init__(self, *args: Any) -> None:
-        """See `StateTable`."""
         super().__init__(*args)
         self._cache: dict[Any, Any] = {}
         self._dirty: dict[Any, Any] = {}
@@ -52,8 +54,8 @@ class ValueTable(StateTable, ValueState[Any]):
             raise self._no_key()
         self._cache[key] = self._dirty[key] = None
 
+    @override
     def drain(self) -> list[tuple[bytes, bytes | None]]:
-        """See `StateTable.drain`."""
         keys, values = list(self._dirty), list(self._dirty.values())
         self._dirty.clear()
         beginnings = self._encoder.encode_all(self._prefix, keys)
@@ -77,20 +79,20 @@ class ValueTable(StateTable, ValueState[Any]):
         encode = self._codec.encode
         return [None if value is None else encode(value) for value in values]
 
+    @override
     def evict(self) -> None:
-        """See `StateTable.evict`."""
         self._cache.clear()
 
+    @override
     def cached(self) -> int:
-        """See `StateTable.cached`."""
         return len(self._cache)
 
+    @override
     def save_point(self, key: Any) -> object:
-        """See `StateTable.save_point`."""
         return self._cache.get(key, NO_KEY), self._dirty.get(key, NO_KEY)
 
+    @override
     def roll_back(self, key: Any, saved: Any) -> None:
-        """See `StateTable.roll_back`."""
         for where, value in zip((self._cache, self._dirty), saved, strict=True):
             if value is NO_KEY:
                 where.pop(key, None)

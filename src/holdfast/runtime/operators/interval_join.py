@@ -19,6 +19,8 @@ from itertools import repeat
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
+from typing_extensions import override
+
 from holdfast.api.co_functions import JoinContext
 from holdfast.api.descriptors import MapStateDescriptor
 from holdfast.api.state import MapState
@@ -234,6 +236,7 @@ class IntervalJoinOperator(ProcessOperator):
         self._dropped = self.context.get_metrics_group().counter(LATE_DROPPED)
         return always_iterable(self._function.process_element)
 
+    @override
     def process(
         self,
         elements: list[Any],
@@ -241,7 +244,6 @@ class IntervalJoinOperator(ProcessOperator):
         times: Times | None = None,
         side: int = 0,
     ) -> Output:
-        """See `Operator.process`."""
         for one in self._sides:
             one.buffer.evict_if_full()
         self._side = self._sides[side]

@@ -8,6 +8,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final
 
+from typing_extensions import override
+
 from holdfast.api.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -98,8 +100,8 @@ class ListedContents(Contents):
         assert isinstance(state, ListState)
         self.state = state
 
+    @override
     def add(self, value: Any, time: int | None) -> None:
-        """See `Contents.add`."""
         self.state.add(value)
 
     def get(self) -> list[Any] | None:
@@ -115,8 +117,8 @@ class ListedContents(Contents):
 class TimedContents(ListedContents):
     """All elements with their event times, for an evictor."""
 
+    @override
     def add(self, value: Any, time: int | None) -> None:
-        """See `Contents.add`."""
         self.state.add((value, time))
 
     def timestamped(self) -> list[TimestampedValue]:

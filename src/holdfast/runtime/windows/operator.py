@@ -14,6 +14,8 @@ from contextlib import nullcontext
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from typing_extensions import override
+
 from holdfast.api.descriptors import ValueStateDescriptor
 from holdfast.api.time import MAX_WATERMARK, TimeDomain
 from holdfast.api.windows.assigners import MergingWindowAssigner
@@ -119,6 +121,7 @@ class WindowOperator(ProcessOperator):
             backend.register(ValueStateDescriptor(KEPT_LATE, bool))
         return backend.knows(KEPT_LATE)
 
+    @override
     def process(
         self,
         elements: list[Any],
@@ -126,7 +129,6 @@ class WindowOperator(ProcessOperator):
         times: Times | None = None,
         side: int = 0,
     ) -> Output:
-        """See `Operator.process`."""
         self._window_times = []
         self._side = None if self._windowing.second is None else side
         if not self._keyed:
@@ -239,8 +241,8 @@ class WindowOperator(ProcessOperator):
         if len(elements) != before:
             contents.keep(elements)
 
+    @override
     def fire(self, domain: TimeDomain, due: Iterable[Timer]) -> Iterator[Output]:
-        """See `ProcessOperator.fire`."""
         if self._quick is not None:
             self._quick.forget()
         event = domain is TimeDomain.EVENT_TIME
@@ -423,12 +425,12 @@ class WindowOperator(ProcessOperator):
     def _cleanup_timers(self) -> TimerTable:
         return self._timers.event() if self._event_time else self._timers.processing()
 
+    @override
     def begin_undoable(self) -> None:
-        """See `Operator.begin_undoable`."""
         self._undo.begin()
 
+    @override
     def undo(self) -> None:
-        """See `Operator.undo`."""
         self._undo.undo()
 
     def _out_times(self, times: Times, ends: list[int]) -> Times:

@@ -32,14 +32,12 @@ from holdfast.state.store.lmdb_file import (
 )
 from holdfast.state.store.lock import PATIENCE, StoreLock, enter_directory
 from holdfast.state.store.protocol import StoreStatistics
-from holdfast.state.store.snapshot import missing_snapshot, new_snapshot, recorded_origin
+from holdfast.state.store.snapshot import Closing, missing_snapshot, new_snapshot, recorded_origin
 from holdfast.state.store.write_buffer import WriteBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
-    from types import TracebackType
-    from typing import Self
 
 COMPACT_FROM: Final = 64 * 1024 * 1024
 """File size from which mostly free files are compacted."""
@@ -314,7 +312,7 @@ class LmdbStore:
         return pages * PAGE > self._compact_from and 2 * (pages - used - in_turnover) > pages
 
 
-class LmdbSnapshot:
+class LmdbSnapshot(Closing):
     """A snapshot of an LMDB store, open for reading."""
 
     def __init__(self, directory: Path) -> None:
@@ -369,19 +367,6 @@ class LmdbSnapshot:
         """Close the file. Idempotent."""
         self._transaction.abort()
         self._environment.close()
-
-    def __enter__(self) -> Self:
-        """Return the object itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close."""
-        self.close()
 
 
 def _file_of(snapshot: Path) -> Path:

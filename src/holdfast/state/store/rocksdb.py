@@ -29,6 +29,7 @@ from holdfast.state.store.protocol import StoreStatistics
 from holdfast.state.store.rocksdb_files import open_read_only
 from holdfast.state.store.rocksdb_options import database_options
 from holdfast.state.store.snapshot import (
+    Closing,
     is_shareable,
     missing_snapshot,
     new_snapshot,
@@ -40,8 +41,6 @@ from holdfast.state.store.write_buffer import WriteBuffer, after_prefix
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Sequence
     from pathlib import Path
-    from types import TracebackType
-    from typing import Self
 
 _RECORD: Final = b""
 _DATABASE: Final = "rocksdb"
@@ -345,7 +344,7 @@ class RocksDBStore:
         )
 
 
-class RocksDBSnapshot:
+class RocksDBSnapshot(Closing):
     """A snapshot of a RocksDB store, open for reading."""
 
     def __init__(
@@ -399,19 +398,6 @@ class RocksDBSnapshot:
         for scan in list(self._scans):
             scan.close()
         self._database.close()
-
-    def __enter__(self) -> Self:
-        """Return the object itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close."""
-        self.close()
 
     def _scan(self, start: bytes, stop: bytes | None) -> Generator[tuple[bytes, bytes]]:
         options = rocksdict.ReadOptions()

@@ -29,7 +29,6 @@ from holdfast.state.store.header import decode_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
 
 
 CANONICAL: Final = "canonical"
@@ -42,6 +41,22 @@ SNAPSHOT_FILE: Final = r"state-\d+\.mdb|\d+\.sst|(MANIFEST|OPTIONS)-\d+|CURRENT"
 
 # Readers of a RocksDB snapshot create logs and locks beside these.
 _FILES: Final = re.compile(SNAPSHOT_FILE)
+
+
+class Closing:
+    """Base of objects that a `with` statement closes."""
+
+    def close(self) -> None:
+        """Close the files. Idempotent."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        """Return the object itself."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close."""
+        self.close()
 
 
 class ReadOnlySnapshot(Protocol):
@@ -72,12 +87,7 @@ class ReadOnlySnapshot(Protocol):
     def __enter__(self) -> Self:
         """Return the object itself."""
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Close."""
 
 

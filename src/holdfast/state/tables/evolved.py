@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import override
+
 from holdfast.state.schemas import HEAD, MARK, SchemaHistory
 from holdfast.state.tables.values import Bytes, ValueColumn, gathered, value_column
 
@@ -30,18 +32,18 @@ class Evolved(ValueColumn):
         self._head = head
 
     @property
+    @override
     def arrow(self) -> pa.DataType:
-        """See `ValueColumn.arrow`."""
         return self._column.arrow
 
+    @override
     def array(self, blobs: list[bytes]) -> pa.Array:
-        """See `ValueColumn.array`."""
         rows = [row for row, data in enumerate(blobs) if _head_of(data) == self._head]
         bare = [blobs[row][len(self._head) :] for row in rows]
         return gathered(len(blobs), [(rows, self._column.typed(bare))], self)
 
+    @override
     def stored(self, array: pa.Array) -> list[bytes | None]:
-        """See `ValueColumn.stored`."""
         return [None if data is None else self._head + data for data in self._column.stored(array)]
 
     def _is_same(self, data: bytes, back: bytes | None) -> bool:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import errno
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.errors import StateError, StoreFullError
+from holdfast.state.store.snapshot import Closing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
-    from types import TracebackType
 
 FORMAT: Final = 1
 """Version of the table format."""
@@ -25,7 +25,7 @@ _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _OTHERWISE: Final = "restore from another savepoint or checkpoint"
 
 
-class TableFile:
+class TableFile(Closing):
     """A table in a Parquet file, open for reading."""
 
     def __init__(self, path: Path) -> None:
@@ -70,19 +70,6 @@ class TableFile:
     def close(self) -> None:
         """Close the file. Idempotent."""
         self._file.close()
-
-    def __enter__(self) -> Self:
-        """Return the object itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close."""
-        self.close()
 
     def _may_hold(self, row_group: int, key_groups: range) -> bool:
         if not key_groups:

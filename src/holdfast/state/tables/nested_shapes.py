@@ -7,6 +7,7 @@ from types import GenericAlias
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import pyarrow as pa
+from typing_extensions import override
 
 from holdfast.state.tables.shapes import Shape
 from holdfast.types.arrow import array_of, map_of
@@ -27,12 +28,12 @@ class ListColumn(Shape):
         self.reorders = item.reorders
 
     @property
+    @override
     def arrow(self) -> pa.DataType:
-        """See `Shape.arrow`."""
         return array_of(self._item.arrow, nullable=True)
 
+    @override
     def array(self, values: list[Any]) -> pa.Array:
-        """See `Shape.array`."""
         flat: list[Any] = []
         offsets = [0]
         for value in values:
@@ -41,8 +42,8 @@ class ListColumn(Shape):
         items = self._item.array(flat)
         return pa.ListArray.from_arrays(offsets, items, type=self.arrow, mask=nulls(values))
 
+    @override
     def plain(self, array: pa.Array) -> list[Any]:
-        """See `Shape.plain`."""
         items = self._item.plain(array.values)
         found = [tuple(items[a:b]) for a, b in pairwise(array.offsets.to_pylist())]
         return with_nulls(found, array)
@@ -61,12 +62,12 @@ class MapColumn(Shape):
         self.reorders = value.reorders
 
     @property
+    @override
     def arrow(self) -> pa.DataType:
-        """See `Shape.arrow`."""
         return map_of(self._key.arrow, self._value.arrow, nullable=True)
 
+    @override
     def array(self, values: list[Any]) -> pa.Array:
-        """See `Shape.array`."""
         keys, items, offsets = list[Any](), list[Any](), [0]
         for value in values:
             if value:
@@ -78,8 +79,8 @@ class MapColumn(Shape):
             pa.array(offsets, pa.int32()), *columns, type=self.arrow, mask=nulls(values)
         )
 
+    @override
     def plain(self, array: pa.Array) -> list[Any]:
-        """See `Shape.plain`."""
         keys, items = self._key.plain(array.keys), self._value.plain(array.items)
         found = [
             dict(zip(keys[a:b], items[a:b], strict=True))
@@ -96,8 +97,8 @@ class _Struct(Shape):
         self._parts = list(parts)
 
     @property
+    @override
     def arrow(self) -> pa.DataType:
-        """See `Shape.arrow`."""
         return pa.struct(list(zip(self._names, [part.arrow for part in self._parts], strict=True)))
 
     def _of_columns(self, columns: Sequence[Sequence[Any]], mask: pa.Array | None) -> pa.Array:
@@ -125,15 +126,15 @@ class ArrayStructColumn(_Struct):
         self.hashable = all(part.hashable for part in parts)
         self.reorders = any(part.reorders for part in parts)
 
+    @override
     def array(self, values: list[Any]) -> pa.Array:
-        """See `Shape.array`."""
         nothing = (None,) * len(self.python.__args__)
         columns = list(zip(*(value or nothing for value in values), strict=True))
         columns = columns or [()] * len(nothing)
         return self._of_columns(columns[len(columns) - len(self._parts) :], nulls(values))
 
+    @override
     def plain(self, array: pa.Array) -> list[Any]:
-        """See `Shape.plain`."""
         columns = self._columns_of(array)
         if self._tag is not None:
             columns.insert(0, [self._tag] * len(array))
@@ -177,8 +178,8 @@ class MapStructColumn(_Struct):
         ]
         return self._of_columns(columns, nulls(values))
 
+    @override
     def plain(self, array: pa.Array) -> list[Any]:
-        """See `Shape.plain`."""
         names, columns = self._names, self._columns_of(array)
         if self._tag is not None:
             names = [self._tag[0], *names]

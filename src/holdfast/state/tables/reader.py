@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 from operator import lt
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -12,6 +12,7 @@ from holdfast.errors import StateError
 from holdfast.state.backend import OPERATOR_KEY
 from holdfast.state.catalog import STATE_PREFIX
 from holdfast.state.list import pack_chunk
+from holdfast.state.store.snapshot import Closing
 from holdfast.state.tables.columns import Columns
 from holdfast.state.tables.files import TableFile, listed_file
 from holdfast.state.tables.keys import framed
@@ -22,7 +23,6 @@ from holdfast.state.ttl.layout import stored_name
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
-    from types import TracebackType
 
     from holdfast.state.tables.rows import Rows, TableKind
 
@@ -181,7 +181,7 @@ def _disorder(where: str) -> StateError:
     )
 
 
-class TablesSnapshot:
+class TablesSnapshot(Closing):
     """Keyed state and timers in a directory of tables.
 
     Has all entries of the original store, except for those that a restored store rebuilds: the
@@ -227,19 +227,6 @@ class TablesSnapshot:
         """Close the files. Idempotent."""
         for file in self._files:
             file.close()
-
-    def __enter__(self) -> Self:
-        """Return the object itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close."""
-        self.close()
 
     def _opened(self, directory: Path, listed: dict[str, Any]) -> _Table:
         file = TableFile(listed_file(directory, listed.pop("table")))

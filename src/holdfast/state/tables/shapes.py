@@ -14,6 +14,7 @@ from typing import Any, Final, Optional
 
 import msgspec
 import pyarrow as pa
+from typing_extensions import override
 
 from holdfast.types.arrow import LEAVES, UTC_TIMESTAMP
 
@@ -65,16 +66,16 @@ class ScalarColumn(Shape):
         self.nullable = pa.types.is_null(arrow)
 
     @property
+    @override
     def arrow(self) -> pa.DataType:
-        """See `Shape.arrow`."""
         return self._arrow
 
+    @override
     def array(self, values: list[Any]) -> pa.Array:
-        """See `Shape.array`."""
         return pa.array(values, self._arrow)
 
+    @override
     def plain(self, array: pa.Array) -> list[Any]:
-        """See `Shape.plain`."""
         return listed(array)
 
 
@@ -94,16 +95,16 @@ class TimestampColumn(Shape):
             self._arrow = UTC_TIMESTAMP
         return self._arrow
 
+    @override
     def array(self, values: list[Any]) -> pa.Array:
-        """See `Shape.array`."""
         if self._arrow is None:
             zoned = [value.tzinfo is not None for value in values if value is not None]
             if zoned:
                 self._arrow = UTC_TIMESTAMP if 2 * sum(zoned) >= len(zoned) else pa.timestamp("us")
         return pa.array(values, self.arrow)
 
+    @override
     def plain(self, array: pa.Array) -> list[Any]:
-        """See `Shape.plain`."""
         epoch = _EPOCH if array.type.tz is None else _EPOCH_UTC
         micros = listed(array.cast(pa.timestamp("us", array.type.tz)).cast(pa.int64()))
         return [None if n is None else epoch + timedelta(microseconds=n) for n in micros]
@@ -119,16 +120,16 @@ class DecimalColumn(Shape):
         self._arrow = arrow
 
     @property
+    @override
     def arrow(self) -> pa.DataType:
-        """See `Shape.arrow`."""
         return self._arrow
 
+    @override
     def array(self, values: list[Any]) -> pa.Array:
-        """See `Shape.array`."""
         return pa.array([None if v is None else Decimal(v) for v in values], self._arrow)
 
+    @override
     def plain(self, array: pa.Array) -> list[Any]:
-        """See `Shape.plain`."""
         return [None if value is None else str(value) for value in array.to_pylist()]
 
 
@@ -140,22 +141,22 @@ class OpaqueColumn(Shape):
     hashable = False
 
     @property
+    @override
     def arrow(self) -> pa.DataType:
-        """See `Shape.arrow`."""
         return pa.binary()
 
     @property
+    @override
     def decoded(self) -> Any:
-        """See `Shape.decoded`."""
         return msgspec.Raw
 
+    @override
     def array(self, values: list[Any]) -> pa.Array:
-        """See `Shape.array`."""
         found = [None if value is None else bytes(value) for value in values]
         return pa.array([None if data == NIL else data for data in found], pa.binary())
 
+    @override
     def plain(self, array: pa.Array) -> list[Any]:
-        """See `Shape.plain`."""
         return [None if data is None else msgspec.Raw(data) for data in array.to_pylist()]
 
 

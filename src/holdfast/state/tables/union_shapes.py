@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
 import msgspec
 import pyarrow as pa
+from typing_extensions import override
 
 from holdfast.state.tables.nested_shapes import nulls
 from holdfast.state.tables.packed import unpacked
@@ -59,17 +60,17 @@ class UnionColumn(Shape):
         self.reorders = any(member.shape.reorders for member in members)
 
     @property
+    @override
     def arrow(self) -> pa.DataType:
-        """See `Shape.arrow`."""
         return pa.struct([(member.name, member.shape.arrow) for member in self._members])
 
     @property
+    @override
     def decoded(self) -> Any:
-        """See `Shape.decoded`."""
         return msgspec.Raw
 
+    @override
     def array(self, values: list[Any]) -> pa.Array:
-        """See `Shape.array`."""
         blobs = [None if value is None else bytes(value) for value in values]
         blobs = [None if data == NIL else data for data in blobs]
         own: list[list[bytes]] = [[] for _ in self._members]
@@ -91,8 +92,8 @@ class UnionColumn(Shape):
         ]
         return pa.StructArray.from_arrays(arrays, fields=fields, mask=nulls(blobs))
 
+    @override
     def plain(self, array: pa.Array) -> list[Any]:
-        """See `Shape.plain`."""
         found: list[Any] = [None] * len(array)
         for place, member in enumerate(self._members):
             for row, value in enumerate(member.shape.plain(array.field(place))):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import numpy as np
 import pyarrow as pa
+from typing_extensions import override
 
 from holdfast.serde.extended import MARK
 from holdfast.state.tables.described_shapes import shape_of
@@ -67,16 +68,16 @@ class Bytes(ValueColumn):
     """Opaque bytes, of types that only the program can read."""
 
     @property
+    @override
     def arrow(self) -> pa.DataType:
-        """See `ValueColumn.arrow`."""
         return pa.binary()
 
+    @override
     def array(self, blobs: list[bytes]) -> pa.Array:
-        """See `ValueColumn.array`."""
         return pa.array(blobs, pa.binary())
 
+    @override
     def stored(self, array: pa.Array) -> list[bytes | None]:
-        """See `ValueColumn.stored`."""
         found: list[bytes | None] = array.to_pylist()
         return found
 
@@ -90,12 +91,12 @@ class Packed(ValueColumn):
         self._unpack = unpacked(shape.decoded)
 
     @property
+    @override
     def arrow(self) -> pa.DataType:
-        """See `ValueColumn.arrow`."""
         return self._shape.arrow
 
+    @override
     def array(self, blobs: list[bytes]) -> pa.Array:
-        """See `ValueColumn.array`."""
         return gathered(len(blobs), self._fitting(blobs, range(len(blobs))), self)
 
     def _fitting(
@@ -116,8 +117,8 @@ class Packed(ValueColumn):
         else:
             yield rows, array
 
+    @override
     def stored(self, array: pa.Array) -> list[bytes | None]:
-        """See `ValueColumn.stored`."""
         return [None if value is None else encode_one(value) for value in self._shape.plain(array)]
 
     def _is_same(self, data: bytes, back: bytes | None) -> bool:
@@ -137,12 +138,12 @@ class Timestamped(ValueColumn):
         self._value = value
 
     @property
+    @override
     def arrow(self) -> pa.DataType:
-        """See `ValueColumn.arrow`."""
         return pa.struct([("timestamp", TIMESTAMP), ("value", self._value.arrow)])
 
+    @override
     def array(self, blobs: list[bytes]) -> pa.Array:
-        """See `ValueColumn.array`."""
         times = [int.from_bytes(d[1:9], "big", signed=True) if d[0] else None for d in blobs]
         values = self._value.array([data[9 if data[0] else 1 :] for data in blobs])
         near = [None if time is None or far_times([time]) else time for time in times]
@@ -151,8 +152,8 @@ class Timestamped(ValueColumn):
             fields=[pa.field("timestamp", TIMESTAMP), pa.field("value", values.type)],
         )
 
+    @override
     def stored(self, array: pa.Array) -> list[bytes | None]:
-        """See `ValueColumn.stored`."""
         times, values = times_of(array.field(0)), self._value.stored(array.field(1))
         valid = array.is_valid().to_pylist()
         return [
@@ -173,13 +174,13 @@ class Either(ValueColumn):
         self._sides = (left, right)
 
     @property
+    @override
     def arrow(self) -> pa.DataType:
-        """See `ValueColumn.arrow`."""
         left, right = self._sides
         return pa.struct([("left", left.arrow), ("right", right.arrow)])
 
+    @override
     def array(self, blobs: list[bytes]) -> pa.Array:
-        """See `ValueColumn.array`."""
         sides = np.array([data[0] for data in blobs], np.int64)
         arrays = []
         for side, column in enumerate(self._sides):
@@ -190,8 +191,8 @@ class Either(ValueColumn):
         fields = [pa.field(n, array.type) for n, array in zip(names, arrays, strict=True)]
         return pa.StructArray.from_arrays(arrays, fields=fields)
 
+    @override
     def stored(self, array: pa.Array) -> list[bytes | None]:
-        """See `ValueColumn.stored`."""
         found: list[bytes | None] = [None] * len(array)
         for side, column in enumerate(self._sides):
             for row, data in enumerate(column.stored(array.field(side))):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from typing_extensions import override
+
 from holdfast.errors import StateAccessError, StateValueError
 from holdfast.state.table import NO_KEY, StateTable
 from holdfast.state.timers.due import TIMERS_AT_ONCE, DueTimers, StoredTimers, TimerChanges
@@ -175,8 +177,8 @@ class TimerTable(StateTable):
             if self._due is due:
                 self._due = None
 
+    @override
     def drain(self) -> list[tuple[bytes, bytes | None]]:
-        """See `StateTable.drain`."""
         if self._due is not None:
             self._due.follow_changes()
         layout, settled, fired = self._stored.layout, self._changes.settled, self._changes.fired
@@ -197,8 +199,8 @@ class TimerTable(StateTable):
     def evict(self) -> None:
         """See `StateTable.evict`; drained timers are not cached."""
 
+    @override
     def cached(self) -> int:
-        """See `StateTable.cached`."""
         return len(self._changes)
 
     def save_point(self, key: Any) -> object:
@@ -208,8 +210,8 @@ class TimerTable(StateTable):
         self._journal = []
         return self._journal, self._next
 
+    @override
     def roll_back(self, key: Any, saved: Any) -> None:
-        """See `StateTable.roll_back`."""
         changes = self._fresh
         if saved is None:
             for timer in [t for t in changes if t[1] is key or t[1] == key]:
