@@ -47,7 +47,7 @@ def run(place: Path, call: str, *arguments: Any, **fault: Any) -> int:
         "TMPDIR": str(temporary),
         VARIABLE: json.dumps([planned]),
     }
-    program = f"from tests.integration import kill_jobs; kill_jobs.main(kill_jobs.{call})"
+    program = f"from tests.support import kill_jobs; kill_jobs.main(kill_jobs.{call})"
     with (place / "log").open("ab") as log:
         return subprocess.run(
             [sys.executable, "-c", program, json.dumps(arguments)],
