@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import tempfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 
 from holdfast import EmbeddedRocksDBStateBackend, HashMapStateBackend
+from tests.support.in_memory import IN_MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +24,8 @@ settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True
 settings.register_profile("dev", deadline=None, max_examples=200)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
+MEMORY_NEEDED = 2 << 30
+"""Bytes that are free in memory where temporary files go there."""
 SPARK_SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -30,6 +35,13 @@ SPARK_SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep temporary files in memory if they go with their test and there is room for them."""
+    go = config.getini("tmp_path_retention_policy") == "failed"
+    if go and IN_MEMORY and shutil.disk_usage(IN_MEMORY).free > MEMORY_NEEDED:
+        os.environ["TMPDIR"] = tempfile.tempdir = IN_MEMORY
 
 
 @pytest.hookimpl(tryfirst=True)

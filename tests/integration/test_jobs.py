@@ -441,6 +441,7 @@ def test_annotations_declare_types_and_classes_come_back(env: StreamExecutionEnv
     assert all(type(result) is Sized for result in results)
 
 
+@pytest.mark.spark
 def test_functions_of_main_work(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(

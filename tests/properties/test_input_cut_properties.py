@@ -21,6 +21,7 @@ from holdfast.storage.object_store import FileSystemFiles
 from holdfast.testing.clock import ManualClock
 from tests.support.barriers import ROWS
 from tests.support.programs import Program
+from tests.support.properties import searched
 from tests.support.staged import StagedRun
 
 MAX_PARALLELISM = 8
@@ -123,24 +124,28 @@ def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(input_cut, "LARGEST_SLICE", 2)
 
 
-@settings(max_examples=40)
-@given(st.lists(st.sampled_from("abcdefgh"), min_size=25, max_size=40), ACTIONS)
-def test_every_row_is_processed_once_in_order_by_its_owner(keys, actions):
-    source = [(key, number) for number, key in enumerate(keys)]
-    with TemporaryDirectory() as root:
-        job = Job(root, source)
-        for action in actions:
-            job.act(action)
-        job.drain()
-    twice = sorted([*source, *source])
-    for step, expected in {
-        "first": sorted(source),
-        "second": twice,
-        "third": sorted(source),
-    }.items():
-        assert sorted((k, n) for name, _, _, k, n in SEEN if name == step) == expected
-    check_owners()
-    check_order()
+@searched(10, 40)
+def test_every_row_is_processed_once_in_order_by_its_owner(examples):
+    @settings(max_examples=examples)
+    @given(st.lists(st.sampled_from("abcdefgh"), min_size=25, max_size=40), ACTIONS)
+    def check(keys, actions):
+        source = [(key, number) for number, key in enumerate(keys)]
+        with TemporaryDirectory() as root:
+            job = Job(root, source)
+            for action in actions:
+                job.act(action)
+            job.drain()
+        twice = sorted([*source, *source])
+        for step, expected in {
+            "first": sorted(source),
+            "second": twice,
+            "third": sorted(source),
+        }.items():
+            assert sorted((k, n) for name, _, _, k, n in SEEN if name == step) == expected
+        check_owners()
+        check_order()
+
+    check()
 
 
 def check_owners() -> None:

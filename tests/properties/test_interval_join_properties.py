@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast import EmbeddedRocksDBStateBackend, HashMapStateBackend
 from tests.support.interval_joins import Element, Epoch, Join, brute_force
+from tests.support.properties import searched
 
 TIMES = st.integers(-25, 25)
 SIDE = st.lists(st.tuples(st.sampled_from("ab"), TIMES), max_size=12)
@@ -31,50 +32,54 @@ def histories(draw: st.DrawFn) -> list[Epoch]:
     return made
 
 
-@settings(max_examples=60)
-@given(
-    epochs=histories(),
-    bounds=BOUNDS,
-    exclusive=st.tuples(st.booleans(), st.booleans()),
-    late=st.booleans(),
-    backend=st.sampled_from(
-        [HashMapStateBackend(), HashMapStateBackend(), EmbeddedRocksDBStateBackend()]
-    ),
-    parallelism=st.sampled_from([1, 3]),
-)
-def test_a_join_is_what_brute_force_finds(
-    epochs: list[Epoch],
-    bounds: tuple[int, int],
-    exclusive: tuple[bool, bool],
-    late: bool,
-    backend: HashMapStateBackend | EmbeddedRocksDBStateBackend,
-    parallelism: int,
-) -> None:
-    lower, upper = bounds
-    join = Join(
-        lower - exclusive[0],
-        upper + exclusive[1],
-        exclusive=exclusive,
-        late=late,
-        backend=backend,
-        parallelism=parallelism,
+@searched(20, 60)
+def test_a_join_is_what_brute_force_finds(examples: int) -> None:
+    @settings(max_examples=examples)
+    @given(
+        epochs=histories(),
+        bounds=BOUNDS,
+        exclusive=st.tuples(st.booleans(), st.booleans()),
+        late=st.booleans(),
+        backend=st.sampled_from(
+            [HashMapStateBackend(), HashMapStateBackend(), EmbeddedRocksDBStateBackend()]
+        ),
+        parallelism=st.sampled_from([1, 3]),
     )
-    expected = brute_force(epochs, lower, upper)
-    dropped = 0
-    with TemporaryDirectory() as directory:
-        run = join.start(Path(directory))
-        for epoch in epochs:
-            run.push_until(epoch.watermark, epoch.left, epoch.right)
-            dropped += run.late_dropped()
-        run.finish()
-        assert run.kept() == 0
-    assert Counter(join.pairs) == expected.pairs
-    lost = expected.late_left.total() + expected.late_right.total()
-    if late:
-        assert Counter(map(tuple, join.late_left)) == expected.late_left
-        assert Counter(map(tuple, join.late_right)) == expected.late_right
-    assert dropped == (0 if late else lost)
-    event(f"pairs: {bool(expected.pairs)}, late: {bool(lost)}")
+    def check(
+        epochs: list[Epoch],
+        bounds: tuple[int, int],
+        exclusive: tuple[bool, bool],
+        late: bool,
+        backend: HashMapStateBackend | EmbeddedRocksDBStateBackend,
+        parallelism: int,
+    ) -> None:
+        lower, upper = bounds
+        join = Join(
+            lower - exclusive[0],
+            upper + exclusive[1],
+            exclusive=exclusive,
+            late=late,
+            backend=backend,
+            parallelism=parallelism,
+        )
+        expected = brute_force(epochs, lower, upper)
+        dropped = 0
+        with TemporaryDirectory() as directory:
+            run = join.start(Path(directory))
+            for epoch in epochs:
+                run.push_until(epoch.watermark, epoch.left, epoch.right)
+                dropped += run.late_dropped()
+            run.finish()
+            assert run.kept() == 0
+        assert Counter(join.pairs) == expected.pairs
+        lost = expected.late_left.total() + expected.late_right.total()
+        if late:
+            assert Counter(map(tuple, join.late_left)) == expected.late_left
+            assert Counter(map(tuple, join.late_right)) == expected.late_right
+        assert dropped == (0 if late else lost)
+        event(f"pairs: {bool(expected.pairs)}, late: {bool(lost)}")
+
+    check()
 
 
 @settings(max_examples=25)

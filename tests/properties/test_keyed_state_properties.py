@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import random
 from collections import Counter
 from pathlib import Path
@@ -27,6 +26,7 @@ from holdfast.state.backend import KeyedStateBackend
 from holdfast.state.store.opening import open_store
 from holdfast.state.table import CurrentKey
 from tests.support.functions import Mean, plus
+from tests.support.in_memory import IN_MEMORY
 
 if TYPE_CHECKING:
     from holdfast.api.descriptors import StateDescriptor
@@ -54,7 +54,6 @@ KEYS = [
 ]
 """Pairs of keys, of one type each; programs name them by their place."""
 
-IN_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 """Where the stores lie: RocksDB syncs its files at every open, which a busy disk makes slow."""
 OWN_KEYS: dict[str, list[Any]] = {
     "map": ["x", "xy", None, "z" * 600],

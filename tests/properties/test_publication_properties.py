@@ -15,7 +15,12 @@ from unittest import mock
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    rule,
+    run_state_machine_as_test,
+)
 
 from holdfast import _faults as faults
 from holdfast.api.sinks import OPENED, Committer, Sink, SinkWriter
@@ -36,6 +41,7 @@ from holdfast.job.threads import CallEndedError, Patience
 from holdfast.spark.sources.query_log import capture
 from holdfast.storage.object_store import FileSystemFiles
 from tests.support.programs import Program
+from tests.support.properties import searched
 from tests.support.staged import LocalCalls, StagedRun, no_frames
 
 if TYPE_CHECKING:
@@ -428,8 +434,10 @@ def keeping_notes(every: int) -> ExitStack:
     return patched(FileSystemFiles, "delete", delete)
 
 
-TestPublishing = Publishing.TestCase
-TestPublishing.settings = settings(max_examples=120, stateful_step_count=7)
+@searched(20, 120)
+def test_whatever_happens_to_a_job_its_output_is_published_once(examples: int) -> None:
+    limits = settings(max_examples=examples, stateful_step_count=7)
+    run_state_machine_as_test(Publishing, settings=limits)
 
 
 @pytest.fixture

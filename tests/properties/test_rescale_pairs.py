@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -28,8 +29,8 @@ from holdfast.state.timers.table import EVENT_TIMERS, PROCESSING_TIMERS
 from holdfast.storage.object_store import FileSystemFiles
 from tests.support.barriers import ROWS
 from tests.support.functions import Count
+from tests.support.in_memory import IN_MEMORY
 from tests.support.offline_savepoints import (
-    IN_MEMORY,
     UID,
     Operator,
     Restored,
@@ -38,7 +39,7 @@ from tests.support.offline_savepoints import (
 )
 from tests.support.programs import Program
 
-PARALLELISM = st.sampled_from([1, 2, 3, 4, 7, 15, 77, 128])
+PARALLELISM = [1, 2, 3, 4, 7, 15, 77, 128]
 BACKENDS = st.sampled_from(["hashmap", "rocksdb"])
 KEYS = [f"key-{number}" for number in range(60)]
 TEXT = codec_for(str)
@@ -92,26 +93,34 @@ class Rescaled(Restored):
         return found
 
 
-@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
-@given(PARALLELISM, PARALLELISM, BACKENDS, BACKENDS, st.booleans())
-@example(77, 128, "hashmap", "rocksdb", True)
-@example(128, 77, "rocksdb", "hashmap", False)
+@pytest.mark.parametrize(
+    ("some", "most", "examples"), [(7, 15, 4), pytest.param(77, 128, 8, marks=pytest.mark.slow)]
+)
 def test_everything_is_found_once_where_it_belongs_on_any_number_of_subtasks(
-    before: int, after: int, old: str, new: str, canonical: bool
+    some: int, most: int, examples: int
 ) -> None:
-    with TemporaryDirectory(dir=IN_MEMORY) as root:
-        own: list[Any] = [own_state(subtask) for subtask in range(before)]
-        operator = Operator(Path(root), old, before, max_parallelism=128, own=own)
-        path = operator.savepoint(KEYS, canonical=canonical, sources=[])
-        rescaled = Rescaled(path, Path(root) / "new", new, after)
-        assert rescaled.contents(KEYS) == {key: expected(n) for n, key in enumerate(KEYS)}
-        for name in (EVENT_TIMERS, PROCESSING_TIMERS):
-            assert rescaled.timers(name) == expected_timers(KEYS)
-        states = rescaled.own_states()
-        everything = [element for state in own for element in state.states[0].elements]
-        split = [state["split"].elements for state in states]
-        assert [element for elements in split for element in elements] == everything
-        if before != after:
-            assert max(map(len, split)) - min(map(len, split)) <= 1
-        assert all(state["union"].elements == everything for state in states)
-        assert all(sorted(state["rules"].entries) == sorted(RULES) for state in states)
+    parallelism = st.sampled_from([n for n in PARALLELISM if n <= most])
+
+    @settings(max_examples=examples, suppress_health_check=[HealthCheck.too_slow])
+    @given(parallelism, parallelism, BACKENDS, BACKENDS, st.booleans())
+    @example(some, most, "hashmap", "rocksdb", True)
+    @example(most, some, "rocksdb", "hashmap", False)
+    def check(before: int, after: int, old: str, new: str, canonical: bool) -> None:
+        with TemporaryDirectory(dir=IN_MEMORY) as root:
+            own: list[Any] = [own_state(subtask) for subtask in range(before)]
+            operator = Operator(Path(root), old, before, max_parallelism=128, own=own)
+            path = operator.savepoint(KEYS, canonical=canonical, sources=[])
+            rescaled = Rescaled(path, Path(root) / "new", new, after)
+            assert rescaled.contents(KEYS) == {key: expected(n) for n, key in enumerate(KEYS)}
+            for name in (EVENT_TIMERS, PROCESSING_TIMERS):
+                assert rescaled.timers(name) == expected_timers(KEYS)
+            states = rescaled.own_states()
+            everything = [element for state in own for element in state.states[0].elements]
+            split = [state["split"].elements for state in states]
+            assert [element for elements in split for element in elements] == everything
+            if before != after:
+                assert max(map(len, split)) - min(map(len, split)) <= 1
+            assert all(state["union"].elements == everything for state in states)
+            assert all(sorted(state["rules"].entries) == sorted(RULES) for state in states)
+
+    check()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,6 +29,7 @@ from holdfast.state.snapshots import open_snapshot
 from holdfast.state.store.opening import open_store
 from holdfast.state.table import CurrentKey
 from tests.support.functions import Mean, plus
+from tests.support.in_memory import IN_MEMORY
 
 DESCRIPTORS = [
     ValueStateDescriptor("value", str),
@@ -40,7 +40,6 @@ DESCRIPTORS = [
 ]
 MAX_PARALLELISM = 12
 KEYS = [f"key-{i}" for i in range(25)] + ["k" * 700 + str(i) for i in range(3)]
-IN_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
 Entry = tuple[str, bytes, bytes]
 

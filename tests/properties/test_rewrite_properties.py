@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from holdfast.savepoints import rewrite_max_parallelism
 from holdfast.serde.keys import canonical_key
 from holdfast.state.timers.table import EVENT_TIMERS
+from tests.support.in_memory import IN_MEMORY
 from tests.support.offline_savepoints import (
-    IN_MEMORY,
     Operator,
     Restored,
     expected,
     expected_timers,
 )
+from tests.support.properties import searched
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
 TIMES = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30))
@@ -60,18 +61,20 @@ def _scratch_in_memory() -> Any:
 
 
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
-@settings(max_examples=15)
-@given(MANY, st.integers(1, 4), LIMITS, LIMITS, st.integers(1, 4), st.booleans())
-def test_every_key_is_found_with_its_owner_under_any_max_parallelism(
-    backend, keys, parallelism, old, new, later, canonical
-):
-    keys = list(dict.fromkeys(keys))
-    with TemporaryDirectory(dir=IN_MEMORY) as directory:
-        root = Path(directory)
-        operator = Operator(root, backend, min(parallelism, old), old)
-        path = operator.savepoint(keys, canonical=canonical)
-        written = rewrite_max_parallelism(path, str(root / "new"), new)
-        restored = Restored(written, root / "restored", backend, min(later, new))
-        assert restored.snapshot.max_parallelism == new
-        assert restored.contents(keys) == {k: expected(n) for n, k in enumerate(keys)}
-        assert restored.timers(EVENT_TIMERS) == expected_timers(keys)
+@searched(4, 15)
+def test_every_key_is_found_with_its_owner_under_any_max_parallelism(backend, examples):
+    @settings(max_examples=examples)
+    @given(MANY, st.integers(1, 4), LIMITS, LIMITS, st.integers(1, 4), st.booleans())
+    def check(keys, parallelism, old, new, later, canonical):
+        keys = list(dict.fromkeys(keys))
+        with TemporaryDirectory(dir=IN_MEMORY) as directory:
+            root = Path(directory)
+            operator = Operator(root, backend, min(parallelism, old), old)
+            path = operator.savepoint(keys, canonical=canonical)
+            written = rewrite_max_parallelism(path, str(root / "new"), new)
+            restored = Restored(written, root / "restored", backend, min(later, new))
+            assert restored.snapshot.max_parallelism == new
+            assert restored.contents(keys) == {k: expected(n) for n, k in enumerate(keys)}
+            assert restored.timers(EVENT_TIMERS) == expected_timers(keys)
+
+    check()

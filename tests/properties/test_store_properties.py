@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.config.backends import backend_named
@@ -16,6 +16,8 @@ from holdfast.state.store.header import checked_version, encode_record
 from holdfast.state.store.opening import open_store
 from holdfast.state.store.process import boot_id
 from holdfast.state.store.write_buffer import WriteBuffer, after_prefix
+from tests.support.in_memory import IN_MEMORY
+from tests.support.properties import searched
 
 if TYPE_CHECKING:
     from holdfast.state.store.protocol import StateStore
@@ -92,16 +94,21 @@ class Twin:
 
 
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
-@given(operations=st.lists(OPERATIONS, max_size=14))
-def test_a_store_behaves_like_a_dictionary(backend: str, operations: list[tuple[str, Any]]) -> None:
-    with TemporaryDirectory() as directory:
-        twin = Twin(backend, Path(directory) / "store")
-        try:
-            for operation, argument in [*operations, ("scan", (b"", b"")), ("commit", None)]:
-                twin.apply(operation, argument)
-            twin.scan((b"", b""))
-        finally:
-            twin.store.abort()
+@searched(30, 100)
+def test_a_store_behaves_like_a_dictionary(backend: str, examples: int) -> None:
+    @settings(max_examples=examples)
+    @given(operations=st.lists(OPERATIONS, max_size=14))
+    def check(operations: list[tuple[str, Any]]) -> None:
+        with TemporaryDirectory(dir=IN_MEMORY) as directory:
+            twin = Twin(backend, Path(directory) / "store")
+            try:
+                for operation, argument in [*operations, ("scan", (b"", b"")), ("commit", None)]:
+                    twin.apply(operation, argument)
+                twin.scan((b"", b""))
+            finally:
+                twin.store.abort()
+
+    check()
 
 
 @given(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import UTC
 from decimal import Decimal
 from pathlib import Path
@@ -27,13 +26,14 @@ from holdfast.state.timers.table import EVENT_TIMERS, PROCESSING_TIMERS
 from holdfast.windows import GlobalWindow, TimeWindow
 from tests.properties.test_codec_properties import hashable, types
 from tests.properties.test_columns_properties import columns
+from tests.support.in_memory import IN_MEMORY
+from tests.support.properties import searched
 from tests.support.state_tables import State, by_name, kept_entries, restored_entries
 
 if TYPE_CHECKING:
     from holdfast.serde.codec import Codec
 
 MAX_PARALLELISM = 8
-IN_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 TTL = StateTtlConfig.new_builder(1).disable_cleanup_in_background().build()
 TIMES = st.integers(-(2**63), 2**63 - 1) | st.integers(-10_000, 10_000)
 
@@ -150,34 +150,37 @@ def run(state: State, keys: list[Any], states: list[Any], data: Any) -> None:
 
 
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
-@settings(max_examples=40)
-@given(programs(), st.integers(1, 3), st.integers(1, 3), st.sampled_from([1, 3, 50]), st.data())
-def test_any_state_comes_back_on_any_backend_and_any_number_of_subtasks(
-    backend, program, old, new, at_once, data
-):
-    keys, states = program
-    with TemporaryDirectory(dir=IN_MEMORY) as root, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(table_rows, "ROWS", at_once)
-        before, tables = [], []
-        for subtask in range(old):
-            state = State(Path(root) / str(subtask), backend, max_parallelism=MAX_PARALLELISM)
-            own = [
-                key
-                for key in keys
-                if subtask_of(key_group_of(key, MAX_PARALLELISM), old, MAX_PARALLELISM) == subtask
-            ]
-            run(state, own, states, data)
-            tables.append(state.written())
-            with state.snapshot() as snapshot, TablesSnapshot(tables[-1]) as opened:
-                before.append(kept_entries(snapshot))
-                assert kept_entries(opened) == before[-1]
-        for other in ("hashmap", "rocksdb"):
-            after = restored_entries(
-                *(other, tables, Path(root) / other),
-                parallelism=new,
-                max_parallelism=MAX_PARALLELISM,
-            )
-            assert by_name(after) == by_name(before)
+@searched(10, 40)
+def test_any_state_comes_back_on_any_backend_and_any_number_of_subtasks(backend, examples):
+    @settings(max_examples=examples)
+    @given(programs(), st.integers(1, 3), st.integers(1, 3), st.sampled_from([1, 3, 50]), st.data())
+    def check(program, old, new, at_once, data):
+        keys, states = program
+        with TemporaryDirectory(dir=IN_MEMORY) as root, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(table_rows, "ROWS", at_once)
+            before, tables = [], []
+            for subtask in range(old):
+                state = State(Path(root) / str(subtask), backend, max_parallelism=MAX_PARALLELISM)
+                own = [
+                    key
+                    for key in keys
+                    if subtask_of(key_group_of(key, MAX_PARALLELISM), old, MAX_PARALLELISM)
+                    == subtask
+                ]
+                run(state, own, states, data)
+                tables.append(state.written())
+                with state.snapshot() as snapshot, TablesSnapshot(tables[-1]) as opened:
+                    before.append(kept_entries(snapshot))
+                    assert kept_entries(opened) == before[-1]
+            for other in ("hashmap", "rocksdb"):
+                after = restored_entries(
+                    *(other, tables, Path(root) / other),
+                    parallelism=new,
+                    max_parallelism=MAX_PARALLELISM,
+                )
+                assert by_name(after) == by_name(before)
+
+    check()
 
 
 @given(

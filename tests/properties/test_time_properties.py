@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -31,13 +30,14 @@ from holdfast.runtime import operator_task
 from holdfast.serde.keys import key_group_of
 from holdfast.state.backend import KeyedStateBackend
 from holdfast.testing.harness import OperatorHarness
+from tests.support.in_memory import IN_MEMORY
 from tests.support.programs import Program
+from tests.support.properties import searched
 from tests.support.timed_programs import FIRED, ROWS, Alarm, TimedRun, timed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-IN_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 KEYS = ["a", "b", "c", "dd", "k" * 700]
 DOMAINS = ("event", "processing")
 BUDGET = 4
@@ -298,39 +298,43 @@ class Job:
                 assert job.state("spent", key) == self.model.state.spent.get(key)
 
 
-@settings(max_examples=120)
-@given(
-    scripts=SCRIPTS,
-    actions=ACTIONS,
-    backend=BACKENDS,
-    parallelism=st.integers(1, 3),
-    chunk=st.sampled_from([1, 2, 1000]),
-    cache=st.sampled_from([1, 1000]),
-)
-def test_timers_fire_as_the_model_says_through_everything(
-    scripts: list[Script],
-    actions: list[tuple[str, Any]],
-    backend: Any,
-    parallelism: int,
-    chunk: int,
-    cache: int,
-) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        limited = partial(KeyedStateBackend, timers_at_once=chunk, cache_limit=cache)
-        patch.setattr(operator_task, "KeyedStateBackend", limited)
-        patch.setattr(tempfile, "tempdir", IN_MEMORY)
-        job = Job(scripts, backend, parallelism)
-        try:
-            for action in actions:
-                job.act(*action)
+@searched(30, 120)
+def test_timers_fire_as_the_model_says_through_everything(examples: int) -> None:
+    @settings(max_examples=examples)
+    @given(
+        scripts=SCRIPTS,
+        actions=ACTIONS,
+        backend=BACKENDS,
+        parallelism=st.integers(1, 3),
+        chunk=st.sampled_from([1, 2, 1000]),
+        cache=st.sampled_from([1, 1000]),
+    )
+    def check(
+        scripts: list[Script],
+        actions: list[tuple[str, Any]],
+        backend: Any,
+        parallelism: int,
+        chunk: int,
+        cache: int,
+    ) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            limited = partial(KeyedStateBackend, timers_at_once=chunk, cache_limit=cache)
+            patch.setattr(operator_task, "KeyedStateBackend", limited)
+            patch.setattr(tempfile, "tempdir", IN_MEMORY)
+            job = Job(scripts, backend, parallelism)
+            try:
+                for action in actions:
+                    job.act(*action)
+                    job.check()
+                # Whatever is pending still, and nothing else, comes in the end.
+                for action in (("end", None), ("watermark", 10**6), ("clock", 10**6)):
+                    job.act(*action)
+                job.act("watermark", 10**6)
                 job.check()
-            # Whatever is pending still, and nothing else, comes in the end.
-            for action in (("end", None), ("watermark", 10**6), ("clock", 10**6)):
-                job.act(*action)
-            job.act("watermark", 10**6)
-            job.check()
-        finally:
-            job.close()
+            finally:
+                job.close()
+
+    check()
 
 
 # Broadcast state
@@ -402,73 +406,75 @@ def obey(control: tuple[str, Any, Any], rules: dict[str, int], totals: dict[str,
                 totals[key] += amount
 
 
-@settings(max_examples=80)
-@given(actions=RULED_ACTIONS, backend=BACKENDS, parallelism=st.integers(1, 3))
-def test_all_copies_of_a_broadcast_state_are_what_the_model_says(
-    actions: list[tuple[str, Any]], backend: Any, parallelism: int
-) -> None:
-    def start(parallelism: int, snapshots: list[Any] | None) -> list[OperatorHarness]:
-        return [
-            OperatorHarness(
-                Ruled(),
-                key=str,
-                broadcast=[RULES],
-                backend=backend,
-                parallelism=parallelism,
-                subtask=subtask,
-                restore_from=snapshots,
-            )
-            for subtask in range(parallelism)
-        ]
+@searched(20, 80)
+def test_all_copies_of_a_broadcast_state_are_what_the_model_says(examples: int) -> None:
+    @settings(max_examples=examples)
+    @given(actions=RULED_ACTIONS, backend=BACKENDS, parallelism=st.integers(1, 3))
+    def check(actions: list[tuple[str, Any]], backend: Any, parallelism: int) -> None:
+        def start(parallelism: int, snapshots: list[Any] | None) -> list[OperatorHarness]:
+            return [
+                OperatorHarness(
+                    Ruled(),
+                    key=str,
+                    broadcast=[RULES],
+                    backend=backend,
+                    parallelism=parallelism,
+                    subtask=subtask,
+                    restore_from=snapshots,
+                )
+                for subtask in range(parallelism)
+            ]
 
-    rules: dict[str, int] = {}
-    totals: dict[str, int] = {}
-    committed: tuple[dict[str, int], dict[str, int]] = ({}, {})
-    patch = pytest.MonkeyPatch()
-    patch.setattr(tempfile, "tempdir", IN_MEMORY)
-    jobs = start(parallelism, None)
-    try:
-        for what, argument in actions:
-            match what:
-                case "control":
-                    for job in jobs:
-                        job.push_second(*argument)
-                    for control in argument:
-                        obey(control, rules, totals)
-                case "data":
-                    for job in jobs:
-                        mine = [key for key in argument if job.owns(key)]
-                        expected = []
-                        for key in mine:
-                            totals[key] = totals.get(key, 0) + sum(rules.values())
-                            expected.append((key, totals[key], sorted(rules.items())))
-                        job.take()
-                        job.push(*mine)
-                        assert job.outputs == expected
-                case "end":
-                    for job in jobs:
-                        job.end_epoch()
-                    committed = dict(rules), dict(totals)
-                case "fail":
-                    for job in jobs:
-                        job.fail()
-                    rules, totals = dict(committed[0]), dict(committed[1])
-                case "rescale":
-                    snapshots = [job.snapshot() for job in jobs]
-                    committed = dict(rules), dict(totals)
-                    for job in jobs:
-                        job.close()
-                    jobs = start(argument, snapshots)
+        rules: dict[str, int] = {}
+        totals: dict[str, int] = {}
+        committed: tuple[dict[str, int], dict[str, int]] = ({}, {})
+        patch = pytest.MonkeyPatch()
+        patch.setattr(tempfile, "tempdir", IN_MEMORY)
+        jobs = start(parallelism, None)
+        try:
+            for what, argument in actions:
+                match what:
+                    case "control":
+                        for job in jobs:
+                            job.push_second(*argument)
+                        for control in argument:
+                            obey(control, rules, totals)
+                    case "data":
+                        for job in jobs:
+                            mine = [key for key in argument if job.owns(key)]
+                            expected = []
+                            for key in mine:
+                                totals[key] = totals.get(key, 0) + sum(rules.values())
+                                expected.append((key, totals[key], sorted(rules.items())))
+                            job.take()
+                            job.push(*mine)
+                            assert job.outputs == expected
+                    case "end":
+                        for job in jobs:
+                            job.end_epoch()
+                        committed = dict(rules), dict(totals)
+                    case "fail":
+                        for job in jobs:
+                            job.fail()
+                        rules, totals = dict(committed[0]), dict(committed[1])
+                    case "rescale":
+                        snapshots = [job.snapshot() for job in jobs]
+                        committed = dict(rules), dict(totals)
+                        for job in jobs:
+                            job.close()
+                        jobs = start(argument, snapshots)
+                for job in jobs:
+                    assert job.operator_state("rules") == rules
             for job in jobs:
-                assert job.operator_state("rules") == rules
-        for job in jobs:
-            for key in KEYS:
-                if job.owns(key):
-                    assert job.state("total", key) == totals.get(key)
-    finally:
-        for job in jobs:
-            job.close()
-        patch.undo()
+                for key in KEYS:
+                    if job.owns(key):
+                        assert job.state("total", key) == totals.get(key)
+        finally:
+            for job in jobs:
+                job.close()
+            patch.undo()
+
+    check()
 
 
 # Watermarks

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +19,7 @@ from holdfast.state.restore import restore_store
 from holdfast.state.store.opening import open_store
 from holdfast.state.table import CurrentKey
 from holdfast.state.timers.table import EVENT_TIMERS
+from tests.support.in_memory import IN_MEMORY
 
 MAX_PARALLELISM = 6
 KEYS: list[list[Any]] = [
@@ -30,7 +30,6 @@ KEYS: list[list[Any]] = [
 ]
 TIMES = [-(2**63), -300, *range(-2, 12), 2**63 - 1]
 NAMESPACES = [b"", b"", b"", b"w", b"w" * 200]
-IN_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
 Place = tuple[int, int, bytes]
 Change = tuple[Any, int, bytes, bool]
@@ -251,7 +250,15 @@ class Job:
             assert [place_of(t.key, t.time, t.namespace) for t in given] == expected
 
 
-@pytest.mark.parametrize(("backend", "examples"), [("hashmap", 150), ("rocksdb", 30)])
+@pytest.mark.parametrize(
+    ("backend", "examples"),
+    [
+        ("hashmap", 50),
+        ("rocksdb", 10),
+        pytest.param("hashmap", 150, marks=pytest.mark.slow),
+        pytest.param("rocksdb", 30, marks=pytest.mark.slow),
+    ],
+)
 def test_any_program_on_timers_equals_a_set_of_them(backend: str, examples: int) -> None:
     @settings(max_examples=examples)
     @given(st.integers(0, 2**64), st.integers(4, 25), st.integers(1, 6), st.integers(0, 3))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import random
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,6 +31,7 @@ from holdfast.state.table import CurrentKey
 from holdfast.state.ttl.states import ClockTime, TtlContext
 from holdfast.testing.clock import ManualClock
 from tests.support.functions import Mean, plus
+from tests.support.in_memory import IN_MEMORY
 
 if TYPE_CHECKING:
     from holdfast.api.descriptors import StateDescriptor
@@ -40,7 +40,6 @@ TTL = 10
 GROUPS = 8
 KEYS = ["a", "b", "c", "long " * 120]
 NAMES = ["value", "mutable", "list", "map", "sum", "mean"]
-IN_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 SWEEPS = ["none", "all", "default"]
 """Whether nothing, or all that has expired, or just something is swept when an epoch ends."""
 

@@ -28,6 +28,7 @@ from holdfast.windows import (
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
 )
+from tests.support.properties import searched
 from tests.support.windows import Event, Gathered, GeneralEventTime, Windows
 
 if TYPE_CHECKING:
@@ -361,56 +362,58 @@ def program(kind: str, **more: Any) -> Program:
     return Program(kind, **(plain | more))
 
 
-@settings(max_examples=40)
-@given(program=PROGRAMS, steps=STEPS, backend=BACKENDS)
-@example(
-    program=program("tumbling", lateness=40),
-    steps=[[("a", 1)], 9, ("rescale", 2), [("a", 2)], 9],
-    backend=HashMapStateBackend(),
-)
-@example(
-    program=program("session", lateness=12, contents="list"),
-    steps=[[("a", 1), ("a", 20)], 29, "end", [("a", 11)], "fail", [("a", 10)], ("rescale", 3)],
-    backend=EmbeddedRocksDBStateBackend(),
-)
-def test_windows_come_to_what_their_model_says(
-    program: Program, steps: list[Any], backend: Any
-) -> None:
-    policy = ErrorPolicy.skip() if program.forgiving else ErrorPolicy.fail()
-    model = program.model()
-    committed = copy.deepcopy(model)
-    job = Job(program.stream(), backend, policy)
-    number = 0
-    for step in [*steps, "end", END]:
-        match step:
-            case list():
-                events = [Event(k, t, number + i) for i, (k, t) in enumerate(step)]
-                number += len(events)
-                found, expected = job.push(events), list(pushed(model, events))
-            case int():
-                found, expected = job.advance(step), list(model.advance(step))
-            case "end":
-                job.end_epoch()
-                committed = copy.deepcopy(model)
-                continue
-            case "fail":
-                watermark = getattr(model, "watermark", MIN_WATERMARK)
-                model = copy.deepcopy(committed)
-                found, expected = job.fail(), list(model.advance(watermark))
-            case (_, parallelism):
-                job.rescale(parallelism)
-                model.recover()
-                committed = copy.deepcopy(model)
-                continue
-        assert sorted(found) == sorted(expected)
-    kept = job.close()
-    if "count" not in program.kind:
-        assert kept == {}
-    if program.late_output:
-        assert sorted(job.late) == sorted(model.late)
-    else:
-        assert job.dropped == len(model.late)
-    event(f"{program.kind}, late: {bool(model.late)}")
+@searched(10, 40)
+def test_windows_come_to_what_their_model_says(examples: int) -> None:
+    @settings(max_examples=examples)
+    @given(program=PROGRAMS, steps=STEPS, backend=BACKENDS)
+    @example(
+        program=program("tumbling", lateness=40),
+        steps=[[("a", 1)], 9, ("rescale", 2), [("a", 2)], 9],
+        backend=HashMapStateBackend(),
+    )
+    @example(
+        program=program("session", lateness=12, contents="list"),
+        steps=[[("a", 1), ("a", 20)], 29, "end", [("a", 11)], "fail", [("a", 10)], ("rescale", 3)],
+        backend=EmbeddedRocksDBStateBackend(),
+    )
+    def check(program: Program, steps: list[Any], backend: Any) -> None:
+        policy = ErrorPolicy.skip() if program.forgiving else ErrorPolicy.fail()
+        model = program.model()
+        committed = copy.deepcopy(model)
+        job = Job(program.stream(), backend, policy)
+        number = 0
+        for step in [*steps, "end", END]:
+            match step:
+                case list():
+                    events = [Event(k, t, number + i) for i, (k, t) in enumerate(step)]
+                    number += len(events)
+                    found, expected = job.push(events), list(pushed(model, events))
+                case int():
+                    found, expected = job.advance(step), list(model.advance(step))
+                case "end":
+                    job.end_epoch()
+                    committed = copy.deepcopy(model)
+                    continue
+                case "fail":
+                    watermark = getattr(model, "watermark", MIN_WATERMARK)
+                    model = copy.deepcopy(committed)
+                    found, expected = job.fail(), list(model.advance(watermark))
+                case (_, parallelism):
+                    job.rescale(parallelism)
+                    model.recover()
+                    committed = copy.deepcopy(model)
+                    continue
+            assert sorted(found) == sorted(expected)
+        kept = job.close()
+        if "count" not in program.kind:
+            assert kept == {}
+        if program.late_output:
+            assert sorted(job.late) == sorted(model.late)
+        else:
+            assert job.dropped == len(model.late)
+        event(f"{program.kind}, late: {bool(model.late)}")
+
+    check()
 
 
 def pushed(model: Any, events: list[Event]) -> Iterator[Fired]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +59,6 @@ DESCRIPTORS: dict[str, Any] = {
 WINDOWED = ListStateDescriptor("windowed", int)
 WINDOWS = (b"first", b"w" * 16)
 UID = "Op/1"
-IN_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
 
 @dataclass

@@ -535,9 +535,9 @@ def test_what_triggers_and_window_functions_ask_for_later_is_not_compared(tmp_pa
         "later": "not compared",
     }
     assert processed.not_compared is not None
-    assert "process() may ask" in processed.not_compared
+    assert "process() may request" in processed.not_compared
     counting = windowing(lambda w: w.trigger(CountTrigger.of(3)).apply(nothing, ROWS))
-    assert "CountTrigger may ask" in str(operator_of(counting, metadata, tmp_path).not_compared)
+    assert "CountTrigger may request" in str(operator_of(counting, metadata, tmp_path).not_compared)
     applied = windowing(lambda w: w.apply(nothing, ROWS))
     left = {state.name: state.verdict for state in operator_of(applied, metadata, tmp_path).states}
     assert left["later"] == left["count"] == "not declared now, kept"

@@ -81,7 +81,7 @@ def test_no_more_than_a_few_calls_of_one_kind_hang_at_a_time() -> None:
 
 
 def test_patience_that_is_lost_ends_all_waiting() -> None:
-    patience, hanging = Patience(answer=WAIT), Hanging()
+    patience, hanging = Patience(answer=WAIT, afterwards=0.1), Hanging()
     failures: list[Exception] = []
 
     def call() -> None:

@@ -41,8 +41,8 @@ from holdfast.state.operator.redistribution import NamedState, OperatorStateSnap
 from holdfast.state.timers.table import EVENT_TIMERS, PROCESSING_TIMERS
 from holdfast.storage.handles import inline
 from holdfast.storage.object_store import FileSystemFiles
+from tests.support.in_memory import IN_MEMORY
 from tests.support.offline_savepoints import (
-    IN_MEMORY,
     UID,
     Operator,
     Restored,
