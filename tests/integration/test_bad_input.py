@@ -274,7 +274,7 @@ def test_missing_uids_are_warned_of_or_refused(
 
 
 def test_a_uid_on_a_keyed_stream_is_refused(env: StreamExecutionEnvironment) -> None:
-    with pytest.raises(JobGraphError, match="result of map, process"):
+    with pytest.raises(JobGraphError, match="result of an operator such as map"):
         env.from_collection([1]).key_by(lambda n: n).uid("x")
 
 
