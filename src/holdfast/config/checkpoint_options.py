@@ -12,6 +12,7 @@ from holdfast.config.options import (
     boolean,
     bounded,
     choice,
+    declared_options,
     duration_ms,
     lasting,
     member,
@@ -248,18 +249,18 @@ COMMITTER_TIMEOUT: ConfigOption[int] = ConfigOption(
     "least 10 ms. After that the job fails; the output stays pending, and is published when the "
     "job has recovered.",
 )
+TRANSFER_THREADS: ConfigOption[int] = ConfigOption(
+    "state.backend.rocksdb.checkpoint.transfer.thread.num",
+    at_least(1),
+    4,
+    "Files, or outputs of subtasks, that one executor transfers at a time; with any state backend.",
+)
 RECOVERY_PATH: ConfigOption[str | None] = ConfigOption(
     "execution.state-recovery.path",
     optional(path),
     None,
     "Savepoint or checkpoint to start from.",
     aliases=("execution.savepoint.path",),
-)
-TRANSFER_THREADS: ConfigOption[int] = ConfigOption(
-    "state.backend.rocksdb.checkpoint.transfer.thread.num",
-    at_least(1),
-    4,
-    "Files, or outputs of subtasks, that one executor transfers at a time; with any state backend.",
 )
 IGNORE_UNCLAIMED_STATE: ConfigOption[bool] = ConfigOption(
     "execution.state-recovery.ignore-unclaimed-state",
@@ -280,35 +281,7 @@ CLAIM_MODE: ConfigOption[RecoveryClaimMode] = ConfigOption(
 _MERGING: Final = f"{_PREFIX}file-merging."
 
 CHECKPOINT_OPTIONS: Final[tuple[ConfigOption[Any], ...]] = (
-    CHECKPOINT_INTERVAL,
-    CHECKPOINTING_MODE,
-    CHECKPOINT_TIMEOUT,
-    MIN_PAUSE,
-    MAX_CONCURRENT_CHECKPOINTS,
-    TOLERABLE_FAILURES,
-    CHECKPOINT_RETENTION,
-    UNALIGNED,
-    ALIGNED_TIMEOUT,
-    FORCE_UNALIGNED,
-    AFTER_TASKS_FINISH,
-    CHECKPOINT_STORAGE,
-    CHECKPOINT_DIR,
-    SAVEPOINT_DIR,
-    NUM_RETAINED,
-    INCREMENTAL,
-    INLINE_THRESHOLD,
-    WRITE_BUFFER_SIZE,
-    JOBMANAGER_MAX_STATE_SIZE,
-    CREATE_SUBDIR,
-    LOCAL_BACKUP,
-    ASYNCHRONOUS,
-    ACCEPT_DUPLICATES,
-    COMMITTER_TIMEOUT,
-    TRANSFER_THREADS,
-    RECOVERY_PATH,
-    IGNORE_UNCLAIMED_STATE,
-    CLAIM_MODE,
-    CHECKPOINT_INTERVAL_DURING_BACKLOG,
+    *declared_options(globals()),
     _without_effect(
         f"{_MERGING}enabled", boolean, False, "whether small checkpoint files are merged"
     ),

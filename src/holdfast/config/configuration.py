@@ -25,6 +25,7 @@ from holdfast.config.options import (
     at_least,
     boolean,
     choice,
+    declared_options,
     duration_ms,
     lasting,
     member,
@@ -135,24 +136,9 @@ JOB_ID: ConfigOption[str | None] = ConfigOption(
     "whose driver was lost continues from its newest checkpoint. A new id if not given.",
 )
 
-_GENERAL_OPTIONS: Final[tuple[ConfigOption[Any], ...]] = (
-    PARALLELISM,
-    MAX_PARALLELISM,
-    STATE_BACKEND,
-    LOCAL_STATE_DIR,
-    RUNTIME_MODE,
-    AUTO_GENERATE_UIDS,
-    JOB_NAME,
-    JOB_ID,
-    EPOCH_INTERVAL,
-    MAX_EVENTS_PER_EPOCH,
-    AVAILABLE_NOW,
-    CANCELLATION_TIMEOUT,
-    PROGRESS,
-)
-
 OPTIONS: Final[dict[str, ConfigOption[Any]]] = {
-    option.key: option for option in (*_GENERAL_OPTIONS, *CHECKPOINT_OPTIONS, *RESTART_OPTIONS)
+    option.key: option
+    for option in (*declared_options(globals()), *CHECKPOINT_OPTIONS, *RESTART_OPTIONS)
 }
 """All options by key."""
 

@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from enum import Enum
 
 V = TypeVar("V")
@@ -210,3 +210,8 @@ def lasting(least_ms: int) -> Callable[[Any], int]:
     return bounded(
         duration_ms, lambda given: given >= least_ms, f"a duration of at least {least_ms} ms"
     )
+
+
+def declared_options(module: Mapping[str, Any]) -> tuple[ConfigOption[Any], ...]:
+    """The options that a module declares, in that order; `module` is its `globals()`."""
+    return tuple(value for value in module.values() if isinstance(value, ConfigOption))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from holdfast.config.options import (
     ConfigOption,
     at_least,
     bounded,
+    declared_options,
     duration_ms,
     lasting,
     number,
@@ -123,18 +124,5 @@ EXPONENTIAL_ATTEMPTS: ConfigOption[int | None] = ConfigOption(
     "no limit if not given.",
 )
 
-RESTART_OPTIONS: Final[tuple[ConfigOption[Any], ...]] = (
-    RESTART_STRATEGY,
-    FIXED_DELAY_ATTEMPTS,
-    FIXED_DELAY_DELAY,
-    FAILURE_RATE_MAX_FAILURES,
-    FAILURE_RATE_INTERVAL,
-    FAILURE_RATE_DELAY,
-    EXPONENTIAL_INITIAL_BACKOFF,
-    EXPONENTIAL_MAX_BACKOFF,
-    EXPONENTIAL_MULTIPLIER,
-    EXPONENTIAL_RESET_THRESHOLD,
-    EXPONENTIAL_JITTER,
-    EXPONENTIAL_ATTEMPTS,
-)
+RESTART_OPTIONS: Final = declared_options(globals())
 """All options of restarts, in the order of the documentation."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from holdfast.api.windows.triggers import (
     EndOfStreamTrigger,
@@ -222,6 +222,18 @@ class SessionWindows(MergingWindowAssigner):
         """Windows that end after `gap` without elements."""
         self._gap = gap
 
+    @classmethod
+    def with_gap(cls, size: DurationLike) -> Self:
+        """Sessions that end after `size` without elements."""
+        return cls(positive_ms(cls.__name__, size))
+
+    @classmethod
+    def with_dynamic_gap(
+        cls, extractor: SessionWindowTimeGapExtractor | Callable[[Any], int]
+    ) -> Self:
+        """Sessions whose gap, in milliseconds, depends on the element."""
+        return cls(_gap_function(extractor))
+
     def assign_windows(
         self, element: Any, timestamp: int | None, context: WindowAssignerContext
     ) -> list[TimeWindow]:
@@ -258,33 +270,9 @@ class SessionWindows(MergingWindowAssigner):
 class EventTimeSessionWindows(_InEventTime, SessionWindows):
     """Sessions in event time."""
 
-    @staticmethod
-    def with_gap(size: DurationLike) -> EventTimeSessionWindows:
-        """Sessions that end after `size` without elements."""
-        return EventTimeSessionWindows(positive_ms("EventTimeSessionWindows", size))
-
-    @staticmethod
-    def with_dynamic_gap(
-        extractor: SessionWindowTimeGapExtractor | Callable[[Any], int],
-    ) -> EventTimeSessionWindows:
-        """Sessions whose gap, in milliseconds, depends on the element."""
-        return EventTimeSessionWindows(_gap_function(extractor))
-
 
 class ProcessingTimeSessionWindows(_ByTheClock, SessionWindows):
     """Sessions by the clock."""
-
-    @staticmethod
-    def with_gap(size: DurationLike) -> ProcessingTimeSessionWindows:
-        """Sessions that end after `size` without elements."""
-        return ProcessingTimeSessionWindows(positive_ms("ProcessingTimeSessionWindows", size))
-
-    @staticmethod
-    def with_dynamic_gap(
-        extractor: SessionWindowTimeGapExtractor | Callable[[Any], int],
-    ) -> ProcessingTimeSessionWindows:
-        """Sessions whose gap, in milliseconds, depends on the element."""
-        return ProcessingTimeSessionWindows(_gap_function(extractor))
 
 
 class GlobalWindows(WindowAssigner):

@@ -331,20 +331,10 @@ class LmdbSnapshot(Closing):
                 self._transaction = self._environment.begin()
                 self._has_long_keys = self._transaction.stat(long_table)["entries"] > 0
                 record = self._transaction.get(_RECORD)
-            self._version, self._boot = recorded_origin(record, directory)
+            self.version, self.boot = recorded_origin(record, directory)
         except BaseException:
             self._environment.close()
             raise
-
-    @property
-    def version(self) -> str:
-        """Version of the store when the snapshot was taken."""
-        return self._version
-
-    @property
-    def boot(self) -> str:
-        """Boot id of the machine that wrote it."""
-        return self._boot
 
     def scan(
         self, prefix: bytes, start: bytes = b"", stop: bytes | None = None

@@ -369,20 +369,10 @@ class RocksDBSnapshot(Closing):
         try:
             with self._translated_errors():
                 record = cast("bytes | None", self._database.get(_RECORD))
-            self._version, self._boot = recorded_origin(record, directory)
+            self.version, self.boot = recorded_origin(record, directory)
         except BaseException:
             self._database.close()
             raise
-
-    @property
-    def version(self) -> str:
-        """Version of the store when the snapshot was taken."""
-        return self._version
-
-    @property
-    def boot(self) -> str:
-        """Boot id of the machine that wrote it."""
-        return self._boot
 
     def scan(
         self, prefix: bytes, start: bytes = b"", stop: bytes | None = None
