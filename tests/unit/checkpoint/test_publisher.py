@@ -20,7 +20,7 @@ from tests.support.barriers import ROWS
 from tests.support.checkpoints import checkpoint
 from tests.support.programs import Program
 from tests.support.staged import ANSWERS, CALLS, LocalCalls, Notebook, calls
-from tests.unit.checkpoint.test_recovery_plan import TARGET
+from tests.unit.checkpoint.test_assignment import TARGET
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -183,7 +183,7 @@ def test_a_key_function_that_raises_is_named_with_its_row() -> None:
     text = str(caught.value)
     assert text.startswith(f"{OPERATOR}, in its key function: ZeroDivisionError")
     assert "row: 0" in text
-    assert "test_partition.py" in text
+    assert "test_partitioners.py" in text
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
