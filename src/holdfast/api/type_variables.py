@@ -1,23 +1,14 @@
 """The type variables of the public API.
 
 All of them default to `Any`: a class that is not parametrized, as in `class F(MapFunction)`,
-passes `mypy --strict`. Python supports defaults from 3.13 on; until then only type checkers
-see them.
+passes `mypy --strict`.
 """
 
 from __future__ import annotations
 
-import typing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from typing_extensions import TypeVar
-else:
-
-    def TypeVar(name: str, default: object) -> typing.TypeVar:
-        """A type variable without its default."""
-        return typing.TypeVar(name)
-
+from typing_extensions import TypeVar
 
 T = TypeVar("T", default=Any)
 """Type of a value or an element."""
