@@ -212,11 +212,12 @@ def test_input_that_was_left_over_is_removed_when_it_is_processed(
     wait_for(lambda: not figures(client).in_progress, "the last checkpoint")
 
     def processed() -> bool:
-        return not newest(job).channel_state and stored(job.storage) == referenced(job.storage)
+        # A checkpoint before the newest one may still be there, with files of its own.
+        left = [*newest(job).channel_state, *job.storage.glob("staged/*-input*")]
+        return not left and stored(job.storage) == referenced(job.storage)
 
     wait_for(processed, "all input to be processed, and what it left to be gone")
     cut = [one.persisted_size for one in figures(client).history]
     assert any(cut)
-    assert list(job.storage.glob("staged/*-input*")) == []
     client.cancel()
     assert len(job.files()) == 600
