@@ -19,10 +19,10 @@ from holdfast.serde.keys import key_group_of
 from holdfast.state.key_groups import subtask_of
 from holdfast.storage.object_store import FileSystemFiles
 from holdfast.testing.clock import ManualClock
-from tests.support.barriers import ROWS
 from tests.support.programs import Program
 from tests.support.properties import searched
 from tests.support.staged import StagedRun
+from tests.support.task_epochs import ROWS
 
 MAX_PARALLELISM = 8
 CLOCK = ManualClock()

@@ -27,7 +27,6 @@ from holdfast.state.store.opening import open_store
 from holdfast.state.store.process import ProcessIdentity
 from holdfast.state.timers.table import EVENT_TIMERS, PROCESSING_TIMERS
 from holdfast.storage.object_store import FileSystemFiles
-from tests.support.barriers import ROWS
 from tests.support.functions import Count
 from tests.support.in_memory import IN_MEMORY
 from tests.support.offline_savepoints import (
@@ -38,6 +37,7 @@ from tests.support.offline_savepoints import (
     expected_timers,
 )
 from tests.support.programs import Program
+from tests.support.task_epochs import ROWS
 
 PARALLELISM = [1, 2, 3, 4, 7, 15, 77, 128]
 BACKENDS = st.sampled_from(["hashmap", "rocksdb"])

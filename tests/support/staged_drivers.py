@@ -19,10 +19,10 @@ from holdfast.errors import CorruptCheckpointError
 from holdfast.job.model import EpochResult, JobIdentity
 from holdfast.job.statistics import EpochStatistics
 from holdfast.storage.object_store import FileSystemFiles
-from tests.support.barriers import ROWS
 from tests.support.checkpoints import checkpoint
 from tests.support.programs import Program
 from tests.support.staged import LocalCalls, Notebook, StagedRun, calls
+from tests.support.task_epochs import ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,10 +20,10 @@ from holdfast.errors import SinkError, TypeDeclarationError, UserFunctionError
 from holdfast.serde.factory import codec_for
 from holdfast.sinks import TwoPhaseCommitSinkFunction
 from holdfast.storage.object_store import FileSystemFiles
-from tests.support.barriers import ROWS
 from tests.support.checkpoints import checkpoint
 from tests.support.programs import Program
 from tests.support.staged import LocalCalls, Notebook, StagedRun
+from tests.support.task_epochs import ROWS
 
 if TYPE_CHECKING:
     from pathlib import Path

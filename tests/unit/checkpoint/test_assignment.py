@@ -24,10 +24,10 @@ from holdfast.state.operator.redistribution import NamedState, OperatorStateSnap
 from holdfast.state.store.process import ProcessIdentity
 from holdfast.storage.handles import inline
 from holdfast.storage.object_store import FileSystemFiles
-from tests.support.barriers import ROWS
 from tests.support.checkpoints import checkpoint
 from tests.support.functions import Count
 from tests.support.programs import Program
+from tests.support.task_epochs import ROWS
 
 if TYPE_CHECKING:
     from pathlib import Path

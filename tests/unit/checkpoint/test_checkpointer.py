@@ -35,9 +35,9 @@ from holdfast.spark.sources.source import Source
 from holdfast.storage.handles import FileHandle
 from holdfast.storage.object_store import FileSystemFiles
 from holdfast.testing.clock import ManualClock
-from tests.support.barriers import ROWS, Tasks
 from tests.support.functions import Count
 from tests.support.programs import Program
+from tests.support.task_epochs import ROWS, Tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -21,10 +21,10 @@ from holdfast.job.model import JobIdentity
 from holdfast.job.statistics import JobStatus
 from holdfast.spark.sources.query_log import capture
 from holdfast.storage.object_store import FileSystemFiles
-from tests.support.barriers import ROWS
 from tests.support.programs import Program
 from tests.support.staged import CALLS, LocalCalls, Notebook, calls, no_frames
 from tests.support.staged_drivers import published
+from tests.support.task_epochs import ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

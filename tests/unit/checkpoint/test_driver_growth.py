@@ -21,9 +21,9 @@ from holdfast.job.statistics_keeper import StatisticsKeeper
 from holdfast.runtime.report import Prepared, TaskReport
 from holdfast.spark.epoch_runner import EpochRunner
 from holdfast.storage.handles import InlineHandle, inline
-from tests.support.barriers import ROWS
 from tests.support.driver_memory import grown, held
 from tests.support.programs import Program
+from tests.support.task_epochs import ROWS
 from tests.unit.checkpoint.test_checkpointer import Bench, make
 
 if TYPE_CHECKING:

@@ -21,7 +21,6 @@ from holdfast.job.statistics import EpochStatistics
 from holdfast.job.threads import AFTERWARDS, Patience
 from holdfast.spark.sources.query_log import capture
 from holdfast.storage.object_store import FileSystemFiles
-from tests.support.barriers import ROWS
 from tests.support.programs import Program
 from tests.support.staged import (
     LocalCalls,
@@ -32,6 +31,7 @@ from tests.support.staged import (
     no_frames,
 )
 from tests.support.staged_drivers import published
+from tests.support.task_epochs import ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,10 +16,10 @@ from holdfast.checkpoint.restore.assignment import assign_state
 from holdfast.errors import FencedError, NotSerializableError, RestoreError, SinkError
 from holdfast.storage.handles import inline
 from holdfast.storage.object_store import FileSystemFiles
-from tests.support.barriers import ROWS
 from tests.support.checkpoints import checkpoint
 from tests.support.programs import Program
 from tests.support.staged import ANSWERS, CALLS, LocalCalls, Notebook, calls
+from tests.support.task_epochs import ROWS
 from tests.unit.checkpoint.test_assignment import TARGET
 
 if TYPE_CHECKING:

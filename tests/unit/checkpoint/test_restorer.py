@@ -18,11 +18,11 @@ from holdfast.checkpoint.savepoint.ownership import ClaimedSnapshot
 from holdfast.checkpoint.savepoint.storage import load_savepoint
 from holdfast.job.model import JobIdentity
 from holdfast.storage.object_store import FileSystemFiles
-from tests.support.barriers import ROWS
 from tests.support.checkpoints import checkpoint
 from tests.support.functions import Count
 from tests.support.offline_savepoints import UID, Operator
 from tests.support.programs import Program
+from tests.support.task_epochs import ROWS
 from tests.unit.checkpoint.test_checkpointer import Calls
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from holdfast.checkpoint.commit.publisher import Publisher
 from holdfast.checkpoint.commit.service import CommitService
 from holdfast.checkpoint.savepoint.parts import write_part
 from holdfast.checkpoint.savepoint.requests import SavepointRequest, Savepoints
-from tests.support.barriers import ROWS
 from tests.support.driver_memory import held
 from tests.support.programs import Program
 from tests.support.recovery_tools import wait_for
+from tests.support.task_epochs import ROWS
 from tests.unit.checkpoint.test_checkpointer import TIMEOUT, Bench
 
 if TYPE_CHECKING:

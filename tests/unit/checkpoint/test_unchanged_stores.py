@@ -22,8 +22,8 @@ from holdfast.functions import ListCheckpointed
 from holdfast.job.model import EpochResult
 from holdfast.job.statistics import EpochStatistics
 from holdfast.runtime.assignments import assign
-from tests.support.barriers import ROWS, Tasks
 from tests.support.programs import Program
+from tests.support.task_epochs import ROWS, Tasks
 from tests.unit.checkpoint.test_checkpointer import Bench, make
 
 if TYPE_CHECKING:

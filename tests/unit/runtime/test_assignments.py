@@ -15,9 +15,9 @@ from holdfast.runtime.channel_cut import entries_of, takers
 from holdfast.runtime.plan import ChannelRows, EpochPlan, EpochTime
 from holdfast.state.key_groups import key_groups, subtask_of
 from holdfast.state.store.process import ProcessIdentity
-from tests.support.barriers import ROWS
 from tests.support.functions import Count
 from tests.support.programs import Program
+from tests.support.task_epochs import ROWS
 
 if TYPE_CHECKING:
     from holdfast.runtime.plan import StagePlan

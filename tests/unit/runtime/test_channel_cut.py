@@ -17,9 +17,9 @@ from holdfast.runtime import channel_cut as module
 from holdfast.serde.keys import key_group_of
 from holdfast.state.key_groups import subtask_of
 from holdfast.testing.clock import ManualClock
-from tests.support.barriers import ROWS
 from tests.support.programs import Program
 from tests.support.staged import LEAST_WORK_MS, Notebook, StagedRun, forget
+from tests.support.task_epochs import ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

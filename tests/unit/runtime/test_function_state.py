@@ -19,8 +19,8 @@ from holdfast import (
 from holdfast.errors import HoldfastError, StateAccessError, StateDescriptorError, UserFunctionError
 from holdfast.functions import ListCheckpointed
 from holdfast.state.key_groups import key_groups
-from tests.support.barriers import ROWS, Tasks
 from tests.support.programs import Program
+from tests.support.task_epochs import ROWS, Tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

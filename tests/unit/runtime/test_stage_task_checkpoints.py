@@ -19,9 +19,9 @@ from holdfast.runtime.report import OPERATOR_STATE, STORE
 from holdfast.state.operator.redistribution import OperatorStateSnapshot
 from holdfast.state.snapshots import open_snapshot
 from holdfast.state.store.directories import snapshot_directory
-from tests.support.barriers import ROWS, Tasks
 from tests.support.functions import Count
 from tests.support.programs import Program
+from tests.support.task_epochs import ROWS, Tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

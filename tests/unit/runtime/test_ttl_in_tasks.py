@@ -19,8 +19,8 @@ from holdfast.errors import StateDescriptorError
 from holdfast.job.statistics_keeper import StatisticsKeeper
 from holdfast.runtime.report import STORE
 from holdfast.state.snapshots import open_snapshot
-from tests.support.barriers import ROWS, Tasks
 from tests.support.programs import Program
+from tests.support.task_epochs import ROWS, Tasks
 from tests.support.timed_programs import ROWS as TIMED_ROWS
 from tests.support.timed_programs import TimedRun, timed
 

@@ -19,10 +19,10 @@ from holdfast.state.operator.redistribution import OperatorStateSnapshot, redist
 from holdfast.state.restore import restore_store
 from holdfast.state.store.directories import claim_job, make_private, store_directory
 from holdfast.state.store.process import ProcessIdentity
-from tests.support.barriers import ROWS
 from tests.support.functions import Count
 from tests.support.programs import Program
 from tests.support.staged import CALLS, Notebook, StagedRun, calls, forget
+from tests.support.task_epochs import ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,8 +16,8 @@ from holdfast.job.statistics import EpochStatistics
 from holdfast.job.threads import Patience
 from holdfast.job.trigger import JobTrigger
 from holdfast.spark.supervisor import JobOrder, Supervisor
-from tests.support.barriers import ROWS
 from tests.support.programs import Program
+from tests.support.task_epochs import ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

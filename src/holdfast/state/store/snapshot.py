@@ -18,6 +18,7 @@ import os
 import re
 import shutil
 import uuid
+from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, Self
@@ -43,12 +44,12 @@ SNAPSHOT_FILE: Final = r"state-\d+\.mdb|\d+\.sst|(MANIFEST|OPTIONS)-\d+|CURRENT"
 _FILES: Final = re.compile(SNAPSHOT_FILE)
 
 
-class Closing:
+class Closing(ABC):
     """Base of objects that a `with` statement closes."""
 
+    @abstractmethod
     def close(self) -> None:
         """Close the files. Idempotent."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         """Return the object itself."""
