@@ -369,7 +369,7 @@ def test_sessions_that_cannot_hold_state_are_refused() -> None:
 
 def test_the_wrong_kind_of_function_is_refused_at_once(env: StreamExecutionEnvironment) -> None:
     numbers = env.from_collection([1])
-    with pytest.raises(JobGraphError, match="takes a ProcessFunction, not CountByKey"):
+    with pytest.raises(JobGraphError, match="CountByKey is a KeyedProcessFunction"):
         numbers.process(CountByKey())  # type: ignore[arg-type]
     with pytest.raises(JobGraphError, match="takes a KeyedProcessFunction"):
         numbers.key_by(lambda n: n).process(AsksForState())  # type: ignore[arg-type]

@@ -123,9 +123,8 @@ class OperatorTask:
         watermarks = {} if self._time is None else self._time.watermarks
         begin, self._target = watermarks.get(plan.uid, (MIN_WATERMARK, MIN_WATERMARK))
         self._timers.advance(begin)
-        described = self.operator.describe()
         self._outlets = {
-            o.tag: OutletWriter(o, stage, task.subtask, described) for o in plan.outlets
+            o.tag: OutletWriter(o, stage, task.subtask, self.operator) for o in plan.outlets
         }
         inputs = [(plan.key, plan.input)]
         if plan.second is not None:
@@ -133,7 +132,7 @@ class OperatorTask:
         known = None if epoch is None else epoch.key_shapes.get(plan.uid)
         self.key_types = KeyTypes(None if known is None else KeyShape(known))
         self._keys = [
-            None if key is None else Keys(key, stream, described, self.key_types)
+            None if key is None else Keys(key, stream, self.operator.describe(), self.key_types)
             for key, stream in inputs
         ]
         self._clock = clock

@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from holdfast.runtime.operators.base import Output
+    from holdfast.runtime.operators.base import Operator, Output
     from holdfast.runtime.plan import Channel, Outlet, StagePlan
 
 
 class OutletWriter:
     """One outlet of an operator on one subtask: what it feeds, and in which form."""
 
-    def __init__(self, outlet: Outlet, stage: StagePlan, subtask: int, operator: str) -> None:
-        """An outlet of the operator that messages call `operator`."""
+    def __init__(self, outlet: Outlet, stage: StagePlan, subtask: int, operator: Operator) -> None:
+        """An outlet of `operator`."""
         self.channels = outlet.channels
         self.by_row = [i for i in outlet.operators if stage.operators[i].takes_rows]
         self.by_element = [i for i in outlet.operators if not stage.operators[i].takes_rows]
         self.copied = element_copier(outlet.type)
         self.routes = {
-            channel.id: partitioner(channel, subtask, operator)
+            channel.id: partitioner(channel, subtask, operator.describe())
             for channel in outlet.channels
             if stage.writes.routed and not channel.broadcast
         }
@@ -48,7 +48,8 @@ class OutletWriter:
             needs_rows = self.channels or self.by_row
             rows = self._writer.batch(output.elements) if needs_rows else None
         except OutputTypeError as error:
-            raise OutputTypeError(f"{self._operator}: {error}", error.row_index) from error
+            text = f"{self._operator.describe()}: {error}{self._operator.output_advice()}"
+            raise OutputTypeError(text, error.row_index) from error
         return OutletBatch(self, output, rows, chained)
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from holdfast.api.streams.graph import Partitioner
 from holdfast.errors import KeyTypeError, NullKeyError, UserFunctionError
-from holdfast.runtime.operators.base import user_traceback
+from holdfast.runtime.operators.base import short, user_traceback
 from holdfast.serde.keys import canonical_key, key_group_of, key_hash
 from holdfast.state.key_groups import subtask_of
 from holdfast.types.columns.batches import BatchReader, BatchWriter
@@ -75,19 +75,22 @@ class Keys:
             keys.extend(map(self._plan.selector, elements))
         except Exception as error:
             raise UserFunctionError(
-                f"{self._operator}, in its key function: {type(error).__name__}: {error}\n"
-                f"  row: {elements[len(keys)]!r}\n{user_traceback(error)}"
+                f"{self._operator}, in the key function: {type(error).__name__}: {error}\n"
+                f"  row: {short(elements[len(keys)])}\n{user_traceback(error)}"
             ) from error
         return self._canonical(keys, elements)
 
-    def refusal(self, keys: list[Any], error: TypeError) -> KeyTypeError:
-        """The error for a list of keys in which one is not hashable, as `error` shows."""
-        for key in keys:
+    def refusal(self, keys: list[Any], rows: Any, error: Exception) -> KeyTypeError:
+        """The error for keys of which one is refused, as `error` says: with operator and row."""
+        for place, key in enumerate(keys):
             try:
-                key_hash(key)
-            except KeyTypeError as found:
-                return KeyTypeError(f"{self._operator}: {found}")
+                key_hash(canonical_key(key))
+            except (KeyTypeError, TypeError) as found:
+                return self._located(found, rows, place)
         return KeyTypeError(f"{self._operator}: {error}")
+
+    def _located(self, error: object, rows: Any, place: int) -> KeyTypeError:
+        return KeyTypeError(f"{self._operator}: {error}\n  row: {short(_row(rows, place))}")
 
     def _canonical(self, keys: list[Any], rows: Any) -> list[Any]:
         """The keys in canonical form, in which equal keys are equal in dictionaries."""
@@ -95,26 +98,29 @@ class Keys:
         if type(None) in kinds:
             row = _row(rows, keys.index(None))
             raise NullKeyError(
-                f"{self._operator}: the key is null in row {row!r}; filter such rows out before "
-                "key_by, or give them a key"
+                f"{self._operator}: the key is null in row {short(row)}; filter such rows out "
+                "before key_by, or give them a key"
             )
-        if not (kinds <= _AS_THEY_ARE or (kinds == {tuple} and _are_plain(keys))):
-            keys = list(map(canonical_key, keys))
-        if self._types is not None and not self._types.knows(kinds):
-            self._check(self._types, keys, rows)
+        try:
+            if not (kinds <= _AS_THEY_ARE or (kinds == {tuple} and _are_plain(keys))):
+                keys = list(map(canonical_key, keys))
+            other = self._first_of_other_type(keys, kinds, rows)
+        except KeyTypeError as error:
+            raise self.refusal(keys, rows, error) from error
+        if other is not None:
+            assert self._types is not None
+            raise self._located(self._types.refusal(keys[other]), rows, other)
         return keys
 
-    def _check(self, types: KeyTypes, keys: list[Any], rows: Any) -> None:
-        """Refuse keys of different types: `1`, `True` and `1.0` are one key in a dictionary."""
-        try:
-            place = types.mismatch(keys)
-        except KeyTypeError as error:
-            raise KeyTypeError(f"{self._operator}: {error}") from error
-        if place is not None:
-            refusal, row = types.refusal(keys[place]), _row(rows, place)
-            raise KeyTypeError(f"{self._operator}: {refusal}\n  row: {row!r}")
+    def _first_of_other_type(self, keys: list[Any], kinds: set[type], rows: Any) -> int | None:
+        """Position of a key of another type: `1`, `True` and `1.0` are one key in a dictionary."""
+        types = self._types
+        if types is None or types.knows(kinds):
+            return None
+        other = types.mismatch(keys)
         if keys and not types.example:
             types.example = f"key {_short.repr(keys[0])} of row {_short.repr(_row(rows, 0))}"
+        return other
 
 
 def _are_plain(keys: list[tuple[Any, ...]]) -> bool:
@@ -156,8 +162,8 @@ class KeyPartitioner:
                 if key not in known:
                     group = key_group_of(key, self._max_parallelism)
                     known[key] = subtask_of(group, self._parallelism, self._max_parallelism)
-        except TypeError as error:
-            raise self._keys.refusal(keys, error) from error
+        except (KeyTypeError, TypeError) as error:
+            raise self._keys.refusal(keys, elements or rows, error) from error
         receivers = pa.array(list(map(known.__getitem__, keys)), pa.int32())
         if len(known) > MEMORY:
             known.clear()
@@ -216,11 +222,13 @@ Route = KeyPartitioner | InPlace | RoundRobin | AtRandom
 
 
 def partitioner(channel: Channel, subtask: int, operator: str) -> Route:
-    """The partitioner of a channel, as it runs on `subtask`."""
+    """The partitioner of a channel, as it runs on `subtask` behind `operator`."""
     match channel.partitioning.partitioner:
         case Partitioner.KEY:
             assert channel.key is not None
-            return KeyPartitioner(channel, Keys(channel.key, channel.type, operator))
+            return KeyPartitioner(
+                channel, Keys(channel.key, channel.type, f"key_by after {operator}")
+            )
         case Partitioner.SHUFFLE:
             return AtRandom(channel.parallelism, subtask)
         case Partitioner.FORWARD | Partitioner.BROADCAST:

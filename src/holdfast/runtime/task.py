@@ -341,7 +341,7 @@ class _Entry:
         self.by_row = [i for i in indices if stage.operators[i].takes_rows]
         self.by_element = [i for i in indices if not stage.operators[i].takes_rows]
         copies = stage.copies.get(channel.id, ())
-        self.copies = [(copy, partitioner(copy, subtask, "source")) for copy in copies]
+        self.copies = [(copy, partitioner(copy, subtask, "a source")) for copy in copies]
         self.needs_elements = bool(self.by_element) or any(
             route.needs_elements for _, route in self.copies
         )

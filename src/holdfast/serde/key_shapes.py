@@ -14,6 +14,8 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from holdfast.errors import KeyTypeError, NullKeyError
 
 if TYPE_CHECKING:
@@ -35,9 +37,15 @@ def key_class(key: object) -> type:
     if key is None:
         raise NullKeyError("the key is null")
     raise KeyTypeError(
-        f"{type(key).__name__} cannot be a key; use bool, int, float, str, bytes, date, datetime, "
-        "Decimal, or a tuple of those"
+        f"{type(key).__name__} cannot be a key; {_advice(key)}bool, int, float, str, bytes, date, "
+        "datetime, Decimal, or a tuple of those"
     )
+
+
+def _advice(key: object) -> str:
+    if isinstance(key, np.generic):
+        return "call .item() on the NumPy value to get a "
+    return "call tuple() on it; a key is a " if isinstance(key, list) else "use "
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,7 +125,17 @@ _BYTES_OF: dict[type, Callable[[Any], bytes]] = {
 
 def key_bytes(key: object) -> bytes:
     """Canonical bytes of a key."""
-    return _BYTES_OF[key_class(key)](key)
+    try:
+        return _BYTES_OF[key_class(key)](key)
+    except UnicodeEncodeError:
+        raise _no_utf8(key) from None
+
+
+def _no_utf8(key: object) -> KeyTypeError:
+    return KeyTypeError(
+        f"key {key!r} contains half of a surrogate pair, which has no UTF-8 form; repair the text "
+        'before key_by, for example with key.encode("utf-8", "replace").decode()'
+    )
 
 
 def key_hash(key: object) -> int:
@@ -163,7 +173,13 @@ def canonical_key(key: Any) -> Any:
         return tuple(map(canonical_key, key))
     if isinstance(key, datetime) and key.tzinfo is not None:
         # Within one zone, both readings of a repeated hour compare equal, though an hour apart.
-        return key.astimezone(UTC)
+        try:
+            return key.astimezone(UTC)
+        except OverflowError:
+            raise KeyTypeError(
+                f"key {key!r} is before the year 1 or after the year 9999 in UTC; use a time "
+                "without a zone, or another value, as the key"
+            ) from None
     return key
 
 
@@ -224,12 +240,16 @@ class KeyEncoder:
 
     def _encode_strings(self, heads: list[bytes], keys: list[str]) -> list[bytes]:
         limit, sign, lengths, bound = self._limit, 1 << 63, _LENGTHS, len(_LENGTHS)
+        try:
+            encoded = list(map(str.encode, keys))
+        except UnicodeEncodeError as error:
+            raise _no_utf8(error.object) from None
         return [
             heads[((xxh64_intdigest(data, SEED) ^ sign) - sign) % limit]
             + (lengths[len(data)] if len(data) < bound else varint(len(data)))
             + data
             + VOID_NAMESPACE
-            for data in map(str.encode, keys)
+            for data in encoded
         ]
 
     def _encode_integers(self, state_id: bytes, keys: list[int]) -> list[bytes]:

@@ -315,7 +315,7 @@ def test_numbers_of_subtasks_and_key_groups_are_checked_at_once(rows: DataStream
         (lambda s: s.flat_map(None), "flat_map takes a FlatMapFunction or a callable"),
         (lambda s: s.filter("x"), "filter takes a FilterFunction or a callable"),
         (lambda s: s.key_by("k").reduce(1), "reduce takes a ReduceFunction or a callable"),
-        (lambda s: s.process(Keyed()), "process takes a ProcessFunction, not Keyed"),
+        (lambda s: s.process(Keyed()), "Keyed is a KeyedProcessFunction"),
         (lambda s: s.key_by("k").process(Plain()), "takes a KeyedProcessFunction, not Plain"),
         (lambda s: s.add_sink(print), "add_sink takes a SinkFunction"),
         (lambda s: s.sink_to("parquet"), "sink_to takes a Sink or a SparkSink, not str"),

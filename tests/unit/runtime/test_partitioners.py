@@ -172,7 +172,7 @@ def test_a_null_key_is_refused_with_its_row(by: Any) -> None:
     with pytest.raises(NullKeyError) as caught:
         receivers(route, "k string, n bigint", [("a", 1), (None, 7)])
     text = str(caught.value)
-    assert text.startswith(OPERATOR)
+    assert text.startswith(f"key_by after {OPERATOR}")
     assert "7" in text
     assert "filter such rows out before key_by" in text
 
@@ -181,7 +181,7 @@ def test_a_key_function_that_raises_is_named_with_its_row() -> None:
     with pytest.raises(UserFunctionError) as caught:
         keys_of(int, [1, 2, 0, 3], selector=lambda n: 6 // n)
     text = str(caught.value)
-    assert text.startswith(f"{OPERATOR}, in its key function: ZeroDivisionError")
+    assert text.startswith(f"{OPERATOR}, in the key function: ZeroDivisionError")
     assert "row: 0" in text
     assert "test_partitioners.py" in text
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
@@ -204,7 +204,8 @@ def test_what_cannot_be_a_key_is_refused_with_the_operator(key: Any, said: str) 
     route = by_key(int, selector=lambda n: key)
     with pytest.raises(KeyTypeError, match=said) as caught:
         receivers(route, int, [1, 2])
-    assert str(caught.value).startswith(OPERATOR)
+    assert str(caught.value).startswith(f"key_by after {OPERATOR}")
+    assert "row: 1" in str(caught.value)
 
 
 # In turn and at random

@@ -15,10 +15,10 @@ from holdfast.api.co_functions import (
     ProcessJoinFunction,
 )
 from holdfast.api.descriptors import MapStateDescriptor
+from holdfast.api.streams.checks import wrong_function
 from holdfast.api.streams.data_stream import DataStream, Stream
 from holdfast.api.streams.graph import Edge, OperatorKind
 from holdfast.api.streams.keyed_stream import KeyedStream
-from holdfast.api.streams.operator import wrong_function
 from holdfast.api.streams.output_type import output_type_of
 from holdfast.api.type_variables import IN1, IN2, OUT, T
 from holdfast.config.options import signed_duration_ms

@@ -14,19 +14,21 @@ import pyarrow as pa
 from holdfast.api.functions import (
     FilterFunction,
     FlatMapFunction,
+    KeyedProcessFunction,
     KeySelector,
     MapFunction,
     ProcessFunction,
     SinkFunction,
 )
 from holdfast.api.sinks import ForeachBatchSink, PrintSink, Sink, SparkSink
-from holdfast.api.streams.graph import Edge, OperatorKind, Partitioner, Partitioning
-from holdfast.api.streams.operator import (
-    DataStreamSink,
-    StreamOperator,
+from holdfast.api.streams.checks import (
+    check_not_async,
     checked_function,
+    missing_method,
     wrong_function,
 )
+from holdfast.api.streams.graph import Edge, OperatorKind, Partitioner, Partitioning
+from holdfast.api.streams.operator import DataStreamSink, StreamOperator
 from holdfast.api.streams.output_type import output_type_of
 from holdfast.api.time import check_strategy
 from holdfast.api.two_phase_commit import TwoPhaseCommitSink, TwoPhaseCommitSinkFunction
@@ -55,6 +57,14 @@ if TYPE_CHECKING:
 
 class Stream(StreamOperator, Generic[T]):
     """A stream of elements, keyed or not."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what to use instead of a name that streams do not have."""
+            from holdfast.api.streams.keyed_stream import KeyedStream
+
+            raise AttributeError(missing_method(type(self), KeyedStream, name))
 
     @property
     def type(self) -> StreamType:
@@ -384,8 +394,14 @@ class DataStream(Stream[T]):
         self, function: ProcessFunction[T, OUT], output_type: Any = None
     ) -> DataStream[OUT]:
         """Apply the general operator: side outputs, metrics, life cycle."""
+        if isinstance(function, KeyedProcessFunction):
+            raise JobGraphError(
+                f"process: {type(function).__name__} is a KeyedProcessFunction, and this stream is "
+                "not keyed; call key_by directly before process"
+            )
         if not isinstance(function, ProcessFunction):
             raise JobGraphError(wrong_function("process", function, "ProcessFunction"))
+        check_not_async("process", function, function.process_element)
         output = output_type_of(function.process_element, output_type, per_element=False)
         return self._then(OperatorKind.PROCESS, output, function)
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from holdfast.api.functions import KeyedProcessFunction, ReduceFunction
 from holdfast.api.streams.aggregations import field_aggregate
+from holdfast.api.streams.checks import check_not_async, checked_function, wrong_function
 from holdfast.api.streams.data_stream import Stream
 from holdfast.api.streams.graph import OperatorKind
-from holdfast.api.streams.operator import checked_function, wrong_function
 from holdfast.api.streams.output_type import output_type_of
 from holdfast.api.type_variables import OUT, K, T, V
 from holdfast.errors import JobGraphError
@@ -80,6 +80,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
         """Apply the general operator, with keyed state."""
         if not isinstance(function, KeyedProcessFunction):
             raise JobGraphError(wrong_function("process", function, "KeyedProcessFunction"))
+        check_not_async("process", function, function.process_element)
         output = output_type_of(function.process_element, output_type, per_element=False)
         return self._then(OperatorKind.KEYED_PROCESS, output, function)
 

@@ -107,15 +107,3 @@ def _check_not_single(node: Node, count: int, what: str) -> None:
             f"{what}({count}): {node.name!r} has windows of the whole stream, which run on one "
             "subtask; call key_by before window to distribute them"
         )
-
-
-def checked_function(function: object, kind: type, what: str) -> object:
-    """Return `function` if it is of class `kind`, or any callable."""
-    if isinstance(function, kind) or callable(function):
-        return function
-    raise JobGraphError(wrong_function(what, function, f"{kind.__name__} or a callable"))
-
-
-def wrong_function(what: str, function: object, wanted: str) -> str:
-    """The message for a function of the wrong class."""
-    return f"{what} takes a {wanted}, not {type(function).__name__}"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic
 
+from holdfast.api.streams.checks import wrong_function
 from holdfast.api.streams.connected import check_one_environment, joined
 from holdfast.api.streams.data_stream import DataStream, Stream
 from holdfast.api.streams.graph import OperatorKind
-from holdfast.api.streams.operator import wrong_function
 from holdfast.api.streams.output_type import output_type_of
 from holdfast.api.streams.windowed import WindowSettings, windowing
 from holdfast.api.type_variables import IN1, IN2, OUT

@@ -12,10 +12,10 @@ import pyarrow as pa
 from holdfast.api.functions import AggregateFunction, ReduceFunction
 from holdfast.api.outputs import OutputTag
 from holdfast.api.streams.aggregations import field_aggregate
+from holdfast.api.streams.checks import wrong_function
 from holdfast.api.streams.data_stream import DataStream, Stream
 from holdfast.api.streams.graph import Edge, OperatorKind, Partitioner, Partitioning
 from holdfast.api.streams.keyed_stream import KeyedStream
-from holdfast.api.streams.operator import wrong_function
 from holdfast.api.streams.output_type import output_type_of, return_annotation
 from holdfast.api.type_variables import OUT, K, T
 from holdfast.api.windows.assigners import GlobalWindows, MergingWindowAssigner, WindowAssigner

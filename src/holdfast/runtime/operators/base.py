@@ -209,7 +209,20 @@ class Operator(ABC):
             f"{self.describe()}: {type(error).__name__}: {error}\n"
             f"  key: {short(self.current.key)}\n"
             f"  row: {short(self._element_of(error))}\n"
-            f"{user_traceback(error)}"
+            f"{self._hint(error)}{user_traceback(error)}"
+        )
+
+    def _hint(self, error: BaseException) -> str:
+        """A line of advice for an error of user code; empty if there is none."""
+        if not isinstance(error, TypeError) or self._element_context.time is not None:
+            return ""
+        codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+        asked = any("timestamp" in code.co_names for code in codes)
+        if not asked or "NoneType" not in str(error):
+            return ""
+        return (
+            "  hint: timestamp() is None, since the elements have no event time; call "
+            "assign_timestamps_and_watermarks() on the stream, before key_by\n"
         )
 
     def _located(self, error: HoldfastError) -> HoldfastError:
@@ -244,6 +257,10 @@ class Operator(ABC):
     def undo(self) -> None:
         """Undo the recorded changes."""
         return
+
+    def output_advice(self) -> str:
+        """What may be wrong if an output does not fit its type, added to the message."""
+        return ""
 
     def describe(self) -> str:
         """Name, uid and subtask, for messages."""
@@ -313,6 +330,17 @@ def always_iterable(call: Callable[..., Any]) -> Callable[..., Iterable[Any]]:
         return () if out is None else out
 
     return wrapped
+
+
+def returned_outputs(*calls: Callable[..., Any]) -> str:
+    """Advice for functions that return outputs that do not fit, instead of yielding them."""
+    names = [f"{c.__name__}()" for c in calls if not inspect.isgeneratorfunction(c)]
+    if not names:
+        return ""
+    return (
+        f". {' and '.join(names)} uses return, so its result is a list of outputs: `return a, b` "
+        "outputs a, then b. To output one tuple, use `yield a, b`"
+    )
 
 
 def user_traceback(error: BaseException) -> str:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from holdfast.api.descriptors import ValueStateDescriptor
 from holdfast.api.functions import FilterFunction, FlatMapFunction, MapFunction, ReduceFunction
 from holdfast.api.state import ValueState
-from holdfast.runtime.operators.base import Operator, Reported, always_iterable
+from holdfast.runtime.operators.base import Operator, Reported, always_iterable, returned_outputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -103,6 +103,10 @@ class FlatMapOperator(Operator):
             for output in call(element):
                 append(output)
             end(len(out))
+
+    def output_advice(self) -> str:
+        """Tell how a returned tuple is taken."""
+        return returned_outputs(bound(self._function, FlatMapFunction, "flat_map"))
 
 
 class SinkOperator(Operator):

@@ -13,6 +13,7 @@ from holdfast.runtime.operators.base import (
     Output,
     Undone,
     always_iterable,
+    returned_outputs,
     short,
     user_traceback,
 )
@@ -57,6 +58,12 @@ class ProcessOperator(Operator):
             for output in call(element, context):
                 append(output)
             end(len(out))
+
+    def output_advice(self) -> str:
+        """Tell how a returned tuple is taken."""
+        names = ("process_element", "process_element1", "process_element2", "process")
+        calls = [getattr(self._function, name, None) for name in names]
+        return returned_outputs(*[call for call in calls if call is not None])
 
     def fire(self, domain: TimeDomain, due: Iterable[Timer]) -> Iterator[Output]:
         """Fire timers; their output, in pieces."""

@@ -1,0 +1,220 @@
+"""The mistakes that new users make first, and the messages that help them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from holdfast import (
+    FilterFunction,
+    FlatMapFunction,
+    KeyedProcessFunction,
+    MapFunction,
+    ProcessFunction,
+)
+from holdfast.errors import JobGraphError, KeyTypeError, OutputTypeError, UserFunctionError
+from tests.support.programs import Program
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from holdfast import DataStream
+
+ROWS = [("ann", 1), ("bob", 2)]
+
+
+@pytest.fixture
+def rows(program: Program) -> DataStream:
+    return program.source("k string, n bigint")
+
+
+def message_of(program: Program, stream: DataStream, tmp_path: Path, error: type) -> str:
+    """What the job says when it runs over two rows."""
+    program.collect(stream)
+    with pytest.raises(error) as caught:
+        program.start(tmp_path).push(ROWS)
+    return str(caught.value)
+
+
+# Functions
+
+
+class Returns(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        return value.k, 1
+
+
+class Yields(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        yield value.k
+
+
+class FlatMapReturns(FlatMapFunction):
+    def flat_map(self, value: Any) -> Any:
+        return value.k, 1
+
+
+@pytest.mark.parametrize("function", [Returns(), FlatMapReturns()], ids=["process", "flat_map"])
+def test_a_returned_tuple_is_explained(
+    program: Program, rows: DataStream, tmp_path: Path, function: Any
+) -> None:
+    keyed, counts = rows.key_by("k"), "k string, n bigint"
+    stream = (
+        keyed.process(function, counts)
+        if isinstance(function, KeyedProcessFunction)
+        else keyed.flat_map(function, counts)
+    )
+    text = message_of(program, stream, tmp_path, OutputTypeError)
+    assert "`return a, b` outputs a, then b. To output one tuple, use `yield a, b`" in text
+
+
+def test_a_yielded_value_of_the_wrong_type_gets_no_advice_on_return(
+    program: Program, rows: DataStream, tmp_path: Path
+) -> None:
+    stream = rows.key_by("k").process(Yields(), "k string, n bigint")
+    assert "uses return" not in message_of(program, stream, tmp_path, OutputTypeError)
+
+
+def several(value: Any) -> Iterator[Any]:
+    yield value
+
+
+class MapYields(MapFunction):
+    def map(self, value: Any) -> Iterator[Any]:
+        yield value
+
+
+class FilterYields(FilterFunction):
+    def filter(self, value: Any) -> Iterator[Any]:
+        yield True
+
+
+@pytest.mark.parametrize("function", [several, MapYields()], ids=["callable", "MapFunction"])
+def test_yield_in_a_map_is_refused(rows: DataStream, function: Any) -> None:
+    with pytest.raises(JobGraphError, match=r"uses yield.*use return, or call flat_map"):
+        rows.map(function)
+
+
+def test_yield_in_a_filter_or_a_reduce_is_refused(rows: DataStream) -> None:
+    with pytest.raises(JobGraphError, match=r"FilterYields uses yield.*return True or False"):
+        rows.filter(FilterYields())
+    with pytest.raises(JobGraphError, match=r"reduce: several uses yield.*use return"):
+        rows.key_by("k").reduce(several)
+
+
+def test_async_functions_are_refused(rows: DataStream) -> None:
+    async def later(value: Any) -> Any:
+        return value
+
+    class Later(ProcessFunction):
+        async def process_element(self, value: Any, ctx: Any) -> Any:
+            yield value
+
+    with pytest.raises(JobGraphError, match=r"map: .*later uses async def.*use def"):
+        rows.map(later)
+    with pytest.raises(JobGraphError, match="process: Later uses async def"):
+        rows.process(Later())
+
+
+def test_a_keyed_function_on_a_stream_without_keys_is_refused(rows: DataStream) -> None:
+    with pytest.raises(JobGraphError, match=r"Yields is a KeyedProcessFunction.*key_by directly"):
+        rows.process(Yields())
+
+
+def test_a_missing_event_time_is_explained(
+    program: Program, rows: DataStream, tmp_path: Path
+) -> None:
+    class SetTimer(KeyedProcessFunction):
+        def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+            ctx.timer_service().register_event_time_timer(ctx.timestamp() + 1)
+            yield value
+
+    class Broken(KeyedProcessFunction):
+        def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+            yield value.n + None
+
+    stream = rows.key_by("k").process(SetTimer(), "k string, n bigint")
+    text = message_of(program, stream, tmp_path, UserFunctionError)
+    assert "hint: timestamp() is None" in text
+    assert "assign_timestamps_and_watermarks() on the stream, before key_by" in text
+    other = Program()
+    stream = other.source("k string, n bigint").key_by("k").process(Broken(), "k string, n bigint")
+    assert "hint" not in message_of(other, stream, tmp_path / "other", UserFunctionError)
+
+
+# Methods
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("window", "this stream is not keyed. Call key_by() directly before window()"),
+        ("reduce", "this stream is not keyed. Call key_by() directly before reduce()"),
+        ("select", "a stream is not a DataFrame. Instead, call it on the DataFrame before"),
+        ("withColumn", "call it on the DataFrame before from_dataframe, or use map()"),
+        ("groupBy", "Instead, call key_by(), then reduce(), window() or process()"),
+        ("writeStream", "Instead, call sink_to()"),
+        ("withWatermark", "Instead, call assign_timestamps_and_watermarks()"),
+        ("keyBy", "did you mean 'key_by'?"),
+        ("flatmap", "did you mean 'flat_map'?"),
+    ],
+)
+def test_a_method_that_streams_do_not_have_says_what_to_use(
+    rows: DataStream, name: str, advice: str
+) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(rows, name)
+    assert advice in str(caught.value)
+    assert str(caught.value).startswith(f"'DataStream' object has no attribute {name!r}")
+
+
+def test_a_name_like_no_other_gets_no_advice(rows: DataStream) -> None:
+    assert not hasattr(rows, "zzz")
+    assert not hasattr(rows, "_private")
+    with pytest.raises(AttributeError, match=r"no attribute 'zzz'$"):
+        rows.zzz  # noqa: B018
+
+
+# Keys
+
+FAR_WEST = timezone(timedelta(hours=-10))
+
+
+@pytest.mark.parametrize("typed", [True, False], ids=["typed", "untyped"])
+@pytest.mark.parametrize(
+    ("key", "advice"),
+    [
+        (lambda row: [row.k], "list cannot be a key; call tuple() on it"),
+        (lambda row: {row.k}, "set cannot be a key; use bool, int"),
+        (lambda row: np.int64(row.n), "int64 cannot be a key; call .item() on the NumPy value"),
+        (lambda row: (row.k, np.int32(1)), "call .item() on the NumPy value"),
+        (lambda row: "\ud800", "half of a surrogate pair"),
+        (lambda row: datetime.max.replace(tzinfo=FAR_WEST), "after the year 9999 in UTC"),
+        (lambda row: row.k if row.n == 1 else row.n, "the keys of this operator are"),
+    ],
+    ids=["list", "set", "NumPy", "NumPy in a tuple", "surrogate", "datetime", "mixed"],
+)
+def test_a_key_that_cannot_be_one_names_operator_and_row(
+    tmp_path: Path, key: Any, advice: str, typed: bool
+) -> None:
+    program = Program(parallelism=1)
+    rows = program.source("k string, n bigint")
+    if not typed:
+        rows = rows.map(lambda row: row).name("untyped")
+    text = message_of(program, rows.key_by(key).process(Yields()), tmp_path, KeyTypeError)
+    assert advice in text
+    assert "operator '" in text or text.startswith("key_by after a source")
+    assert "row: Event(k=" in text
+
+
+def test_mixed_keys_show_the_row_that_has_the_other_type(tmp_path: Path) -> None:
+    program = Program(parallelism=1)
+    rows = program.source("k string, n bigint")
+    stream = rows.key_by(lambda row: row.k if row.n == 1 else row.n).process(Yields())
+    text = message_of(program, stream, tmp_path, KeyTypeError)
+    assert "key 2 is a int, but the keys of this operator are str" in text
+    assert "row: Event(k='bob', n=2)" in text
