@@ -331,9 +331,18 @@ def test_a_map_works_like_a_dictionary(subtask: Subtask) -> None:
     state["x"] = 1
     assert state["x"] == 1
     assert "x" in state
+    state["y"] = None
+    assert sorted(state) == ["x", "y"]
+    assert len(state) == 2
+    assert state
+    subtask.key("b")
+    assert len(state) == 0
+    assert not state
+    subtask.key("a")
     del state["x"]
     assert "x" not in state
     del state["x"]
+    assert len(state) == 1
 
 
 def test_a_map_may_hold_none_under_a_key_and_under_none(subtask: Subtask) -> None:

@@ -146,6 +146,22 @@ def test_a_missing_event_time_is_explained(
     assert "hint" not in message_of(other, stream, tmp_path / "other", UserFunctionError)
 
 
+def test_an_event_time_timer_without_watermarks_warns(
+    program: Program, rows: DataStream, tmp_path: Path
+) -> None:
+    class SetTimer(KeyedProcessFunction):
+        def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+            ctx.timer_service().register_event_time_timer(5)
+            yield value
+
+    program.collect(rows.key_by("k").process(SetTimer(), "k string, n bigint").uid("set"))
+    run = program.start(tmp_path)
+    run.push(ROWS)
+    [warning] = {text for report in run.reports for text in report.warnings}
+    assert warning.startswith("operator 'KeyedProcess' (uid 'set') sets timers in event time")
+    assert "call assign_timestamps_and_watermarks()" in warning
+
+
 # Methods
 
 

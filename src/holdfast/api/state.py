@@ -126,6 +126,14 @@ class MapState(State, Generic[K, V]):
         """Iterate over the keys."""
         return self.keys()
 
+    def __len__(self) -> int:
+        """Number of entries; counts them one by one."""
+        return sum(1 for _ in self.items())
+
+    def __bool__(self) -> bool:
+        """Whether there is an entry."""
+        return not self.is_empty()
+
 
 class ReducingState(State, Generic[T]):
     """One value per key, into which a reduce function folds new values."""

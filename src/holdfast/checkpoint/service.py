@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from holdfast.config.backends import StateBackend
     from holdfast.config.checkpointing import CheckpointSettings
     from holdfast.config.configuration import Configuration
+    from holdfast.config.options import PathLike
     from holdfast.job.model import Delivery, EpochResult, JobIdentity, JobPlan
     from holdfast.storage.files import JobCheckpointFiles
 
@@ -81,7 +83,7 @@ class RecoveryOrder:
 
 def recovery_order(
     configuration: Configuration,
-    path: str | None = None,
+    path: PathLike | None = None,
     ignore_unclaimed: bool | None = None,
     claim_mode: RecoveryClaimMode | None = None,
 ) -> RecoveryOrder:
@@ -90,7 +92,7 @@ def recovery_order(
     if ignore_unclaimed is None:
         ignore_unclaimed = given(IGNORE_UNCLAIMED_STATE)
     return RecoveryOrder(
-        path or given(RECOVERY_PATH),
+        given(RECOVERY_PATH) if path is None else os.fspath(path),
         ignore_unclaimed,
         claims=(claim_mode or given(CLAIM_MODE)) is RecoveryClaimMode.CLAIM,
     )

@@ -23,6 +23,9 @@ V = TypeVar("V")
 E = TypeVar("E", bound="Enum")
 """Type of an option's value that is a member of an enum."""
 
+PathLike: TypeAlias = str | os.PathLike[str]
+"""A path or URL as text, or a path object."""
+
 DurationLike: TypeAlias = int | str | timedelta
 """Milliseconds, a text as Flink writes it ("10 s"), or a `timedelta`."""
 

@@ -15,7 +15,7 @@ from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from holdfast.config.configuration import Configuration
-    from holdfast.config.options import ConfigOption
+    from holdfast.config.options import ConfigOption, PathLike
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class FileSystemCheckpointStorage:
 
     name: ClassVar[str] = "filesystem"
 
-    checkpoint_path: str
-    """Directory of the checkpoints: a path, or an address that fsspec can open."""
+    checkpoint_path: PathLike
+    """Directory of the checkpoints: a path, or an address that fsspec can open. Kept as text."""
     file_state_size_threshold: int = options.INLINE_THRESHOLD.default
     """State up to this size, in bytes, is stored inside the metadata; at most 1 MB."""
     write_buffer_size: int = options.WRITE_BUFFER_SIZE.default
@@ -54,7 +54,7 @@ class JobManagerCheckpointStorage:
 
     name: ClassVar[str] = "jobmanager"
 
-    checkpoint_path: str | None = None
+    checkpoint_path: PathLike | None = None
     """Directory of the metadata, which contains the state; kept in memory if None."""
     max_state_size: int = options.JOBMANAGER_MAX_STATE_SIZE.default
     """Largest state of a subtask, in bytes; a larger one fails the checkpoint."""
@@ -117,11 +117,10 @@ def configure_storage(configuration: Configuration, storage: CheckpointStorage) 
 
 def _check_path(storage: CheckpointStorage, given: object) -> None:
     try:
-        accepted = path(given)
+        # The dataclass is frozen, so the text replaces a path object this way.
+        object.__setattr__(storage, "checkpoint_path", path(given))
     except ValueError as error:
         raise _refused(storage, "checkpoint_path", given, str(error)) from None
-    if accepted is not given:
-        raise _refused(storage, "checkpoint_path", given, "a string is wanted")
 
 
 def _check_size(storage: CheckpointStorage, field: str, option: ConfigOption[Any]) -> None:

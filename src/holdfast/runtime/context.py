@@ -150,6 +150,7 @@ class SubtaskTimers(TimerService):
         "_operator",
         "_processing",
         "event_time",
+        "warnings",
         "watermark",
     )
 
@@ -166,6 +167,7 @@ class SubtaskTimers(TimerService):
         self._event: TimerTable | None = None
         self._processing: TimerTable | None = None
         self.watermark = self.event_time = MIN_WATERMARK
+        self.warnings: list[str] = []
 
     def advance(self, watermark: int) -> None:
         """Set the watermark."""
@@ -202,6 +204,12 @@ class SubtaskTimers(TimerService):
         """Timers in event time."""
         if self._event is None:
             self._event = self._table(EVENT_TIMERS)
+            if not self._operator.timed:
+                self.warnings.append(
+                    f"operator {self._operator.name!r} (uid {self._operator.uid!r}) sets timers in "
+                    "event time, but its input has no watermarks, so they fire only at the end of "
+                    "the input; call assign_timestamps_and_watermarks() on it before key_by"
+                )
         return self._event
 
     def processing(self) -> TimerTable:

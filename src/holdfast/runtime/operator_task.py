@@ -477,8 +477,9 @@ class OperatorTask:
 
     @property
     def warnings(self) -> list[str]:
-        """Warnings about the keyed state."""
-        return [] if self.state is None else self.state.warnings
+        """Warnings about the keyed state and the timers."""
+        of_state = [] if self.state is None else self.state.warnings
+        return of_state + self._timers.warnings
 
     @property
     def latest(self) -> int | None:

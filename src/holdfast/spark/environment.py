@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 import warnings
 from itertools import islice
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from holdfast.api.streams.data_stream import Stream
     from holdfast.checkpoint.savepoint.comparison import SavepointComparison
     from holdfast.checkpoint.service import RecoveryOrder
-    from holdfast.config.options import ConfigOption, DurationLike
+    from holdfast.config.options import ConfigOption, DurationLike, PathLike
     from holdfast.job.statistics import EpochStatistics
     from holdfast.job.trigger import JobTrigger
 
@@ -155,7 +156,7 @@ class StreamExecutionEnvironment(SourceMethods):
         """Exactly once or at least once."""
         return self.get_checkpoint_config().get_checkpointing_mode()
 
-    def set_default_savepoint_directory(self, directory: str) -> Self:
+    def set_default_savepoint_directory(self, directory: PathLike) -> Self:
         """Set the default directory of savepoints."""
         return self._set(SAVEPOINT_DIR, directory)
 
@@ -233,7 +234,7 @@ class StreamExecutionEnvironment(SourceMethods):
         self,
         job_name: str | None = None,
         *,
-        from_savepoint: str | None = None,
+        from_savepoint: PathLike | None = None,
         allow_non_restored_state: bool | None = None,
         claim_mode: RecoveryClaimMode | None = None,
     ) -> JobExecutionResult:
@@ -260,7 +261,7 @@ class StreamExecutionEnvironment(SourceMethods):
         self,
         job_name: str | None = None,
         *,
-        from_savepoint: str | None = None,
+        from_savepoint: PathLike | None = None,
         allow_non_restored_state: bool | None = None,
         claim_mode: RecoveryClaimMode | None = None,
     ) -> JobClient:
@@ -342,7 +343,7 @@ class StreamExecutionEnvironment(SourceMethods):
         return explain_job(self.spark, graph, plan)
 
     def compare_savepoint(
-        self, path: str, *, allow_non_restored_state: bool | None = None
+        self, path: PathLike, *, allow_non_restored_state: bool | None = None
     ) -> SavepointComparison:
         """Check what a start from a savepoint or checkpoint would restore, without starting.
 
@@ -359,7 +360,7 @@ class StreamExecutionEnvironment(SourceMethods):
         limits = fitting_limits(metadata, self._graph.pending(), self.get_parallelism())
         graph, plan, trigger = self._compiled(self._checkpointing(PREVIEW, order), limits)
         return compare(
-            *(path, files, metadata, graph, plan),
+            *(os.fspath(path), files, metadata, graph, plan),
             max_parallelism=self.get_max_parallelism(),
             one_pass=trigger.one_pass,
             allow_non_restored_state=order.ignore_unclaimed,

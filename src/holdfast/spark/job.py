@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from holdfast.config.options import PathLike
     from holdfast.spark.supervisor import Supervisor
 
 
@@ -111,7 +112,7 @@ class JobClient:
 
     def trigger_savepoint(
         self,
-        directory: str | None = None,
+        directory: PathLike | None = None,
         format_type: SavepointFormatType = SavepointFormatType.CANONICAL,
         timeout: float | None = None,
     ) -> str:
@@ -126,6 +127,9 @@ class JobClient:
 
         Raises:
             CheckpointError: The savepoint failed; the job continues.
+            JobExecutionError: The job does not run, or has ended: only a running job has state
+                to take a savepoint of.
+            ConfigurationError: There is no directory.
         """
         request = self._savepoint_request(directory, format_type)
         self._in_background(request, partial(JobAttempt.take_savepoint, request=request))
@@ -133,7 +137,7 @@ class JobClient:
 
     def stop_with_savepoint(
         self,
-        directory: str | None = None,
+        directory: PathLike | None = None,
         *,
         drain: bool = False,
         format_type: SavepointFormatType = SavepointFormatType.CANONICAL,
@@ -150,19 +154,21 @@ class JobClient:
 
         Raises:
             CheckpointError: The savepoint failed.
+            JobExecutionError: The job does not run, or has ended.
+            ConfigurationError: There is no directory.
         """
         return self._end_with_savepoint(directory, format_type, drain=drain, cancel=False)
 
     def cancel_with_savepoint(
         self,
-        directory: str | None = None,
+        directory: PathLike | None = None,
         format_type: SavepointFormatType = SavepointFormatType.CANONICAL,
     ) -> str:
         """Take a savepoint, cancel the job, and return the path; see `stop_with_savepoint`."""
         return self._end_with_savepoint(directory, format_type, drain=False, cancel=True)
 
     def _end_with_savepoint(
-        self, directory: str | None, form: SavepointFormatType, *, drain: bool, cancel: bool
+        self, directory: PathLike | None, form: SavepointFormatType, *, drain: bool, cancel: bool
     ) -> str:
         request = self._savepoint_request(directory, form)
 
@@ -185,7 +191,7 @@ class JobClient:
         return path
 
     def _savepoint_request(
-        self, directory: str | None, form: SavepointFormatType
+        self, directory: PathLike | None, form: SavepointFormatType
     ) -> SavepointRequest:
         if self._supervisor.order.trigger.one_pass:
             raise JobExecutionError(

@@ -31,11 +31,15 @@ if TYPE_CHECKING:
         OperatorSnapshot,
         SourceSnapshot,
     )
+    from holdfast.config.options import PathLike
     from holdfast.state_processor.rewrite import OperatorStates
 
 
 def rewrite_max_parallelism(
-    path: str, target: str, max_parallelism: int, operators: Collection[str] | None = None
+    path: PathLike,
+    target: PathLike,
+    max_parallelism: int,
+    operators: Collection[str] | None = None,
 ) -> str:
     """Write a new savepoint with another max parallelism; the old one does not change.
 
@@ -169,7 +173,7 @@ def _stays(snapshot: OperatorSnapshot, wanted: dict[str, int]) -> bool:
     )
 
 
-def _check_target(source: FileSystemFiles, target: str) -> None:
+def _check_target(source: FileSystemFiles, target: PathLike) -> None:
     inside = FileSystemFiles(target).root.rstrip("/") + "/"
     if inside.startswith(source.root.rstrip("/") + "/"):
         raise ConfigurationError(
@@ -178,7 +182,7 @@ def _check_target(source: FileSystemFiles, target: str) -> None:
         )
 
 
-def _check_nothing_waits(metadata: CheckpointMetadata, path: str) -> None:
+def _check_nothing_waits(metadata: CheckpointMetadata, path: PathLike) -> None:
     if metadata.committables or metadata.channel_state:
         what = "output that is to be published"
         if metadata.channel_state:

@@ -251,7 +251,8 @@ class FileSystemFiles(NamesElsewhere):
 
     limits: Final = None
 
-    def __init__(self, url: str, chunk: int = CHUNK) -> None:
+    def __init__(self, url: str | os.PathLike[str], chunk: int = CHUNK) -> None:
+        url = os.fspath(url)
         refuse_password(
             url, "the checkpoint directory", "fsspec's configuration or the environment"
         )

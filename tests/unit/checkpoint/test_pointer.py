@@ -134,6 +134,8 @@ def test_a_savepoint_is_disposed_of_by_any_of_its_names(tmp_path):
     for name in ("", "/", "/_metadata"):
         files, _ = savepoint(tmp_path / "target")
         dispose_savepoint(files.root + name)
+    files, _ = savepoint(tmp_path / "target")
+    dispose_savepoint(Path(files.root))
     assert list((tmp_path / "target").iterdir()) == []
 
 

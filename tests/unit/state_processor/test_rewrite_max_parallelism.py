@@ -310,7 +310,7 @@ def test_sources_go_on_where_they_were_and_the_savepoint_is_another_one(root: Pa
 
     path = Operator(root).savepoint(KEYS["bool"])
     change(path, with_source)
-    new = rewrite_max_parallelism(path, str(root / "new"), 128)
+    new = rewrite_max_parallelism(Path(path), root / "new", 128)
     files = FileSystemFiles(new)
     old, metadata = load_savepoint(FileSystemFiles(path)), load_savepoint(files)
     [found] = metadata.sources
@@ -371,6 +371,11 @@ def test_a_checkpoint_in_which_something_waits_is_refused(
 def test_a_number_out_of_bounds_is_refused(number: int, root: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"must be within 1\.\.32768"):
         rewrite_max_parallelism(str(root), str(root / "new"), number)
+
+
+def test_a_number_as_text_is_refused(root: Path) -> None:
+    with pytest.raises(ConfigurationError, match="max parallelism must be an int, not '64'"):
+        rewrite_max_parallelism(root, root / "new", "64")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("number", [1, 32768, default_max_parallelism(100)])

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from holdfast.checkpoint.files.fence import Fence
     from holdfast.checkpoint.files.metadata import CheckpointMetadata
+    from holdfast.config.options import PathLike
     from holdfast.config.storage import JobManagerCheckpointStorage
     from holdfast.storage.files import JobCheckpointFiles
 
@@ -65,9 +66,9 @@ def open_files(
     return InlineFiles(FileSystemFiles(_joined(path, below)), bounds)
 
 
-def _joined(path: str, below: str) -> str:
+def _joined(path: PathLike, below: str) -> str:
     # The slashes of "memory://" must stay.
-    return f"{path}{below}" if path.endswith("/") else f"{path}/{below}"
+    return f"{path}{below}" if str(path).endswith("/") else f"{path}/{below}"
 
 
 class SharedFiles:

@@ -14,13 +14,14 @@ from holdfast.storage.object_store import FileSystemFiles
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.files.metadata import CheckpointMetadata
+    from holdfast.config.options import PathLike
 
 logger = logging.getLogger("holdfast")
 
 _CHECKPOINT: Final = re.compile(r"chk-(\d+)")
 
 
-def find_snapshot(url: str) -> tuple[FileSystemFiles, CheckpointMetadata]:
+def find_snapshot(url: PathLike) -> tuple[FileSystemFiles, CheckpointMetadata]:
     """Find the files and the metadata of a snapshot.
 
     The path may be the directory of a savepoint or checkpoint, its `_metadata` file, or a job's
@@ -53,7 +54,7 @@ def find_snapshot(url: str) -> tuple[FileSystemFiles, CheckpointMetadata]:
     )
 
 
-def _newest(files: FileSystemFiles, url: str) -> CheckpointMetadata:
+def _newest(files: FileSystemFiles, url: PathLike) -> CheckpointMetadata:
     metadata, refusals = load_newest(files)
     for refusal in refusals:
         logger.warning("checkpoint %d: %s", refusal.checkpoint_id, refusal.reason)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.pending import PendingCheckpoint
     from holdfast.checkpoint.savepoint.parts import SavepointPart
     from holdfast.config.backends import StateBackend
+    from holdfast.config.options import PathLike
     from holdfast.job.model import QueryPosition
     from holdfast.storage.files import JobCheckpointFiles
     from holdfast.storage.object_store import FileSystemFiles
@@ -63,7 +64,7 @@ class SavepointRequest:
         """Whether the outcome is decided; the result may follow a moment later."""
 
     @staticmethod
-    def at(directory: str | None, job_id: str, form: SavepointFormatType) -> SavepointRequest:
+    def at(directory: PathLike | None, job_id: str, form: SavepointFormatType) -> SavepointRequest:
         """Create a request for a savepoint of a job, in a new directory below `directory`.
 
         Raises:

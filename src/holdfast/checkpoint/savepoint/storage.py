@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.checkpoint.files.metadata import CheckpointMetadata
+    from holdfast.config.options import PathLike
     from holdfast.storage.files import Cancelled, NamedFiles
     from holdfast.storage.handles import Handle
 
@@ -70,7 +71,7 @@ def operator_directory(uid: str) -> str:
     return f"{name}~" if name in _TAKEN else name
 
 
-def new_savepoint(target: str, job_id: str) -> FileSystemFiles:
+def new_savepoint(target: PathLike, job_id: str) -> FileSystemFiles:
     """Create the files of a new savepoint, in a new directory below `target`.
 
     Raises:
@@ -192,7 +193,7 @@ def _above(names: set[str]) -> set[str]:
     return {"/".join(one[:end]) for one in parts for end in range(1, len(one))}
 
 
-def dispose_savepoint(path: str) -> None:
+def dispose_savepoint(path: PathLike) -> None:
     """Delete a savepoint for good.
 
     The metadata goes first. So an interrupted deletion leaves files that are no savepoint. They
