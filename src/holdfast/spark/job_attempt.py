@@ -44,6 +44,20 @@ TRY_AGAIN = 0.5
 CANCEL_AGAIN = 0.1
 """Seconds between two attempts to cancel a job that runs in one pass."""
 
+INTERRUPTED = (
+    "the job was stopped during an epoch (py4j.protocol.Py4JJavaError: An error occurred while "
+    "calling Spark: java.lang.InterruptedException)"
+)
+"""Tells Spark that an epoch has failed because its query was stopped.
+
+Spark looks for these class names in what a Python function raises, by a regular expression that
+overflows the stack on a long text, and prints a thousand lines then. So the text is short.
+"""
+
+
+class EpochInterrupted(Exception):
+    """An epoch has ended early, because its query was stopped."""
+
 
 class QueryStoppedError(JobExecutionError):
     """The query of a job was stopped from outside; nothing that the job needs is lost."""
@@ -104,6 +118,8 @@ class JobAttempt:
         self._last_end = monotonic()
         self.epoch_thread: int | None = None
         """The thread that runs an epoch now."""
+        self._runs_idle_epoch = False
+        """Whether an epoch without input runs, whose Spark jobs are not the query's."""
 
     def start(self) -> None:
         """Start the query; a job in one pass starts when it is waited for."""
@@ -171,6 +187,9 @@ class JobAttempt:
         self.query.stop()
 
     def _cancel_idle_jobs(self) -> None:
+        if not self._runs_idle_epoch:
+            # Spark would warn that there is nothing to cancel.
+            return
         with suppress(Exception):
             # A session that was stopped has no jobs.
             self._spark.sparkContext.cancelJobGroup(self._idle_group)
@@ -277,7 +296,7 @@ class JobAttempt:
         return writer.option("checkpointLocation", self._query_dir.as_uri())
 
     def _start_query(self) -> StreamingQuery:
-        writer = self._writer(self._run_batch, self._name)
+        writer = self._writer(self._run_batch_of_query, self._name)
         if self._trigger.available_now:
             writer = writer.trigger(availableNow=True)
         elif self._trigger.interval_ms:
@@ -288,6 +307,14 @@ class JobAttempt:
         self._spark.sparkContext.setJobGroup(self._name, self._name, interruptOnCancel=True)
         with settings(self._spark, one_pass_settings(self._spark)):
             self._run_batch(self._runner.first_rows(self._frames), 0)
+
+    def _run_batch_of_query(self, batch: DataFrame, batch_id: int) -> None:
+        try:
+            self._run_batch(batch, batch_id)
+        except BaseException:
+            if self._stopping.is_set():
+                raise EpochInterrupted(INTERRUPTED) from None
+            raise
 
     def _run_batch(self, batch: DataFrame, batch_id: int) -> None:
         self._keep_interval()
@@ -310,6 +337,8 @@ class JobAttempt:
 
     def _run_epoch(self, batch: DataFrame | None, order: EpochOrder, batch_id: int) -> None:
         self.epoch_thread = threading.get_ident()
+        # Before it is refused: `stop` looks in the other order.
+        self._runs_idle_epoch = batch is None
         try:
             # Also after a failure: a checkpoint must not contain a half-done epoch.
             self._refuse_to_go_on()
@@ -326,6 +355,7 @@ class JobAttempt:
             raise
         finally:
             self.epoch_thread = None
+            self._runs_idle_epoch = False
             self._last_end = monotonic()
 
     def _look_around(self) -> None:
