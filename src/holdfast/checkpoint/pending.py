@@ -7,6 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec import UNSET
 
 from holdfast._version import VERSION
@@ -17,6 +18,7 @@ from holdfast.checkpoint.files.metadata import (
     ChannelState,
     CheckpointMetadata,
     OperatorSnapshot,
+    StoredEventTimes,
     StoreSnapshot,
 )
 from holdfast.checkpoint.subtask_upload import Upload, Uploaded
@@ -123,6 +125,7 @@ class PendingCheckpoint:
         before = [] if base.metadata is None else base.metadata.operators
         self._before = {operator.uid: operator for operator in before}
         self._channel_rows = result.channel_rows
+        self._event_times = result.event_times
         self.position = position
         self.stored: CheckpointMetadata | None = None
         """The metadata, once it is written."""
@@ -284,7 +287,7 @@ class PendingCheckpoint:
             operators=[
                 snapshot for op in operators if (snapshot := self._operator(op)) is not None
             ],
-            sources=sources,
+            sources=list(map(self._named, sources)),
             committables=self.pending_committables.listed(self._epoch, self.id),
             stale_notes=self.pending_committables.stale_notes or UNSET,
             channel_state=[
@@ -298,8 +301,20 @@ class PendingCheckpoint:
                 )
                 for left in self._channel_rows
             ],
+            event_times=StoredEventTimes(
+                sources=self._event_times.sources,
+                quiet_ms=self._event_times.quiet_ms,
+                operators=self._event_times.operators,
+            ),
             spark={"offset_metadata": self.position.metadata},
         )
+
+    def _named(self, source: SourceSnapshot) -> SourceSnapshot:
+        nodes = {plan.uid: plan.node for plan in self._plan.sources}
+        node = nodes.get(source.uid)
+        if node is None:
+            return source
+        return msgspec.structs.replace(source, name=node.name, made_at=node.where)
 
     def _operator(self, operator: OperatorPlan) -> OperatorSnapshot | None:
         stores = self._uploaded.get(operator.uid)
@@ -318,6 +333,7 @@ class PendingCheckpoint:
         return OperatorSnapshot(
             uid=operator.uid,
             name=operator.name,
+            made_at=operator.made_at,
             parallelism=operator.parallelism,
             max_parallelism=operator.max_parallelism,
             states=list(states.values()),

@@ -296,6 +296,7 @@ class _Compiler:
             second=None if second is None else SecondInput(second.type, _key_plan(second)),
             details=node.details,
             timed=node.timed,
+            made_at=node.where,
         )
 
     def _outlet(self, node: Node, tag: str | None, places: dict[int, int]) -> Outlet | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from holdfast.errors import CorruptCheckpointError
-from holdfast.job.watermarks import TimeLine
+from holdfast.job.watermarks import EventTimes, TimeLine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -127,6 +127,8 @@ class StartingPoint:
     """Uids of operators that may have timers."""
     key_shapes: dict[str, str] = field(default_factory=dict)
     """Names of the key shapes in the state, by uid."""
+    event_times: EventTimes = field(default_factory=EventTimes)
+    """How far event time had advanced."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +179,8 @@ class EpochResult:
     reports: list[TaskReport]
     channel_rows: tuple[ChannelRows, ...] = ()
     """Channel state for the next epoch."""
+    event_times: EventTimes = field(default_factory=EventTimes)
+    """How far event time has advanced."""
 
 
 @dataclass(frozen=True)

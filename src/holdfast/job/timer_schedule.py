@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Moment
     from holdfast.job.model import EpochOrder, JobPlan
+    from holdfast.job.watermarks import EventTimes
     from holdfast.runtime.report import TaskReport
 
 logger = logging.getLogger("holdfast")
@@ -25,7 +26,12 @@ class TimerSchedule:
     """Watermarks and next timers of one job attempt."""
 
     def __init__(
-        self, plan: JobPlan, restored: Iterable[Store], now: int, interval_ms: int = 0
+        self,
+        plan: JobPlan,
+        restored: Iterable[Store],
+        now: int,
+        interval_ms: int = 0,
+        event_times: EventTimes | None = None,
     ) -> None:
         """Create the schedule of a job attempt before its first epoch.
 
@@ -34,8 +40,9 @@ class TimerSchedule:
             restored: Restored stores, which may have timers.
             now: Milliseconds on a monotonic clock.
             interval_ms: How long rows may wait for the next epoch while none runs.
+            event_times: How far event time had advanced in the restored checkpoint.
         """
-        self._watermarks = Watermarks(plan.time, now, interval_ms)
+        self._watermarks = Watermarks(plan.time, now, interval_ms, event_times)
         with_timers = {
             operator.uid
             for stage in plan.stages
@@ -115,6 +122,10 @@ class TimerSchedule:
         waiting = (possible.get(uid, time - 1) >= time for (uid, _), time in self._event.items())
         if not any(waiting):
             self._watermarks.advanced(possible)
+
+    def event_times(self, now: int) -> EventTimes:
+        """How far event time has advanced, for a checkpoint."""
+        return self._watermarks.event_times(now)
 
     def watermarks(self) -> dict[str, int]:
         """Watermarks of operators and time sources, by uid."""

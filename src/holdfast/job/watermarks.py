@@ -14,7 +14,7 @@ from holdfast.api.streams.graph import OperatorKind, Partitioner
 from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from holdfast.api.streams.graph import Node
 
@@ -32,6 +32,25 @@ class TimeSource:
     """Bound of out-of-orderness; None without watermarks."""
     idle_after_ms: int | None
     """Time without rows after which it is idle, and no longer counts."""
+    reads: frozenset[str] = frozenset()
+    """Uids of the sources whose rows it gives timestamps."""
+
+
+@dataclass(frozen=True)
+class EventTimes:
+    """How far event time has advanced in a job, as checkpoints store it."""
+
+    sources: dict[str, int] = field(default_factory=dict)
+    """Watermark of every time source, by uid."""
+    quiet_ms: dict[str, int] = field(default_factory=dict)
+    """How long every time source that can become idle has had no rows, by uid."""
+    operators: dict[str, int] = field(default_factory=dict)
+    """Watermark of every operator with event time, by uid."""
+
+    def without(self, rewound: Collection[str]) -> EventTimes:
+        """The same without some time sources, which begin again."""
+        sources = {uid: time for uid, time in self.sources.items() if uid not in rewound}
+        return EventTimes(sources, self.quiet_ms, self.operators)
 
 
 @dataclass(frozen=True)
@@ -47,14 +66,16 @@ def time_line(nodes: Iterable[Node], uids: Mapping[int, str]) -> TimeLine:
     """Compute the time line of a job's nodes."""
     sources: list[TimeSource] = []
     above: dict[int, frozenset[str]] = {}
+    read: dict[int, frozenset[str]] = {}
     feeds: dict[str, frozenset[str]] = {}
     for node in sorted(nodes, key=lambda node: node.id):
         uid = uids[node.id]
+        upstream = [read[edge.node.id] for edge in node.inputs]
+        read[node.id] = frozenset[str]().union(*upstream) if upstream else frozenset({uid})
         if node.kind is OperatorKind.TIMESTAMPS:
             strategy = node.details
-            sources.append(
-                TimeSource(uid, node.name, strategy.out_of_orderness_ms, strategy.idle_after_ms)
-            )
+            bounds = strategy.out_of_orderness_ms, strategy.idle_after_ms
+            sources.append(TimeSource(uid, node.name, *bounds, reads=read[node.id]))
             above[node.id] = frozenset({uid})
         elif not node.inputs:
             above[node.id] = frozenset({UNTIMED})
@@ -107,9 +128,15 @@ def held_back(line: TimeLine) -> list[str]:
 
 
 class Watermarks:
-    """The watermarks of one job attempt; they are not state, and begin at the minimum."""
+    """The watermarks of one job attempt; they continue where a checkpoint has them."""
 
-    def __init__(self, line: TimeLine, now: int, interval_ms: int = 0) -> None:
+    def __init__(
+        self,
+        line: TimeLine,
+        now: int,
+        interval_ms: int = 0,
+        restored: EventTimes | None = None,
+    ) -> None:
         """Create the watermarks of a job attempt before its first epoch.
 
         Args:
@@ -117,6 +144,7 @@ class Watermarks:
             now: Start of the sources' idle time. All times are in milliseconds on a monotonic
                 clock, so that changes of the system time do not make sources idle.
             interval_ms: How long rows may wait for the next epoch while none runs.
+            restored: Event times of the checkpoint that the job attempt starts from.
         """
         self._sources = {source.uid: source for source in line.sources}
         self._feeds = {uid: feeds for uid, feeds in line.feeds.items() if feeds - {UNTIMED}}
@@ -129,6 +157,30 @@ class Watermarks:
         """End of the last epoch; no input has been waiting since then."""
         self._interval_ms = interval_ms
         self._current = dict.fromkeys(line.feeds, MIN_WATERMARK)
+        if restored is not None:
+            self._restore(restored, now)
+
+    def _restore(self, times: EventTimes, now: int) -> None:
+        known = {uid: time for uid, time in times.sources.items() if uid in self._sources}
+        self._seen.update(known)
+        for uid in known.keys() & times.quiet_ms.keys():
+            self._heard[uid] = now - times.quiet_ms[uid]
+        for uid, feeds in self._feeds.items():
+            # A time source that is new, or begins again, holds the operator at the minimum.
+            if feeds <= known.keys():
+                self._current[uid] = times.operators.get(uid, MIN_WATERMARK)
+
+    def event_times(self, now: int) -> EventTimes:
+        """How far event time has advanced, for a checkpoint.
+
+        The end of the input is not a time: a later job may continue from the checkpoint.
+        """
+        can_be_idle = (s.uid for s in self._sources.values() if s.idle_after_ms is not None)
+        quiet_ms = {uid: self._quiet_ms(uid, now) for uid in can_be_idle}
+        current = {uid: self._current[uid] for uid in self._feeds}
+        ended = {uid for uid, time in current.items() if time == MAX_WATERMARK}
+        current |= {uid: self._least(self._feeds[uid], set()) for uid in ended}
+        return EventTimes(dict(self._seen), quiet_ms, current)
 
     def saw(self, latest: Mapping[str, int], now: int, read_at: int | None = None) -> None:
         """Record the event times of an epoch.
@@ -185,9 +237,10 @@ class Watermarks:
 
     def _is_idle(self, uid: str, now: int) -> bool:
         limit = self._sources[uid].idle_after_ms
-        if limit is None:
-            return False
+        return limit is not None and self._quiet_ms(uid, now) >= limit
+
+    def _quiet_ms(self, uid: str, now: int) -> int:
         # Rows may have arrived since the last read: only a read can show that none came.
         missing_for = self._missed[uid] - self._heard[uid]
-        quiet_for = now - self._ended - self._interval_ms
-        return missing_for >= limit or quiet_for >= limit
+        waiting_for = now - self._ended - self._interval_ms
+        return max(missing_for, waiting_for, 0)

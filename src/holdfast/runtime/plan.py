@@ -192,6 +192,8 @@ class OperatorPlan:
     """Further settings; see the operator of its kind."""
     timed: bool = False
     """Whether its output has event time."""
+    made_at: str = ""
+    """File and line of the program where it was made."""
 
     @property
     def has_timers(self) -> bool:

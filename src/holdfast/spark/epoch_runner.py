@@ -69,7 +69,8 @@ class EpochRunner:
         self._schemas = [spark_schema(exchange_schema(stage.writes)) for stage in plan.stages]
         self._reports = spark.sparkContext.accumulator([], ReportsParam())
         restored = {store for store in start.expected if store[0] in start.with_timers}
-        self._time = TimerSchedule(plan, restored, self._clock.monotonic_ms(), interval_ms)
+        now = self._clock.monotonic_ms()
+        self._time = TimerSchedule(plan, restored, now, interval_ms, start.event_times)
         self._tables = LookupTables(spark, plan.lookups)
         self._keys = KeyAgreement(plan, start.key_shapes)
         self._pinning = pinning
@@ -183,7 +184,7 @@ class EpochRunner:
         now = self._clock.monotonic_ms()
         self._time.ended(reports, now, read_at=read_at, channel_state=bool(self.channel_rows))
         statistics = self._statistics.add(self.epoch, now - started, reports, self.watermarks())
-        return EpochResult(statistics, reports, self.channel_rows)
+        return EpochResult(statistics, reports, self.channel_rows, self._time.event_times(now))
 
     def close(self) -> None:
         """Release the resources of the epochs; no other follows."""

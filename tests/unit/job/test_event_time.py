@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from holdfast import (
     BroadcastProcessFunction,
@@ -81,7 +83,9 @@ def test_a_time_source_is_what_its_strategy_says(program: Program) -> None:
         strategy.with_timestamp_assigner("t")
     )
     stream.uid("a").name("times")
-    assert line_of(program).sources == (TimeSource("a", "times", 1000, 2000),)
+    [source] = line_of(program).sources
+    [read] = [uid for uid in program.graph.uids().values() if uid != "a"]
+    assert source == TimeSource("a", "times", 1000, 2000, frozenset({read}))
 
 
 def test_operators_depend_on_the_time_sources_above_them(program: Program) -> None:
@@ -233,6 +237,64 @@ def test_no_watermark_lies_before_the_first(latest: int) -> None:
     marks = Watermarks(line(source("a", 1000), x={"a"}), 0)
     marks.saw({"a": latest}, 0)
     assert marks.possible(0) == {"x": MIN_WATERMARK}
+
+
+# What a checkpoint stores of them
+
+MARKS = line(source("a", 10), source("b", 0, idle=50), x={"a"}, y={"a", "b"}, z={"b"})
+
+
+LATEST = st.dictionaries(st.sampled_from("ab"), st.integers(-500, 500))
+
+
+@example(epochs=[({"b": 1}, 0), ({"a": 90}, 30), ({"a": 95}, 30), ({}, 0), ({}, 0)], cut=2)
+@given(epochs=st.lists(st.tuples(LATEST, st.integers(0, 80)), max_size=8), cut=st.integers(0, 8))
+def test_restored_watermarks_continue_as_if_nothing_had_happened(
+    epochs: list[tuple[dict[str, int], int]], cut: int
+) -> None:
+    now, undisturbed = 1_000, Watermarks(MARKS, 1_000)
+    restored = undisturbed
+    for number, (latest, pause) in enumerate(epochs):
+        if number == cut:
+            # Another driver, whose monotonic clock begins elsewhere.
+            restored = Watermarks(MARKS, now + 1_000_000, restored=undisturbed.event_times(now))
+        for marks, clock in ((undisturbed, now), (restored, now + 1_000_000)):
+            if marks is restored and number < cut:
+                continue
+            marks.advanced(marks.possible(clock))
+            marks.saw(latest, clock + pause, read_at=clock + pause)
+        now += pause
+        assert restored.sources() == undisturbed.sources()
+        assert [restored.current(uid) for uid in "xyz"] == [
+            undisturbed.current(uid) for uid in "xyz"
+        ]
+
+
+def test_a_time_source_that_begins_again_holds_back_what_reads_it() -> None:
+    marks = Watermarks(MARKS, 0)
+    marks.saw({"a": 100, "b": 200}, 0, read_at=0)
+    marks.advanced(marks.possible(0))
+    times = marks.event_times(0)
+    assert times.operators == {"x": 89, "y": 89, "z": 199}
+    again = Watermarks(MARKS, 0, restored=times.without({"b"}))
+    assert again.sources() == {"a": 89, "b": MIN_WATERMARK}
+    assert [again.current(uid) for uid in "xyz"] == [89, MIN_WATERMARK, MIN_WATERMARK]
+
+
+def test_operators_and_time_sources_that_are_new_begin_at_the_minimum() -> None:
+    old = Watermarks(line(source("a", 10), x={"a"}), 0)
+    old.saw({"a": 100}, 0, read_at=0)
+    old.advanced(old.possible(0))
+    new = Watermarks(MARKS, 0, restored=old.event_times(0))
+    assert new.sources() == {"a": 89, "b": MIN_WATERMARK}
+    assert [new.current(uid) for uid in "xyz"] == [89, MIN_WATERMARK, MIN_WATERMARK]
+
+
+def test_the_end_of_the_input_is_not_stored_as_a_time() -> None:
+    marks = Watermarks(MARKS, 0)
+    marks.saw({"a": 100, "b": 200}, 0, read_at=0)
+    marks.advanced(marks.at_the_end())
+    assert marks.event_times(0).operators == {"x": 89, "y": 89, "z": 199}
 
 
 # Which timers are due

@@ -29,9 +29,9 @@ from holdfast.storage.handles import FileHandle, Handle
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 """Number of the format, for checkpoints and savepoints alike."""
-READABLE: Final = frozenset({FORMAT})
+READABLE: Final = frozenset({4, FORMAT})
 """Formats that this release reads."""
 
 LONGEST_HEADER: Final = 1024
@@ -68,6 +68,8 @@ class OperatorSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     uid: str
     name: str
+    made_at: str = ""
+    """File and line of the program that made it; format 4 has none."""
     parallelism: int
     max_parallelism: int
     states: list[dict[str, Any]]
@@ -81,6 +83,10 @@ class SourceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """How far one source was read; the source layer interprets it."""
 
     uid: str
+    name: str = ""
+    """Format 4 has none."""
+    made_at: str = ""
+    """File and line of the program that made it; format 4 has none."""
     position: Any
     """Anything that JSON can hold."""
     logs: dict[str, list[Handle]] = {}
@@ -125,6 +131,17 @@ class ChannelState(msgspec.Struct, frozen=True, kw_only=True):
     rows: StagedHandle
 
 
+class StoredEventTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """How far event time had advanced."""
+
+    sources: dict[str, int] = {}
+    """Watermark of every time source, by uid."""
+    quiet_ms: dict[str, int] = {}
+    """How long every time source that can become idle had had no rows, by uid."""
+    operators: dict[str, int] = {}
+    """Watermark of every operator with event time, by uid."""
+
+
 class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """One complete checkpoint or savepoint."""
 
@@ -158,6 +175,8 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """Names of notes that could not be deleted although earlier checkpoints list their content."""
     channel_state: list[ChannelState] = []
     """Input to process before any other, in order."""
+    event_times: StoredEventTimes = StoredEventTimes()
+    """Format 4 has none: the watermarks of such a checkpoint begin at the minimum."""
     spark: dict[str, Any] = {}
     """Data of the Spark layer, as JSON."""
     properties: dict[str, str] = {}

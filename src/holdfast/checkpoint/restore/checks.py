@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.api.streams.graph import Node
-    from holdfast.checkpoint.files.metadata import CheckpointMetadata, OperatorSnapshot
+    from holdfast.checkpoint.files.metadata import (
+        CheckpointMetadata,
+        OperatorSnapshot,
+        SourceSnapshot,
+    )
     from holdfast.job.model import JobPlan, QueryPosition, SourcePosition
     from holdfast.runtime.plan import OperatorPlan
 
@@ -129,7 +133,7 @@ def _unclaimed_operators(
 ) -> Iterator[RestoreProblem]:
     unclaimed = [op for op in metadata.operators if op.uid not in operators and op.subtasks]
     if unclaimed:
-        named = "; ".join(f"{op.name!r} (uid {op.uid!r})" for op in unclaimed)
+        named = "; ".join(map(_named, unclaimed))
         yield RestoreProblem(
             f"cannot map the state in checkpoint {metadata.checkpoint_id} to the program: it has "
             f"no operator for that of {named}. Give the operators their old uids back, or set "
@@ -140,15 +144,24 @@ def _unclaimed_operators(
 
 def _unclaimed_sources(metadata: CheckpointMetadata, plan: JobPlan) -> Iterator[RestoreProblem]:
     uids = {source.uid for source in plan.sources}
-    unclaimed = [source.uid for source in metadata.sources if source.uid not in uids]
+    unclaimed = [source for source in metadata.sources if source.uid not in uids]
     if unclaimed:
         yield RestoreProblem(
             f"checkpoint {metadata.checkpoint_id} has the positions of sources that the program "
-            f"does not have: {', '.join(map(repr, unclaimed))}. A source under another uid starts "
-            "from its beginning, upon state that has seen its elements already. Give the sources "
-            "their old uids back, or set execution.state-recovery.ignore-unclaimed-state to true",
+            f"does not have: {'; '.join(map(_named, unclaimed))}. A source under another uid "
+            "starts from its beginning, upon state that has seen its elements already. Give the "
+            "sources their old uids back, or set "
+            "execution.state-recovery.ignore-unclaimed-state to true",
             can_be_allowed=True,
         )
+
+
+def _named(snapshot: OperatorSnapshot | SourceSnapshot) -> str:
+    """Name, uid, and where the program had it."""
+    if not snapshot.name:
+        return repr(snapshot.uid)
+    made_at = f", made at {snapshot.made_at}" if snapshot.made_at else ""
+    return f"{snapshot.name!r} (uid {snapshot.uid!r}{made_at})"
 
 
 SCRATCH: Final = "source-"

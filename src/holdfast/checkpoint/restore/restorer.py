@@ -34,6 +34,7 @@ from holdfast.config.checkpoint_options import ACCEPT_DUPLICATES
 from holdfast.errors import CorruptCheckpointError, HoldfastError, KeyTypeError, RestoreError
 from holdfast.job.model import StartingPoint
 from holdfast.job.statistics import RestoreStatistics
+from holdfast.job.watermarks import EventTimes
 from holdfast.runtime.plan import ChannelRows
 from holdfast.state.store.process import ProcessIdentity
 from holdfast.state.timers.table import KIND as TIMERS
@@ -78,6 +79,25 @@ class RestoredJob:
     def batch_id(self) -> int | None:
         """Last micro-batch that the state contains, or None."""
         return None if self.position is None else self.position.batch_id
+
+
+def _event_times(metadata: CheckpointMetadata, plan: JobPlan) -> EventTimes:
+    """How far event time had advanced, without the time sources that begin again."""
+    stored = metadata.event_times
+    positions = {source.uid for source in metadata.sources}
+    rewound = {
+        source.uid
+        for source in plan.time.sources
+        if source.uid in stored.sources and not source.reads <= positions
+    }
+    for uid in sorted(rewound):
+        logger.warning(
+            "the watermark of %r begins at the minimum: it reads a source that the snapshot has "
+            "no position of, and that is read from its beginning",
+            uid,
+        )
+    times = EventTimes(stored.sources, stored.quiet_ms, stored.operators)
+    return times.without(rewound)
 
 
 FRESH = RestoredJob(StartingPoint())
@@ -286,6 +306,7 @@ class Restorer:
                 self._channel_rows(metadata, files, target.job),
                 frozenset(operator.uid for operator in metadata.operators if _had_timers(operator)),
                 {one.uid: one.key for one in metadata.operators if one.key is not None},
+                _event_times(metadata, plan),
             ),
             job=target.job,
             position=position if position.batch_id >= 0 else None,
