@@ -1,13 +1,15 @@
 """The form of `_metadata`, byte for byte.
 
-`checkpoint_metadata_v4.txt` is the file of a checkpoint that uses every field. After the first
-release it never changes: a new format gets a new number and a new file, and this one stays, to
-show that the format can still be read.
+`checkpoint_metadata_v5.txt` is the file of a checkpoint that uses every field. It never changes:
+a new format gets a new number and a new file, and the older ones stay, to show that their
+formats can still be read.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+
+import msgspec
 
 from holdfast.checkpoint.files.metadata import (
     ChannelState,
@@ -16,13 +18,15 @@ from holdfast.checkpoint.files.metadata import (
     OperatorSnapshot,
     SourceSnapshot,
     StagedHandle,
+    StoredEventTimes,
     StoreSnapshot,
     decode_metadata,
     encode_metadata,
 )
 from holdfast.storage.handles import FileHandle, inline
 
-GOLDEN = Path(__file__).parent / "checkpoint_metadata_v4.txt"
+GOLDEN = Path(__file__).parent / "checkpoint_metadata_v5.txt"
+GOLDEN_4 = Path(__file__).parent / "checkpoint_metadata_v4.txt"
 STAGED = FileHandle(
     path="staged/1f2e3d-1234-0-17-rows~0a1b2c3d4e5f",
     size=70_000,
@@ -48,6 +52,7 @@ METADATA = CheckpointMetadata(
         OperatorSnapshot(
             uid="count-by-user",
             name="Count",
+            made_at="/app/orders.py:12",
             parallelism=2,
             max_parallelism=128,
             states=[{"name": "count", "kind": "value", "schema": [{"format": 1, "type": "int"}]}],
@@ -77,7 +82,13 @@ METADATA = CheckpointMetadata(
         )
     ],
     sources=[
-        SourceSnapshot(uid="orders", position={"offset": '{"logOffset":7}'}, logs={"files": [LOG]})
+        SourceSnapshot(
+            uid="orders",
+            name="Orders",
+            made_at="/app/orders.py:9",
+            position={"offset": '{"logOffset":7}'},
+            logs={"files": [LOG]},
+        )
     ],
     committables=[
         Committable(
@@ -103,14 +114,30 @@ METADATA = CheckpointMetadata(
             rows=StagedHandle(handle=inline(b"\x01\x02\x03"), rows=3),
         )
     ],
+    event_times=StoredEventTimes(
+        sources={"times": 1_794_699_999_000, "quiet": -(2**63)},
+        quiet_ms={"quiet": 1_500},
+        operators={"count-by-user": 1_794_699_998_500},
+    ),
     spark={"offsets": ["v1", None, 1.5, True]},
     properties={"region": "eu"},
 )
 
 
-def test_the_bytes_of_a_checkpoint_are_those_of_format_4():
+def test_the_bytes_of_a_checkpoint_are_those_of_format_5():
     assert encode_metadata(METADATA) == GOLDEN.read_bytes()
 
 
-def test_a_checkpoint_of_format_4_can_be_read():
+def test_a_checkpoint_of_format_5_can_be_read():
     assert decode_metadata(GOLDEN.read_bytes(), GOLDEN.name) == METADATA
+
+
+def test_a_checkpoint_of_format_4_can_be_read_and_has_no_event_times():
+    [operator], [source] = METADATA.operators, METADATA.sources
+    assert decode_metadata(GOLDEN_4.read_bytes(), GOLDEN_4.name) == msgspec.structs.replace(
+        METADATA,
+        format=4,
+        operators=[msgspec.structs.replace(operator, made_at="")],
+        sources=[msgspec.structs.replace(source, name="", made_at="")],
+        event_times=StoredEventTimes(),
+    )

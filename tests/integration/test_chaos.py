@@ -216,7 +216,7 @@ def test_a_plan_that_kills_in_a_start_from_a_savepoint_which_never_comes_is_refu
     Plan(1, 2, only=(HANDOVER, RESTORING))
 
 
-@pytest.fixture(params=["format-4-canonical-hashmap", "format-4-native-rocksdb"])
+@pytest.fixture(params=["format-5-canonical-hashmap", "format-5-native-rocksdb"])
 def whole(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return shutil.copytree(GOLDEN / request.param, savepoints_in(tmp_path) / "whole")
 

@@ -19,11 +19,8 @@ SAVEPOINTS = sorted(path.name for path in GOLDEN.iterdir())
 
 
 def test_there_is_a_golden_savepoint_of_every_form() -> None:
-    assert SAVEPOINTS == [
-        "format-4-canonical-hashmap",
-        "format-4-native-hashmap",
-        "format-4-native-rocksdb",
-    ]
+    forms = ["canonical-hashmap", "native-hashmap", "native-rocksdb"]
+    assert [f"format-{number}-{form}" for number in (4, 5) for form in forms] == SAVEPOINTS
 
 
 @pytest.mark.parametrize("name", SAVEPOINTS)

@@ -43,7 +43,7 @@ from tests.support.recovery_tools import Faults, Feed, wait_for
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-CANONICAL = "format-4-canonical-hashmap"
+CANONICAL = "format-5-canonical-hashmap"
 OPERATORS = {"books", "numbers", "sums"}
 FEWER = 16
 
@@ -102,7 +102,7 @@ def _started(spark: SparkSession) -> Any:
         (CANONICAL, {"point": "after-savepoint-part", "uid": "books", "subtask": 0}),
         (CANONICAL, {"point": "before-savepoint-metadata"}),
         pytest.param(
-            "format-4-native-rocksdb",
+            "format-5-native-rocksdb",
             {"point": "before-savepoint-metadata"},
             marks=pytest.mark.slow,
         ),

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 
 from holdfast import SavepointFormatType
+from holdfast.checkpoint.files.metadata import FORMAT
 from tests.support.recovery_jobs import BACKENDS, Event, RecoveryJob, event
 from tests.support.recovery_tools import wait_for
 
@@ -42,7 +43,7 @@ def main() -> None:
     spark = SparkSession.builder.master("local[2]").getOrCreate()
     for form in SavepointFormatType:
         for backend in BACKENDS if form is SavepointFormatType.NATIVE else ["hashmap"]:
-            target = GOLDEN / f"format-4-{form.name.lower()}-{backend}"
+            target = GOLDEN / f"format-{FORMAT}-{form.name.lower()}-{backend}"
             if target.exists():
                 continue
             with tempfile.TemporaryDirectory() as directory:
