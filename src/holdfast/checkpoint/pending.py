@@ -287,7 +287,7 @@ class PendingCheckpoint:
             operators=[
                 snapshot for op in operators if (snapshot := self._operator(op)) is not None
             ],
-            sources=list(map(self._named, sources)),
+            sources=self.named(sources),
             committables=self.pending_committables.listed(self._epoch, self.id),
             stale_notes=self.pending_committables.stale_notes or UNSET,
             channel_state=[
@@ -309,12 +309,13 @@ class PendingCheckpoint:
             spark={"offset_metadata": self.position.metadata},
         )
 
-    def _named(self, source: SourceSnapshot) -> SourceSnapshot:
+    def named(self, sources: list[SourceSnapshot]) -> list[SourceSnapshot]:
+        """The same with the names of the sources, and where the program made them."""
         nodes = {plan.uid: plan.node for plan in self._plan.sources}
-        node = nodes.get(source.uid)
-        if node is None:
-            return source
-        return msgspec.structs.replace(source, name=node.name, made_at=node.where)
+        return [
+            msgspec.structs.replace(one, name=nodes[one.uid].name, made_at=nodes[one.uid].where)
+            for one in sources
+        ]
 
     def _operator(self, operator: OperatorPlan) -> OperatorSnapshot | None:
         stores = self._uploaded.get(operator.uid)

@@ -220,7 +220,7 @@ class Savepoints:
             origin=UNSET,
             lineage="",
             fence=0,
-            sources=sources,
+            sources=pending.named(sources),
             committables=[],
             stale_notes=UNSET,
             channel_state=[],
