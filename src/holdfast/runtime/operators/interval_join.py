@@ -43,40 +43,19 @@ if TYPE_CHECKING:
     from holdfast.state.timers.layout import Timer
     from holdfast.types.stream_type import StreamType
 
-
-if TYPE_CHECKING:
     Place = tuple[int, bytes]
-
-
-if TYPE_CHECKING:
     """Time of a buffered element, and its entry's key in the map."""
 
-
 LEFT: Final = "join:left"
-
-
 """Name of the state that buffers left elements."""
-
 RIGHT: Final = "join:right"
-
-
 """Name of the state that buffers right elements."""
-
-
-"""Name of the counter of late elements that were dropped."""
-
 PLACES_LIMIT: Final = 500_000
-
-
 """Positions and keys that a buffer holds in memory at most."""
 
-
 _SIGN: Final = 2**63
-
 _entry_key: Final = Struct(">QI").pack
-
 _pack_time: Final = Struct(">Q").pack
-
 _unpack_time: Final = Struct(">Q").unpack_from
 
 

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 
 VOID: Final = "-"
-
-
 """Stands in for an offset that a source does not have yet."""
 
 
