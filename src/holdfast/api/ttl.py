@@ -167,10 +167,7 @@ class StateTtlConfigBuilder:
 
     def set_update_type(self, update_type: StateTtlConfig.UpdateType) -> Self:
         """Set which accesses renew the time of an entry; `Disabled` for no time to live."""
-        self._parts["update_type"] = _member(
-            StateTtlConfig.UpdateType, update_type, "set_update_type"
-        )
-        return self
+        return self._set("update_type", StateTtlConfig.UpdateType, update_type)
 
     def update_ttl_on_create_and_write(self) -> Self:
         """Renew the time of an entry on writes; the default."""
@@ -182,10 +179,7 @@ class StateTtlConfigBuilder:
 
     def set_state_visibility(self, state_visibility: StateTtlConfig.StateVisibility) -> Self:
         """Set whether expired entries can still be read."""
-        self._parts["state_visibility"] = _member(
-            StateTtlConfig.StateVisibility, state_visibility, "set_state_visibility"
-        )
-        return self
+        return self._set("state_visibility", StateTtlConfig.StateVisibility, state_visibility)
 
     def return_expired_if_not_cleaned_up(self) -> Self:
         """Let an expired entry be read once more if it has not been removed yet."""
@@ -199,12 +193,8 @@ class StateTtlConfigBuilder:
         self, ttl_time_characteristic: StateTtlConfig.TtlTimeCharacteristic
     ) -> Self:
         """Set which time entries age by."""
-        self._parts["ttl_time_characteristic"] = _member(
-            StateTtlConfig.TtlTimeCharacteristic,
-            ttl_time_characteristic,
-            "set_ttl_time_characteristic",
-        )
-        return self
+        kind = StateTtlConfig.TtlTimeCharacteristic
+        return self._set("ttl_time_characteristic", kind, ttl_time_characteristic)
 
     def use_processing_time(self) -> Self:
         """Let entries age by the clock; the default."""
@@ -265,6 +255,10 @@ class StateTtlConfigBuilder:
     def disable_cleanup_in_background(self) -> Self:
         """Remove expired entries only on access, unless another strategy is set."""
         self._cleanup = replace(self._cleanup, in_background=False)
+        return self
+
+    def _set(self, name: str, kind: type[Enum], value: object) -> Self:
+        self._parts[name] = _member(kind, value, f"set_{name}")
         return self
 
     def build(self) -> StateTtlConfig:

@@ -18,7 +18,7 @@ from holdfast.api.descriptors import MapStateDescriptor
 from holdfast.api.streams.data_stream import DataStream, Stream
 from holdfast.api.streams.graph import Edge, OperatorKind
 from holdfast.api.streams.keyed_stream import KeyedStream
-from holdfast.api.streams.operator import wrong_function
+from holdfast.api.streams.operator import check_function
 from holdfast.api.streams.output_type import output_type_of
 from holdfast.api.type_variables import IN1, IN2, OUT, T
 from holdfast.config.options import signed_duration_ms
@@ -103,7 +103,7 @@ class ConnectedStreams(Generic[IN1, IN2]):
         self, function: CoMapFunction[IN1, IN2, OUT], output_type: Any = None
     ) -> DataStream[OUT]:
         """Map every element of either stream to one element."""
-        _check(function, CoMapFunction, "map")
+        check_function(function, CoMapFunction, "map")
         output = _common_output(function.map1, function.map2, output_type, per_element=True)
         return self._then(OperatorKind.CO_MAP, function, output)
 
@@ -111,7 +111,7 @@ class ConnectedStreams(Generic[IN1, IN2]):
         self, function: CoFlatMapFunction[IN1, IN2, OUT], output_type: Any = None
     ) -> DataStream[OUT]:
         """Map every element of either stream to any number of elements."""
-        _check(function, CoFlatMapFunction, "flat_map")
+        check_function(function, CoFlatMapFunction, "flat_map")
         output = _common_output(
             function.flat_map1, function.flat_map2, output_type, per_element=False
         )
@@ -125,7 +125,7 @@ class ConnectedStreams(Generic[IN1, IN2]):
         """Apply the general operator; with keyed state and timers if both streams are keyed."""
         kind = OperatorKind.KEYED_CO_PROCESS if self._keyed() else OperatorKind.CO_PROCESS
         wanted = KeyedCoProcessFunction if self._keyed() else CoProcessFunction
-        _check(function, wanted, "process")
+        check_function(function, wanted, "process")
         output = _common_output(
             function.process_element1, function.process_element2, output_type, per_element=False
         )
@@ -163,7 +163,7 @@ class BroadcastConnectedStream(Generic[IN1, IN2]):
         """Apply a function to the elements of both."""
         keyed = isinstance(self.data, KeyedStream)
         wanted = KeyedBroadcastProcessFunction if keyed else BroadcastProcessFunction
-        _check(function, wanted, "process")
+        check_function(function, wanted, "process")
         kind = OperatorKind.KEYED_BROADCAST_PROCESS if keyed else OperatorKind.BROADCAST_PROCESS
         output = _common_output(
             function.process_element,
@@ -238,7 +238,7 @@ class IntervalJoined(Generic[IN1, IN2]):
         self, function: ProcessJoinFunction[IN1, IN2, OUT], output_type: Any = None
     ) -> DataStream[OUT]:
         """Call a function with every pair."""
-        _check(function, ProcessJoinFunction, "process")
+        check_function(function, ProcessJoinFunction, "process")
         if self.lower > self.upper:
             raise JobGraphError("interval_join: with its bounds left out, the interval is empty")
         output = output_type_of(function.process_element, output_type, per_element=False)
@@ -299,11 +299,6 @@ def _key_types(stream: Stream[Any]) -> list[str] | None:
     edge = stream._edges[0]
     columns = edge.partitioning.columns
     return [key_type(edge.type.schema.field(column).type) for column in columns] or None
-
-
-def _check(function: object, wanted: type, what: str) -> None:
-    if not isinstance(function, wanted):
-        raise JobGraphError(wrong_function(what, function, wanted.__name__))
 
 
 def check_one_environment(first: Stream[Any], second: Stream[Any]) -> None:

@@ -24,6 +24,7 @@ from holdfast.api.streams.graph import Edge, OperatorKind, Partitioner, Partitio
 from holdfast.api.streams.operator import (
     DataStreamSink,
     StreamOperator,
+    check_function,
     checked_function,
     wrong_function,
 )
@@ -283,8 +284,7 @@ class Stream(StreamOperator, Generic[T]):
         """Write every element with a function, in the tasks."""
         if isinstance(sink, TwoPhaseCommitSinkFunction):
             return self.sink_to(TwoPhaseCommitSink(sink))
-        if not isinstance(sink, SinkFunction):
-            raise JobGraphError(wrong_function("add_sink", sink, "SinkFunction"))
+        check_function(sink, SinkFunction, "add_sink")
         return self._sink(OperatorKind.SINK_FUNCTION, sink, "Sink")
 
     def sink_to(self, sink: Sink | SparkSink) -> DataStreamSink:
@@ -384,8 +384,7 @@ class DataStream(Stream[T]):
         self, function: ProcessFunction[T, OUT], output_type: Any = None
     ) -> DataStream[OUT]:
         """Apply the general operator: side outputs, metrics, life cycle."""
-        if not isinstance(function, ProcessFunction):
-            raise JobGraphError(wrong_function("process", function, "ProcessFunction"))
+        check_function(function, ProcessFunction, "process")
         output = output_type_of(function.process_element, output_type, per_element=False)
         return self._then(OperatorKind.PROCESS, output, function)
 

@@ -11,7 +11,7 @@ from holdfast.api.functions import KeyedProcessFunction, ReduceFunction
 from holdfast.api.streams.aggregations import field_aggregate
 from holdfast.api.streams.data_stream import Stream
 from holdfast.api.streams.graph import OperatorKind
-from holdfast.api.streams.operator import checked_function, wrong_function
+from holdfast.api.streams.operator import check_function, checked_function
 from holdfast.api.streams.output_type import output_type_of
 from holdfast.api.type_variables import OUT, K, T, V
 from holdfast.errors import JobGraphError
@@ -78,8 +78,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
         self, function: KeyedProcessFunction[K, T, OUT], output_type: Any = None
     ) -> DataStream[OUT]:
         """Apply the general operator, with keyed state."""
-        if not isinstance(function, KeyedProcessFunction):
-            raise JobGraphError(wrong_function("process", function, "KeyedProcessFunction"))
+        check_function(function, KeyedProcessFunction, "process")
         output = output_type_of(function.process_element, output_type, per_element=False)
         return self._then(OperatorKind.KEYED_PROCESS, output, function)
 

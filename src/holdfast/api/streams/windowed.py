@@ -15,7 +15,7 @@ from holdfast.api.streams.aggregations import field_aggregate
 from holdfast.api.streams.data_stream import DataStream, Stream
 from holdfast.api.streams.graph import Edge, OperatorKind, Partitioner, Partitioning
 from holdfast.api.streams.keyed_stream import KeyedStream
-from holdfast.api.streams.operator import wrong_function
+from holdfast.api.streams.operator import check_function, checked_function, wrong_function
 from holdfast.api.streams.output_type import output_type_of, return_annotation
 from holdfast.api.type_variables import OUT, K, T
 from holdfast.api.windows.assigners import GlobalWindows, MergingWindowAssigner, WindowAssigner
@@ -111,8 +111,7 @@ class WindowedStream(WindowSettings, Generic[K, T]):
             window_function: Called with the folded value when the window fires.
             output_type: Type of the window function's output, unless it is annotated.
         """
-        if not callable(function) and not isinstance(function, ReduceFunction):
-            raise JobGraphError(wrong_function("reduce", function, "ReduceFunction or a callable"))
+        checked_function(function, ReduceFunction, "reduce")
         self._check_plain("reduce", function)
         fold = Fold(function, aggregates=False)
         return self._folded(fold, window_function, output_type, self._stream.type)
@@ -133,8 +132,7 @@ class WindowedStream(WindowSettings, Generic[K, T]):
                 pickled if neither is given.
             output_type: Type of the output, unless it is annotated.
         """
-        if not isinstance(function, AggregateFunction):
-            raise JobGraphError(wrong_function("aggregate", function, "AggregateFunction"))
+        check_function(function, AggregateFunction, "aggregate")
         self._check_plain("aggregate", function)
         if accumulator_type is None:
             accumulator_type = return_annotation(function.create_accumulator)
@@ -173,8 +171,7 @@ class WindowedStream(WindowSettings, Generic[K, T]):
     ) -> DataStream[OUT]:
         """Call a `ProcessWindowFunction` (a `ProcessAllWindowFunction`) with all elements."""
         wanted = ProcessWindowFunction if self._keyed else ProcessAllWindowFunction
-        if not isinstance(function, wanted):
-            raise JobGraphError(wrong_function("process", function, wanted.__name__))
+        check_function(function, wanted, "process")
         output = output_type_of(function.process, output_type, per_element=False)
         return self._then(function, output, caller=Caller.PROCESS)
 

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.api.descriptors import ReducingStateDescriptor
-from holdfast.api.time import MAX_WATERMARK
+from holdfast.api.time import MAX_WATERMARK, TimeDomain
 from holdfast.api.windows.triggers import QuietTrigger, TriggerResult, positive_ms
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from holdfast.api.windows.triggers import OnMergeContext, TriggerContext
     from holdfast.api.windows.windows import Window
     from holdfast.config.options import DurationLike
 
 
 class _Continuous(QuietTrigger):
-    """Keeps the time of the next firing; subclasses say which timers they use."""
+    """Keeps the time of the next firing, in one time domain."""
+
+    _domain: ClassVar[TimeDomain]
 
     def __init__(self, interval_ms: int) -> None:
         """Fire every `interval_ms` milliseconds."""
         self._interval = interval_ms
         # When windows merge, the earliest of their next firings counts.
         self._fire_time = ReducingStateDescriptor("fire-time", min, int)
+
+    @classmethod
+    def of(cls, interval: DurationLike) -> Self:
+        """A trigger that fires every `interval`."""
+        return cls(positive_ms(cls.__name__, interval))
 
     def on_merge(self, window: Window, ctx: OnMergeContext) -> None:
         """Wait for the earliest of the merged windows' next firings."""
@@ -43,13 +51,17 @@ class _Continuous(QuietTrigger):
         """The class and the interval."""
         return f"{type(self).__name__}({self._interval} ms)"
 
-    @abstractmethod
     def _register(self, ctx: TriggerContext, time: int) -> None:
-        """Set a timer."""
+        if self._domain is TimeDomain.EVENT_TIME:
+            ctx.register_event_time_timer(time)
+        else:
+            ctx.register_processing_time_timer(time)
 
-    @abstractmethod
     def _delete(self, ctx: TriggerContext, time: int) -> None:
-        """Delete a timer."""
+        if self._domain is TimeDomain.EVENT_TIME:
+            ctx.delete_event_time_timer(time)
+        else:
+            ctx.delete_processing_time_timer(time)
 
     def _start(self, now: int, window: Window, ctx: TriggerContext) -> None:
         """Wait for the end of the interval that `now` lies in, unless that is under way."""
@@ -80,10 +92,7 @@ class _Continuous(QuietTrigger):
 class ContinuousEventTimeTrigger(_Continuous):
     """Fires whenever the watermark has advanced by an interval, and at the window's end."""
 
-    @staticmethod
-    def of(interval: DurationLike) -> ContinuousEventTimeTrigger:
-        """A trigger that fires every `interval` of event time."""
-        return ContinuousEventTimeTrigger(positive_ms("ContinuousEventTimeTrigger", interval))
+    _domain = TimeDomain.EVENT_TIME
 
     def on_element(
         self, element: Any, timestamp: int | None, window: Window, ctx: TriggerContext
@@ -102,22 +111,11 @@ class ContinuousEventTimeTrigger(_Continuous):
         last = min(ctx.get_current_watermark(), window.max_timestamp()) == MAX_WATERMARK
         return self._fire(time, window, ctx, last=last)
 
-    def _register(self, ctx: TriggerContext, time: int) -> None:
-        ctx.register_event_time_timer(time)
-
-    def _delete(self, ctx: TriggerContext, time: int) -> None:
-        ctx.delete_event_time_timer(time)
-
 
 class ContinuousProcessingTimeTrigger(_Continuous):
     """Fires whenever the clock has advanced by an interval."""
 
-    @staticmethod
-    def of(interval: DurationLike) -> ContinuousProcessingTimeTrigger:
-        """A trigger that fires every `interval` by the clock."""
-        return ContinuousProcessingTimeTrigger(
-            positive_ms("ContinuousProcessingTimeTrigger", interval)
-        )
+    _domain = TimeDomain.PROCESSING_TIME
 
     def on_element(
         self, element: Any, timestamp: int | None, window: Window, ctx: TriggerContext
@@ -129,9 +127,3 @@ class ContinuousProcessingTimeTrigger(_Continuous):
     def on_processing_time(self, time: int, window: Window, ctx: TriggerContext) -> TriggerResult:
         """Fire if it is time to, and wait for the next time."""
         return self._fire(time, window, ctx)
-
-    def _register(self, ctx: TriggerContext, time: int) -> None:
-        ctx.register_processing_time_timer(time)
-
-    def _delete(self, ctx: TriggerContext, time: int) -> None:
-        ctx.delete_processing_time_timer(time)
