@@ -12,14 +12,13 @@ from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK, TimeDomain
 from holdfast.clock import monotonic
 from holdfast.errors import HoldfastError, StateError
 from holdfast.runtime.context import ElementContext, EventTime, SubtaskContext, SubtaskTimers
-from holdfast.runtime.event_times import by_tag
 from holdfast.runtime.function_state import FunctionState
 from holdfast.runtime.operators.base import Operator, Output, Reported
 from holdfast.runtime.operators.co import BroadcastOperator
 from holdfast.runtime.operators.lookup_join import LookupJoinOperator
 from holdfast.runtime.operators.process import ProcessOperator
 from holdfast.runtime.operators.writer import WriterOperator
-from holdfast.runtime.outlets import OutletWriter
+from holdfast.runtime.outlets import OutletWriter, by_tag
 from holdfast.runtime.partitioners import Keys
 from holdfast.runtime.registry import KINDS
 from holdfast.runtime.report import (
@@ -240,12 +239,6 @@ class OperatorTask:
         out = self.operator.finish()
         return Output(out, [MAX_WATERMARK] * len(out) if self.plan.timed else None)
 
-    @property
-    def has_timers_due(self) -> bool:
-        """Whether timers must fire in this subtask, even without input."""
-        time = self._time
-        return time is not None and (self.plan.uid, self._subtask) in time.due
-
     def fire_by_clock(
         self, *, everything: bool = False, now: int | None = None
     ) -> Iterator[Output]:
@@ -298,7 +291,7 @@ class OperatorTask:
         if self._time is None or not self.plan.has_timers:
             return False
         # A function that uses neither state nor timers has no store.
-        return self.state is not None or self.has_timers_due
+        return self.state is not None or (self.plan.uid, self._subtask) in self._time.due
 
     def _fire(self, domain: TimeDomain, until: int, registered_until: int) -> Iterator[Output]:
         event = domain is TimeDomain.EVENT_TIME
@@ -480,11 +473,6 @@ class OperatorTask:
     def warnings(self) -> list[str]:
         """Warnings about the keyed state."""
         return [] if self.state is None else self.state.warnings
-
-    @property
-    def latest(self) -> int | None:
-        """Latest event time that the operator has given an element."""
-        return self.operator.latest
 
     def close(self) -> None:
         """Close the function; does nothing the second time."""

@@ -111,7 +111,7 @@ class Operator(ABC):
         """
         out: list[Any] = []
         ends: list[int] | None = None if times is None else []
-        self._call = self._calls[side]
+        self._begin_batch(side)
         try:
             if self._is_guarded(side):
                 self._run_guarded(elements, keys, times, out, ends)
@@ -131,6 +131,10 @@ class Operator(ABC):
             self.current.key = NO_KEY
             self._element_context.time = None
         return Output(out, None if times is None or ends is None else self._out_times(times, ends))
+
+    def _begin_batch(self, side: int) -> None:
+        """Prepare for elements of one input."""
+        self._call = self._calls[side]
 
     def _is_guarded(self, side: int) -> bool:
         """Whether the error policy covers elements of an input."""

@@ -19,8 +19,6 @@ from itertools import repeat
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from typing_extensions import override
-
 from holdfast.api.co_functions import JoinContext
 from holdfast.api.descriptors import MapStateDescriptor
 from holdfast.api.state import MapState
@@ -215,19 +213,12 @@ class IntervalJoinOperator(ProcessOperator):
         self._dropped = self.context.get_metrics_group().counter(LATE_DROPPED)
         return always_iterable(self._function.process_element)
 
-    @override
-    def process(
-        self,
-        elements: list[Any],
-        keys: list[Any] | None,
-        times: Times | None = None,
-        side: int = 0,
-    ) -> Output:
+    def _begin_batch(self, side: int) -> None:
+        super()._begin_batch(side)
         for one in self._sides:
             one.buffer.evict_if_full()
         self._side = self._sides[side]
         self._pair_times = []
-        return super().process(elements, keys, times, side)
 
     def fire(self, domain: TimeDomain, due: Iterable[Timer]) -> Iterator[Output]:
         """Remove elements that can no longer find a partner; there is no output."""

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import EventTimeError, HoldfastError, UserFunctionError
+from holdfast.runtime.exchange import appended
 from holdfast.runtime.operators.base import Operator, Output, user_traceback
 from holdfast.runtime.plan import TIME
 from holdfast.types.annotations import is_typed_dict
@@ -146,9 +147,7 @@ def with_time(rows: pa.RecordBatch, column: str) -> pa.RecordBatch:
             values.cast(pa.timestamp(values.type.unit, values.type.tz and "UTC")), 1, "millisecond"
         )
         values = values.cast(pa.timestamp("ms", values.type.tz))
-    return pa.RecordBatch.from_arrays(
-        [*rows.columns, values.cast(pa.int64())], names=[*rows.schema.names, TIME]
-    )
+    return appended(rows, TIME, values.cast(pa.int64()))
 
 
 def latest_time(rows: pa.RecordBatch, what: str) -> int | None:
