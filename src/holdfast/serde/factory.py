@@ -26,7 +26,7 @@ import pyarrow as pa
 from holdfast.errors import StateValueError
 from holdfast.serde.arrow import columns_codec
 from holdfast.serde.avro import avro_codec
-from holdfast.serde.codec import Codec
+from holdfast.serde.codec import Codec, let_pass
 from holdfast.serde.custom import serializer_codec
 from holdfast.serde.msgpack import python_codec
 from holdfast.types.arrow import spark_json
@@ -73,10 +73,6 @@ def _columns(spec: Any) -> pa.DataType | None:
     return spec if isinstance(spec, pa.DataType) else None
 
 
-def _let_pass(value: Any) -> None:
-    """Accept any value; it has no declared class."""
-
-
 def _pickle(value: Any) -> bytes:
     try:
         return pickle_one(value)
@@ -90,7 +86,7 @@ def _pickle(value: Any) -> bytes:
 _PICKLED = Codec(
     encode=_pickle,
     decode=pickle.loads,
-    check=_let_pass,
+    check=let_pass,
     schema={"format": FORMAT, "kind": "pickle"},
     pickled=True,
 )

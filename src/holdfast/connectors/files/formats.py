@@ -263,6 +263,12 @@ def _is_binary(column: pa.DataType) -> bool:
 
 _PARQUET: Final = ("snappy", "zstd", "gzip", "lz4", "brotli", "none")
 
+
+def _text_format(name: str, refusal: Any, encoder: Any) -> FileFormat:
+    suffixes = {compression: f".{name}{suffix}" for compression, suffix in _SUFFIXES.items()}
+    return FileFormat(name, tuple(_SUFFIXES), suffixes, False, refusal, encoder)
+
+
 FORMATS: Final = {
     "parquet": FileFormat(
         name="parquet",
@@ -272,21 +278,7 @@ FORMATS: Final = {
         refusal=_refused_by_parquet,
         encoder=_ParquetEncoder,
     ),
-    "json": FileFormat(
-        name="json",
-        compressions=tuple(_SUFFIXES),
-        suffixes={name: f".json{suffix}" for name, suffix in _SUFFIXES.items()},
-        bulk=False,
-        refusal=_refused_by_json,
-        encoder=_JsonEncoder,
-    ),
-    "csv": FileFormat(
-        name="csv",
-        compressions=tuple(_SUFFIXES),
-        suffixes={name: f".csv{suffix}" for name, suffix in _SUFFIXES.items()},
-        bulk=False,
-        refusal=_refused_by_csv,
-        encoder=_CsvEncoder,
-    ),
+    "json": _text_format("json", _refused_by_json, _JsonEncoder),
+    "csv": _text_format("csv", _refused_by_csv, _CsvEncoder),
 }
 """All formats, by name."""

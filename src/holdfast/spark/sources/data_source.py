@@ -234,11 +234,20 @@ class _Range(InputPartition):
         self.end = end
 
 
-class _Reader(DataSourceReader):
-    """Reads a bounded source in one pass, epoch by epoch of it."""
+class _Ranges:
+    """Reads the elements of ranges, in tasks."""
 
     def __init__(self, elements: ReplayedElements) -> None:
         self._elements = elements
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The elements of one range."""
+        assert isinstance(partition, _Range)
+        return self._elements.batches(partition.start, partition.end)
+
+
+class _Reader(_Ranges, DataSourceReader):
+    """Reads a bounded source in one pass, epoch by epoch of it."""
 
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks of all epochs that a stream of the source would have."""
@@ -250,17 +259,9 @@ class _Reader(DataSourceReader):
         # Without any, Spark would make up one.
         return found or [_Range(start, start)]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The elements of one range."""
-        assert isinstance(partition, _Range)
-        return self._elements.batches(partition.start, partition.end)
 
-
-class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class _StreamReader(_Ranges, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a source epoch by epoch. Spark's `commit` comes too early for the source's."""
-
-    def __init__(self, elements: ReplayedElements) -> None:
-        self._elements = elements
 
     def initialOffset(self) -> dict[str, Any]:
         """The initial offset."""
@@ -278,11 +279,6 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of one epoch."""
         return self._elements.ranges(start[self._elements.key], end[self._elements.key])
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The elements of one range."""
-        assert isinstance(partition, _Range)
-        return self._elements.batches(partition.start, partition.end)
 
 
 def replayed(
