@@ -204,7 +204,8 @@ class IntervalJoin(Generic[IN1, IN2]):
             raise JobGraphError(
                 f"interval_join: the lower bound ({lower} ms) lies above the upper ({upper} ms)"
             )
-        return IntervalJoined(self._left, self._right, lower, upper)
+        interval = JoinInterval(lower, upper, self._left.type, self._right.type)
+        return IntervalJoined(self._left, self._right, interval)
 
 
 @dataclass(frozen=True)
@@ -213,43 +214,36 @@ class IntervalJoined(Generic[IN1, IN2]):
 
     left: KeyedStream[Any, IN1]
     right: KeyedStream[Any, IN2]
-    lower: int
-    upper: int
-    late_left: OutputTag | None = None
-    late_right: OutputTag | None = None
+    interval: JoinInterval
 
     def lower_bound_exclusive(self) -> Self:
         """Exclude right elements exactly at the lower bound."""
-        return replace(self, lower=self.lower + 1)
+        return self._with(lower=self.interval.lower + 1)
 
     def upper_bound_exclusive(self) -> Self:
         """Exclude right elements exactly at the upper bound."""
-        return replace(self, upper=self.upper - 1)
+        return self._with(upper=self.interval.upper - 1)
 
     def side_output_left_late_data(self, tag: OutputTag) -> Self:
         """Send left elements that are too late to `tag`, instead of dropping them."""
-        return replace(self, late_left=tag)
+        return self._with(late_left=tag)
 
     def side_output_right_late_data(self, tag: OutputTag) -> Self:
         """Send right elements that are too late to `tag`, instead of dropping them."""
-        return replace(self, late_right=tag)
+        return self._with(late_right=tag)
+
+    def _with(self, **changes: Any) -> Self:
+        return replace(self, interval=replace(self.interval, **changes))
 
     def process(
         self, function: ProcessJoinFunction[IN1, IN2, OUT], output_type: Any = None
     ) -> DataStream[OUT]:
         """Call a function with every pair."""
         check_function(function, ProcessJoinFunction, "process")
-        if self.lower > self.upper:
+        interval = self.interval
+        if interval.lower > interval.upper:
             raise JobGraphError("interval_join: with its bounds left out, the interval is empty")
         output = output_type_of(function.process_element, output_type, per_element=False)
-        interval = JoinInterval(
-            self.lower,
-            self.upper,
-            self.left.type,
-            self.right.type,
-            self.late_left,
-            self.late_right,
-        )
         return joined(self.left, self.right, OperatorKind.INTERVAL_JOIN, function, output, interval)
 
 

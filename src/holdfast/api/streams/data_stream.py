@@ -6,6 +6,7 @@ Every method returns a new stream; nothing runs before `execute`.
 from __future__ import annotations
 
 import difflib
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, overload
 
@@ -387,6 +388,37 @@ class DataStream(Stream[T]):
         check_function(function, ProcessFunction, "process")
         output = output_type_of(function.process_element, output_type, per_element=False)
         return self._then(OperatorKind.PROCESS, output, function)
+
+
+class Aggregations(ABC, Generic[T]):
+    """Aggregates of one field, over the elements of a key or of a window.
+
+    A field is given by its name or its position.
+    """
+
+    def sum(self, field: int | str = 0) -> DataStream[T]:
+        """Sum of a field; the other fields are those of the first element."""
+        return self._aggregate("sum", field)
+
+    def min(self, field: int | str = 0) -> DataStream[T]:
+        """Least value of a field; the other fields are those of the first element."""
+        return self._aggregate("min", field)
+
+    def max(self, field: int | str = 0) -> DataStream[T]:
+        """Greatest value of a field; the other fields are those of the first element."""
+        return self._aggregate("max", field)
+
+    def min_by(self, field: int | str = 0) -> DataStream[T]:
+        """The element with the least value of a field."""
+        return self._aggregate("min_by", field)
+
+    def max_by(self, field: int | str = 0) -> DataStream[T]:
+        """The element with the greatest value of a field."""
+        return self._aggregate("max_by", field)
+
+    @abstractmethod
+    def _aggregate(self, how: str, field: int | str) -> DataStream[T]:
+        """The stream of one of these aggregates."""
 
 
 def _unkeyed(edge: Edge) -> Edge:

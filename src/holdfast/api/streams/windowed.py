@@ -12,7 +12,7 @@ import pyarrow as pa
 from holdfast.api.functions import AggregateFunction, ReduceFunction
 from holdfast.api.outputs import OutputTag
 from holdfast.api.streams.aggregations import field_aggregate
-from holdfast.api.streams.data_stream import DataStream, Stream
+from holdfast.api.streams.data_stream import Aggregations, DataStream, Stream
 from holdfast.api.streams.graph import Edge, OperatorKind, Partitioner, Partitioning
 from holdfast.api.streams.keyed_stream import KeyedStream
 from holdfast.api.streams.operator import check_function, checked_function, wrong_function
@@ -86,7 +86,7 @@ class WindowSettings:
         return changed
 
 
-class WindowedStream(WindowSettings, Generic[K, T]):
+class WindowedStream(WindowSettings, Aggregations[T], Generic[K, T]):
     """The windows of every key, or of all elements of a stream that is not keyed.
 
     If the stream is keyed, functions take the key as their first argument.
@@ -198,27 +198,7 @@ class WindowedStream(WindowSettings, Generic[K, T]):
         stream = self.aggregate(_Count(), row, output_type=pa.schema(fields))
         return stream.name("count()")
 
-    def sum(self, field: int | str = 0) -> DataStream[T]:
-        """Sum of a field; the other fields are those of the window's first element."""
-        return self._field_aggregate("sum", field)
-
-    def min(self, field: int | str = 0) -> DataStream[T]:
-        """Least value of a field, in the window's first element."""
-        return self._field_aggregate("min", field)
-
-    def max(self, field: int | str = 0) -> DataStream[T]:
-        """Greatest value of a field, in the window's first element."""
-        return self._field_aggregate("max", field)
-
-    def min_by(self, field: int | str = 0) -> DataStream[T]:
-        """The element with the least value of a field."""
-        return self._field_aggregate("min_by", field)
-
-    def max_by(self, field: int | str = 0) -> DataStream[T]:
-        """The element with the greatest value of a field."""
-        return self._field_aggregate("max_by", field)
-
-    def _field_aggregate(self, how: str, field: int | str) -> DataStream[T]:
+    def _aggregate(self, how: str, field: int | str) -> DataStream[T]:
         stream = self.reduce(field_aggregate(how, field, self._stream.type))
         return stream.name(f"{how}({field!r})")
 
