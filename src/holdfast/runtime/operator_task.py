@@ -146,10 +146,14 @@ class OperatorTask:
             )
 
     @property
+    def _plan_of_epoch(self) -> EpochPlan:
+        assert self._epoch is not None, "operators with state never run at the sources"
+        return self._epoch
+
+    @property
     def _expected(self) -> str | None:
         """Expected version of the operator's store; None if it has none yet."""
-        assert self._epoch is not None
-        return self._epoch.expected.get((self.plan.uid, self._subtask))
+        return self._plan_of_epoch.expected.get((self.plan.uid, self._subtask))
 
     def open(self) -> None:
         """Open the operator: first its state, then its function."""
@@ -319,8 +323,7 @@ class OperatorTask:
     def open_state(self) -> KeyedStateBackend:
         """The operator's keyed state; opens its store on first use."""
         if self.state is None:
-            epoch, plan = self._epoch, self.plan
-            assert epoch is not None, "keyed operators never run at the sources"
+            epoch, plan = self._plan_of_epoch, self.plan
             claim_job(epoch.local_dir, epoch.job_id, epoch.owner)
             directory = store_directory(
                 epoch.local_dir,
@@ -364,8 +367,7 @@ class OperatorTask:
         """
         if self.state is None:
             return None
-        epoch = self._epoch
-        assert epoch is not None
+        epoch = self._plan_of_epoch
         where = {"uid": self.plan.uid, "subtask": self._subtask, "epoch": epoch.epoch}
         version = f"{epoch.epoch}-{self._attempt_id}"
         directory = None if epoch.checkpoint is None else self._snapshot_directory(epoch.checkpoint)
@@ -417,8 +419,7 @@ class OperatorTask:
     @property
     def _may_stay(self) -> bool:
         """Whether the store may keep its version if nothing was written."""
-        epoch = self._epoch
-        assert epoch is not None
+        epoch = self._plan_of_epoch
         where = (self.plan.uid, self._subtask)
         return where in (epoch.expected if epoch.checkpoint is None else epoch.held)
 
@@ -434,8 +435,7 @@ class OperatorTask:
         return statistics
 
     def _make_snapshot_directory(self, directory: Path) -> None:
-        epoch = self._epoch
-        assert epoch is not None
+        epoch = self._plan_of_epoch
         if not job_directory(epoch.local_dir, epoch.job_id, epoch.owner.run).exists():
             # The job has ended meanwhile; nobody would own a new directory.
             raise StateError(f"{directory}: the job's local state was removed while it was used")
@@ -448,8 +448,7 @@ class OperatorTask:
         return OperatorStateBackend(self._store).export()
 
     def _snapshot_directory(self, checkpoint: CheckpointOrder) -> Path:
-        epoch = self._epoch
-        assert epoch is not None
+        epoch = self._plan_of_epoch
         root = snapshot_directory(
             epoch.local_dir, epoch.job_id, epoch.job_attempt, checkpoint.id, epoch.owner.run
         )

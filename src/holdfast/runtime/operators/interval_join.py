@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from holdfast.api.outputs import OutputTag
     from holdfast.api.streams.connected import JoinInterval
     from holdfast.api.time import TimeDomain
-    from holdfast.runtime.operators.base import Output, Times
+    from holdfast.runtime.operators.base import Ends, Output, Times
     from holdfast.state.backend import KeyedStateBackend
     from holdfast.state.table import CurrentKey
     from holdfast.state.timers.layout import Timer
@@ -248,12 +248,7 @@ class IntervalJoinOperator(ProcessOperator):
             join(element, context.time, out)
 
     def _run_timed(
-        self,
-        elements: list[Any],
-        keys: Iterable[Any],
-        times: Times,
-        out: list[Any],
-        ends: list[int],
+        self, elements: list[Any], keys: Iterable[Any], times: Times, out: list[Any], ends: Ends
     ) -> None:
         current, context, join = self.current, self._element_context, self._join
         for current.key, context.time, element in zip(keys, times, elements, strict=False):
@@ -289,7 +284,7 @@ class IntervalJoinOperator(ProcessOperator):
             out.append((self._side.late, element))
             self._pair_times.append(time)
 
-    def _out_times(self, times: Times, ends: list[int]) -> Times:
+    def _out_times(self, times: Times, ends: Ends) -> Times:
         return self._pair_times
 
     def _divert(self, error: Exception, element: Any, key: Any, out: list[Any]) -> None:

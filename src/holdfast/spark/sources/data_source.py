@@ -26,14 +26,8 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from holdfast.api.sources import ReplayableSource
 from holdfast.api.streams.output_type import declared_output
 from holdfast.clock import monotonic, wait
-from holdfast.errors import (
-    HoldfastError,
-    JobGraphError,
-    NotSerializableError,
-    OutputTypeError,
-    UserFunctionError,
-)
-from holdfast.runtime.operators.base import user_traceback
+from holdfast.errors import HoldfastError, JobGraphError, NotSerializableError, OutputTypeError
+from holdfast.runtime.operators.base import user_error
 from holdfast.spark.serialization import ShippedByValue, dumps
 from holdfast.spark.sources.source import Source
 from holdfast.spark.types import spark_schema
@@ -131,10 +125,7 @@ class IndexedSource(ReplayableSource):
             for index in range(start, end):
                 yield function(index)
         except Exception as error:
-            raise UserFunctionError(
-                f"source {self.title!r}, element {index}: {type(error).__name__}: {error}\n"
-                f"{user_traceback(error)}"
-            ) from error
+            raise user_error(f"source {self.title!r}, element {index}", error) from error
 
 
 @dataclass(frozen=True)
@@ -190,10 +181,7 @@ class ReplayedElements(ShippedByValue):
         except HoldfastError:
             raise
         except Exception as error:
-            raise UserFunctionError(
-                f"source {self.title!r}, in {where}: {type(error).__name__}: {error}\n"
-                f"{user_traceback(error)}"
-            ) from error
+            raise user_error(f"source {self.title!r}, in {where}", error) from error
 
 
 def plain_offset(offset: Any) -> Any:
