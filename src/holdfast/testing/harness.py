@@ -64,7 +64,6 @@ from holdfast.types.stream_type import OBJECTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from types import TracebackType
 
     from holdfast.api.descriptors import MapStateDescriptor
     from holdfast.api.metrics import MetricValues
@@ -366,12 +365,7 @@ class OperatorHarness:
         """Itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         """Close."""
         self.close()
 

@@ -194,7 +194,7 @@ class WindowedStream(WindowSettings, Aggregations[T], Generic[K, T]):
                 f"count() would have two columns of one name: {names}; rename the key's columns, "
                 "or use aggregate"
             )
-        row = _CountRow(len(key), timed, self._keyed)
+        row = _CountRow(len(key), timed)
         stream = self.aggregate(_Count(), row, output_type=pa.schema(fields))
         return stream.name("count()")
 
@@ -308,7 +308,6 @@ class _CountRow:
 
     key_columns: int
     timed: bool
-    keyed: bool
 
     def __call__(self, *args: Any) -> Iterator[tuple[Any, ...]]:
         """The row of a window; the key is missing if the stream is not keyed."""

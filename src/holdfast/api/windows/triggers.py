@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from holdfast.api.descriptors import ReducingStateDescriptor
 from holdfast.api.time import MAX_WATERMARK, TimeDomain
-from holdfast.config.options import lasting
+from holdfast.config.options import argument, lasting
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -454,10 +454,4 @@ def at_least_one(what: str, value: object) -> int:
 
 def positive_ms(what: str, value: DurationLike) -> int:
     """Check a duration that was given to `what`; in milliseconds, at least one."""
-    try:
-        return _at_least_one_ms(value)
-    except ValueError as error:
-        raise ConfigurationError(f"{what}: {error}, not {value!r}") from error
-
-
-_at_least_one_ms: Final = lasting(1)
+    return argument(lasting(1), value, what)

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from holdfast.api.sources import ReplayableSource
-from holdfast.api.streams.output_type import declared_output
+from holdfast.api.streams.output_type import declared_output, output_type_of
 from holdfast.clock import monotonic, wait
 from holdfast.errors import HoldfastError, JobGraphError, NotSerializableError, OutputTypeError
 from holdfast.runtime.operators.base import user_error
@@ -33,7 +33,7 @@ from holdfast.spark.sources.source import Source
 from holdfast.spark.types import spark_schema
 from holdfast.types.columns.batches import BatchWriter
 from holdfast.types.columns.pickling import pickle_by_value_with
-from holdfast.types.stream_type import UNDECLARED, StreamType, infer_type
+from holdfast.types.stream_type import StreamType, infer_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -279,7 +279,7 @@ def replayed(
         NotSerializableError: It cannot be shipped to where it is read.
     """
     _check(source)
-    stream_type = _type_of(source, type_info)
+    stream_type = output_type_of(source.read, type_info, per_element=False)
     title = name or f"Source: {type(source).__name__}"
     elements = ReplayedElements(source, stream_type, title)
     data_source = _RegisteredSource(spark, stream_type)
@@ -330,12 +330,6 @@ def generated_type(function: Callable[[int], Any], type_info: object) -> StreamT
     if type_info is not None:
         return StreamType.of(type_info)
     return declared_output(function, per_element=True) or infer_type([function(0)])
-
-
-def _type_of(source: ReplayableSource, type_info: Any) -> StreamType:
-    if type_info is not None:
-        return StreamType.of(type_info)
-    return declared_output(source.read, per_element=False) or UNDECLARED
 
 
 def _check(source: object) -> None:
