@@ -65,8 +65,8 @@ class ListState(State, Generic[T]):
         return iter(self.get())
 
 
-class MapState(State, Generic[K, V]):
-    """A map per key. Values may be None; order of iteration is unspecified."""
+class ReadableMap(ABC, Generic[K, V]):
+    """The part of a map that reads it."""
 
     __slots__ = ()
 
@@ -75,23 +75,11 @@ class MapState(State, Generic[K, V]):
         """Value under `key`, or None if there is none."""
 
     @abstractmethod
-    def put(self, key: K, value: V | None) -> None:
-        """Set the value under `key`."""
-
-    @abstractmethod
-    def put_all(self, entries: Mapping[K, V | None]) -> None:
-        """Set all of `entries`; other entries stay."""
-
-    @abstractmethod
-    def remove(self, key: K) -> None:
-        """Remove the entry under `key`, if there is one."""
-
-    @abstractmethod
     def contains(self, key: K) -> bool:
         """Whether there is an entry under `key`, even if its value is None."""
 
     @abstractmethod
-    def items(self) -> Iterator[tuple[K, V | None]]:
+    def items(self) -> Iterator[tuple[K, V]]:
         """All entries; the map may be changed during the iteration."""
 
     @abstractmethod
@@ -102,21 +90,13 @@ class MapState(State, Generic[K, V]):
         """All keys; the map may be changed during the iteration."""
         return (key for key, _ in self.items())
 
-    def values(self) -> Iterator[V | None]:
+    def values(self) -> Iterator[V]:
         """All values; the map may be changed during the iteration."""
         return (value for _, value in self.items())
 
     def __getitem__(self, key: K) -> V | None:
         """Value under `key`, or None."""
         return self.get(key)
-
-    def __setitem__(self, key: K, value: V | None) -> None:
-        """Set the value under `key`."""
-        self.put(key, value)
-
-    def __delitem__(self, key: K) -> None:
-        """Remove the entry under `key`, if there is one."""
-        self.remove(key)
 
     def __contains__(self, key: K) -> bool:
         """Whether there is an entry under `key`."""
@@ -133,6 +113,32 @@ class MapState(State, Generic[K, V]):
     def __bool__(self) -> bool:
         """Whether there is an entry."""
         return not self.is_empty()
+
+
+class MapState(State, ReadableMap[K, V | None], Generic[K, V]):
+    """A map per key. Values may be None; order of iteration is unspecified."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def put(self, key: K, value: V | None) -> None:
+        """Set the value under `key`."""
+
+    @abstractmethod
+    def put_all(self, entries: Mapping[K, V | None]) -> None:
+        """Set all of `entries`; other entries stay."""
+
+    @abstractmethod
+    def remove(self, key: K) -> None:
+        """Remove the entry under `key`, if there is one."""
+
+    def __setitem__(self, key: K, value: V | None) -> None:
+        """Set the value under `key`."""
+        self.put(key, value)
+
+    def __delitem__(self, key: K) -> None:
+        """Remove the entry under `key`, if there is one."""
+        self.remove(key)
 
 
 class ReducingState(State, Generic[T]):

@@ -55,11 +55,19 @@ def checked_function(function: object, kind: type, what: str) -> object:
             f"{what}: {_name_of(function)} uses yield, and {what} takes one result for every call; "
             f"{_ONE_RESULT[what]}"
         )
-    check_not_async(what, function, call)
+    _check_not_async(what, function, call)
     return function
 
 
-def check_not_async(what: str, function: object, call: object) -> None:
+def check_function(function: object, wanted: type, what: str, method: str | None = None) -> None:
+    """Check that a function is of the class `wanted`, and that its method can be called."""
+    if not isinstance(function, wanted):
+        raise JobGraphError(wrong_function(what, function, wanted.__name__))
+    if method is not None:
+        _check_not_async(what, function, getattr(function, method))
+
+
+def _check_not_async(what: str, function: object, call: object) -> None:
     """Refuse a coroutine: nothing would await it."""
     if inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call):
         raise JobGraphError(
