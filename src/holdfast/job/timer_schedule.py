@@ -62,8 +62,17 @@ class TimerSchedule:
         """Whether any timer is or may be pending."""
         return bool(self._unknown or self._event or self._processing)
 
-    def of_epoch(self, order: EpochOrder, now: Moment) -> EpochTime:
-        """How time advances in the next epoch."""
+    def of_epoch(
+        self, order: EpochOrder, now: Moment, *, channel_state: bool = False
+    ) -> EpochTime:
+        """How time advances in the next epoch.
+
+        Args:
+            order: The order for the epoch.
+            now: The time.
+            channel_state: Whether the epoch begins with channel state, which may be older than
+                the rows that were seen, so that nothing may overtake it.
+        """
         self._held = order.cut_at is not None
         if order.last or order.drains:
             self._targets = self._watermarks.at_the_end()
@@ -78,6 +87,7 @@ class TimerSchedule:
             watermarks={uid: (current(uid), self._targets.get(uid, current(uid))) for uid in uids},
             due=frozenset(self._due(self._targets, now.wall_ms, everything=order.last)),
             last=order.last,
+            early=not (order.last or order.drains or self._held or channel_state),
         )
 
     def is_due(self, now: Moment, *, event_time: bool = True) -> bool:

@@ -257,6 +257,10 @@ class OperatorTask:
             until = MAX_WATERMARK if everything else now
             yield from self._fire(TimeDomain.PROCESSING_TIME, until, now)
 
+    def advance_watermark(self) -> None:
+        """Advance the watermark to that of the end of the epoch."""
+        self._timers.advance(self._target)
+
     def fire_by_watermark(self, watermark: int | None = None) -> Iterator[Output]:
         """Advance the watermark, fire the timers that it reaches, and give their outputs.
 

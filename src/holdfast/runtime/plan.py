@@ -273,6 +273,8 @@ class EpochTime:
     """Operators and subtasks that must fire timers, even without input."""
     last: bool = False
     """Whether it is the last epoch of the job, in which every timer fires."""
+    early: bool = False
+    """Whether operators that only sources feed advance before their rows, not behind them."""
 
 
 @dataclass(frozen=True)

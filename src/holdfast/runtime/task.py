@@ -63,6 +63,8 @@ class StageTask:
         if epoch is not None and (epoch.cut_at is not None or epoch.channel_rows):
             unique = f"{epoch.job_attempt}-{epoch.epoch}-{task.subtask}-{task.attempt_id}"
             self._cut = InputCut(stage, epoch, task.subtask, unique, clock)
+        self._time_advanced = False
+        """Whether event time has advanced before the rows."""
         self._latest: dict[str, int] = {}
         self._unchanged: dict[str, str] = {}
         self._placed = 0
@@ -84,6 +86,7 @@ class StageTask:
                 gc.enable()
 
     def _process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from self._advance_early()
         unpacker = ExchangeReader(self._stage.reads, self._alike())
         if self._cut is not None:
             for channel, rows in self._cut.left_before():
@@ -106,6 +109,25 @@ class StageTask:
             yield from self._sent()
             if count % COLLECT_EVERY == 0:
                 gc.collect(1)
+
+    def _advance_early(self) -> Iterator[pa.RecordBatch]:
+        """Advance event time before the rows, if only sources feed the stage, and fire timers.
+
+        In the plan's order: what the timers of an operator give out reaches the operators chained
+        to it before their own time advances.
+        """
+        epoch = self._epoch
+        if epoch is None or epoch.time is None or not epoch.time.early or self._stage.index > 1:
+            return
+        for index, plan in enumerate(self._stage.operators):
+            if (plan.uid, self._task.subtask) in epoch.time.due:
+                self._operator_task(index)
+            operator_task = self._operator_tasks.get(index)
+            if operator_task is not None:
+                for output in operator_task.fire_by_watermark():
+                    self._forward(operator_task, output)
+                    yield from self._sent()
+        self._time_advanced = True
 
     def _alike(self) -> list[tuple[Channel, ...]]:
         """The channels in groups: those of a union enter the same operators."""
@@ -311,6 +333,9 @@ class StageTask:
             plan = self._stage.operators[index]
             operator_task = OperatorTask(plan, self._stage, self._epoch, self._task, self._clock)
             self._operator_tasks[index] = operator_task
+            if self._time_advanced:
+                # It has no timers that are due, or it would be open already.
+                operator_task.advance_watermark()
             operator_task.open()
             # Timers that the clock has reached fire before the first row.
             for output in operator_task.fire_by_clock():

@@ -105,9 +105,12 @@ class EpochRunner:
     def rows(self, batch: DataFrame, order: EpochOrder | None = None) -> DataFrame:
         """The plan of the next epoch over `batch`; it may run only once."""
         order = order or EpochOrder()
-        time = None if order.idle else self._time.of_epoch(order, Moment.of(self._clock))
-        due: frozenset[tuple[str, int]] = frozenset() if time is None else time.due
         channel_state = () if order.idle else self.channel_rows
+        time = None
+        if not order.idle:
+            now = Moment.of(self._clock)
+            time = self._time.of_epoch(order, now, channel_state=bool(channel_state))
+        due: frozenset[tuple[str, int]] = frozenset() if time is None else time.due
         epoch = EpochPlan(
             job_id=self._job.job_id,
             job_attempt=self._job.job_attempt,
