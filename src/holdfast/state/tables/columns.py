@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import StateError
-from holdfast.state.tables.evolved import state_value_column
 from holdfast.state.tables.keys import (
     NAMESPACE,
     WINDOWS,
@@ -20,9 +19,9 @@ from holdfast.state.tables.keys import (
     needed_columns,
 )
 from holdfast.state.tables.rows import Rows, TableKind
-from holdfast.state.tables.shapes import listed
+from holdfast.state.tables.shapes import listed, spread
 from holdfast.state.tables.times import TIMESTAMP, is_near, time_array, times_of
-from holdfast.state.tables.values import encoded_column, value_column
+from holdfast.state.tables.values import encoded_column, state_value_column, value_column
 from holdfast.state.timers.layout import FIRST_TIME
 from holdfast.types.arrow import same_values
 
@@ -164,9 +163,8 @@ def typed_arrays(column: ValueColumn, blobs: list[bytes | None]) -> tuple[pa.Arr
     encoded = encoded_column(present, typed)
     if len(present) == len(blobs):
         return typed, encoded
-    absent = np.array([data is None for data in blobs], np.bool_)
-    places = pa.array(np.cumsum(~absent) - 1, pa.int64(), mask=absent)
-    return typed.take(places), encoded.take(places)
+    rows = np.flatnonzero([data is not None for data in blobs])
+    return spread(typed, rows, len(blobs)), spread(encoded, rows, len(blobs))
 
 
 def stored_values(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from holdfast.errors import StateError
 from holdfast.serde.key_reader import KEY_AT, length_prefixed
 from holdfast.state.list import unpack_chunk
-from holdfast.state.tables.times import stored_times
+from holdfast.state.timers.layout import stored_times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -13,8 +13,7 @@ import pyarrow as pa
 from typing_extensions import override
 
 from holdfast.state.tables.nested_shapes import nulls
-from holdfast.state.tables.packed import unpacked
-from holdfast.state.tables.shapes import NIL, Shape
+from holdfast.state.tables.shapes import Shape, packed, spread, unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -59,38 +58,21 @@ class UnionColumn(Shape):
         self._unpack = [unpacked(member.shape.decoded) for member in members]
         self.reorders = any(member.shape.reorders for member in members)
 
-    @property
-    @override
-    def arrow(self) -> pa.DataType:
-        return pa.struct([(member.name, member.shape.arrow) for member in self._members])
-
-    @property
-    @override
-    def decoded(self) -> Any:
-        return msgspec.Raw
-
     @override
     def array(self, values: list[Any]) -> pa.Array:
-        blobs = [None if value is None else bytes(value) for value in values]
-        blobs = [None if data == NIL else data for data in blobs]
-        own: list[list[bytes]] = [[] for _ in self._members]
-        places: list[list[int | None]] = [[None] * len(blobs) for _ in self._members]
+        blobs = packed(values)
+        own: list[tuple[list[int], list[bytes]]] = [([], []) for _ in self._members]
         for row, data in enumerate(blobs):
             if data is not None:
-                place = self._place(data)
-                places[place][row] = len(own[place])
-                own[place].append(data)
+                rows, found = own[self._place(data)]
+                rows.append(row)
+                found.append(data)
         arrays = [
-            member.shape.array(unpack(found)).take(pa.array(rows, pa.int64()))
-            for member, unpack, found, rows in zip(
-                self._members, self._unpack, own, places, strict=True
-            )
+            spread(member.shape.array(unpack(found)), rows, len(blobs))
+            for member, unpack, (rows, found) in zip(self._members, self._unpack, own, strict=True)
         ]
-        fields = [
-            pa.field(member.name, array.type)
-            for member, array in zip(self._members, arrays, strict=True)
-        ]
-        return pa.StructArray.from_arrays(arrays, fields=fields, mask=nulls(blobs))
+        names = [member.name for member in self._members]
+        return pa.StructArray.from_arrays(arrays, names, mask=nulls(blobs))
 
     @override
     def plain(self, array: pa.Array) -> list[Any]:

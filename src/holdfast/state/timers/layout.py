@@ -105,7 +105,8 @@ class TimerLayout:
             keys.append(key)
             namespaces.append(b"" if end + 1 == len(place) else length_prefixed(place, end)[0])
         decoded = self._key_decoder().decode_all(keys)
-        return list(map(Timer._make, zip(_times(places), decoded, namespaces, strict=True)))
+        times = stored_times([place[:8] for place in places])
+        return list(map(Timer._make, zip(times, decoded, namespaces, strict=True)))
 
     def _key_decoder(self) -> KeyDecoder:
         shape = self._encoder.shape
@@ -130,7 +131,8 @@ def time_of(data: bytes) -> int:
     return int.from_bytes(data, "big") - _SIGN
 
 
-def _times(places: list[bytes]) -> list[int]:
-    unsigned = np.frombuffer(b"".join([place[:8] for place in places]), np.dtype(">u8"))
+def stored_times(blobs: list[bytes]) -> list[int]:
+    """Times of many blobs of 8 stored bytes."""
+    unsigned = np.frombuffer(b"".join(blobs), np.dtype(">u8"))
     times: list[int] = (unsigned.astype(np.uint64) ^ np.uint64(_SIGN)).view(np.int64).tolist()
     return times
