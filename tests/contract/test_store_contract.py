@@ -36,7 +36,7 @@ class TestLmdbStore(StoreContract, StoreSurvival, SnapshotContract):
         self.filled(directory, {b"key": b"value"})
         store = self.open(directory, "v1")
         store.commit("v2", snapshot=tmp_path / "snapshot")
-        adopted = LmdbStore.adopt(tmp_path / "snapshot", tmp_path / "adopted")
+        adopted = LmdbStore.open(tmp_path / "adopted", expected=None, copy_of=tmp_path / "snapshot")
         [file] = (tmp_path / "adopted").glob("*.mdb")
         found = file.stat()
         adopted.abort()

@@ -15,11 +15,10 @@ from __future__ import annotations
 import errno
 from contextlib import ExitStack
 from heapq import merge
-from typing import TYPE_CHECKING, Any, Final, assert_never
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from holdfast.config.backends import EmbeddedRocksDBStateBackend, HashMapStateBackend, StateBackend
 from holdfast.errors import KeyTypeError, StateError, StoreFullError
 from holdfast.serde.key_shapes import KeyShape, other_types
 from holdfast.state.backend import FORMAT, OPERATOR_KEY
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    from holdfast.config.backends import StateBackend
     from holdfast.state.store.protocol import StateStore, StoreStatistics
     from holdfast.state.store.snapshot import ReadOnlySnapshot
 
@@ -107,25 +107,11 @@ def _take_over(
     version: str,
     operator_state: OperatorStateSnapshot | None,
 ) -> StoreStatistics:
-    store = _adopted(backend, source, aside)
+    store = open_store(backend, aside, None, copy_of=source)
     changes: dict[bytes, bytes | None] = {key: None for key, _ in store.scan(SUBTASK_PREFIX)}
     if operator_state is not None:
         changes.update(layout(operator_state))
     return _committed(store, changes.items(), version)
-
-
-def _adopted(backend: StateBackend, source: Path, directory: Path) -> StateStore:
-    match backend:
-        case HashMapStateBackend():
-            from holdfast.state.store.lmdb import LmdbStore
-
-            return LmdbStore.adopt(source, directory)
-        case EmbeddedRocksDBStateBackend():
-            from holdfast.state.store.rocksdb import RocksDBStore
-
-            return RocksDBStore.adopt(source, directory, backend)
-        case _:
-            assert_never(backend)
 
 
 def _gather(

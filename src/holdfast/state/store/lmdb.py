@@ -11,8 +11,8 @@ from heapq import merge
 from typing import TYPE_CHECKING, Final
 
 import lmdb
+from typing_extensions import override
 
-from holdfast.errors import StateError
 from holdfast.state.store.header import checked_version, encode_record, missing_store
 from holdfast.state.store.lmdb_file import (
     LONGEST_KEY,
@@ -30,13 +30,12 @@ from holdfast.state.store.lmdb_file import (
     take_over,
     translated_errors,
 )
-from holdfast.state.store.lock import PATIENCE, StoreLock, enter_directory
-from holdfast.state.store.protocol import StoreStatistics
+from holdfast.state.store.lock import PATIENCE, StoreLock, entered_directory
+from holdfast.state.store.protocol import StateStore, StoreStatistics
 from holdfast.state.store.snapshot import Closing, missing_snapshot, new_snapshot, recorded_origin
-from holdfast.state.store.write_buffer import WriteBuffer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 COMPACT_FROM: Final = 64 * 1024 * 1024
@@ -48,20 +47,18 @@ _DOUBLE_BELOW: Final = 64 * 1024 * 1024
 _RECORD: Final = b"holdfast"
 
 
-class LmdbStore:
+class LmdbStore(StateStore):
     """A store in a memory-mapped file, open for one epoch."""
 
     def __init__(
         self, directory: Path, expected: str | None, lock: StoreLock, *, adopted: bool = False
     ) -> None:
-        """Open the store in a locked directory; call `open` or `adopt` instead."""
+        """Open the store in a locked directory; call `open` instead."""
         path = newest_file(directory)
         if path is None and expected is not None:
             raise missing_store(expected, directory)
         self._path = path or first_file(directory)
-        self._lock = lock
-        self._closed = False
-        self._buffer = WriteBuffer()
+        super().__init__(self._path, lock)
         self._compact_from = COMPACT_FROM
         self._environment = open_environment(self._path)
         try:
@@ -73,53 +70,38 @@ class LmdbStore:
 
     @classmethod
     def open(
-        cls, directory: Path, *, expected: str | None, patience: float = PATIENCE
+        cls,
+        directory: Path,
+        *,
+        expected: str | None,
+        copy_of: Path | None = None,
+        patience: float = PATIENCE,
     ) -> LmdbStore:
         """Open the store in `directory`, which must have the version `expected`.
 
         Args:
             directory: Directory of the store; created for a new store.
             expected: Version that the store must have; None to create a new store.
+            copy_of: Snapshot that a new store starts as, with its version; it is not changed.
             patience: Seconds to wait for another attempt to release the store.
 
         Raises:
             StoreVersionError: The store is missing or has another version, or a new store
                 cannot be created because one exists.
             StoreFullError: The disk or the address space is full.
-            StateError: Another attempt uses the store, or it is not a Holdfast store.
+            StateError: Another attempt uses the store, it is not a Holdfast store, or the
+                snapshot is missing or damaged.
         """
-        lock = enter_directory(directory, expected, belongs_to_lmdb, patience)
-        try:
-            return cls(directory, expected, lock)
-        except BaseException:
-            lock.release()
-            raise
-
-    @classmethod
-    def adopt(cls, snapshot: Path, directory: Path) -> LmdbStore:
-        """Open a new store as a copy of a snapshot, with the snapshot's version.
-
-        Args:
-            snapshot: Directory of the snapshot; it is not changed.
-            directory: Directory of the new store; it must not exist.
-
-        Raises:
-            StoreFullError: The disk or the address space is full.
-            StateError: The snapshot is missing or damaged.
-        """
-        lock = enter_directory(directory, None, belongs_to_lmdb, PATIENCE)
-        try:
-            take_over(_file_of(snapshot), directory)
-            return cls(directory, None, lock, adopted=True)
-        except BaseException:
-            lock.release()
-            raise
+        with entered_directory(directory, expected, belongs_to_lmdb, patience) as lock:
+            if copy_of is not None:
+                take_over(_file_of(copy_of), directory)
+            return cls(directory, expected, lock, adopted=copy_of is not None)
 
     def _read_tables(self, directory: Path, expected: str | None, adopted: bool) -> None:
         environment = self._environment
         with environment.begin() as transaction:
             record = transaction.get(_RECORD)
-        self._version = (
+        self.version = (
             recorded_origin(record, directory)[0]
             if adopted
             else checked_version(record, expected, directory)
@@ -128,7 +110,7 @@ class LmdbStore:
         # A killed process leaves its slot in LMDB's reader table, which would
         # keep pages from being used again for as long as another process reads the file.
         environment.reader_check()
-        if self._version is None:
+        if self.version is None:
             # Before the first commit, the allocated size of the file is unknown.
             self._size = grow(environment, self._path, 0, max(SMALLEST, self._size))
         self._record_table = environment.open_db()
@@ -141,19 +123,8 @@ class LmdbStore:
         self._long_entries = self._snapshot.stat(long_table)["entries"]
         self._tables = (self._record_table, self._entry_table, long_table)
 
-    @property
-    def version(self) -> str | None:
-        """Version of the store when it was opened; None if it is new."""
-        return self._version
-
-    def get(self, key: bytes) -> bytes | None:
-        """Value of `key`, uncommitted or committed; None if there is none."""
-        self._require_open()
-        staged = self._buffer.entries
-        return staged[key] if key in staged else self._committed(key)
-
+    @override
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Values of many keys, in order."""
         self._require_open()
         if self._long_entries and max(map(len, keys), default=0) > LONGEST_KEY:
             return self._buffer.overlay(keys, list(map(self._committed, keys)))
@@ -163,65 +134,42 @@ class LmdbStore:
             committed = list(map(self._committed, keys))
         return self._buffer.overlay(keys, committed)
 
+    @override
     def scan(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Entries whose key starts with `prefix`, in key order, from `start` on."""
         self._require_open()
         committed = self._scan_entries(prefix, max(prefix, start))
         if self._long_entries:
             committed = merge(committed, self._long.scan(self._snapshot, prefix, start))
         return self._buffer.merge(prefix, committed, start)
 
-    def write(self, items: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Write entries without committing them; None deletes. Later items replace earlier ones."""
-        self._require_open()
-        self._buffer.put(items)
-
     def reclaim(self, prefix: bytes) -> None:
         """Compact the file at the commit if it is mostly free, even if it is small."""
         self._compact_from = RECLAIM_FROM
 
-    def commit(self, version: str, snapshot: Path | None = None) -> StoreStatistics:
-        """Commit all changes and `version` atomically, then close the store."""
-        self._require_open()
-        try:
-            with translated_errors(self._path):
-                entries, used = self._write(version)
-            path = self._path
-            if self._is_mostly_free(used):
-                path = compact(self._environment, path)
-            if snapshot is not None:
-                self._copy_to(snapshot, version)
-            return StoreStatistics(entries, path.stat().st_size)
-        finally:
-            self.abort()
+    @override
+    def _commit(self, version: str, snapshot: Path | None) -> StoreStatistics:
+        with translated_errors(self._path):
+            entries, used = self._write(version)
+        path = self._path
+        if self._is_mostly_free(used):
+            path = compact(self._environment, path)
+        if snapshot is not None:
+            with new_snapshot(snapshot, version) as aside:
+                aside.mkdir()
+                copy_compacted(self._environment, first_file(aside))
+        return StoreStatistics(entries, path.stat().st_size)
 
-    @property
-    def is_changed(self) -> bool:
-        """Whether there are uncommitted changes."""
-        return bool(self._buffer.entries)
+    @override
+    def _statistics(self) -> StoreStatistics:
+        entries = self._entries + self._long_entries
+        return StoreStatistics(entries, self._path.stat().st_size)
 
-    def leave(self) -> StoreStatistics:
-        """Close a store without changes; it keeps its version."""
-        self._require_open()
-        try:
-            entries = self._entries + self._long_entries
-            return StoreStatistics(entries, self._path.stat().st_size)
-        finally:
-            self.abort()
+    @override
+    def _close(self) -> None:
+        self._snapshot.abort()
+        self._environment.close()
 
-    def abort(self) -> None:
-        """Drop all changes and close the store. Idempotent."""
-        if not self._closed:
-            self._closed = True
-            self._buffer.clear()
-            self._snapshot.abort()
-            self._environment.close()
-            self._lock.release()
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise StateError(f"{self._path}: the store was used after its commit or abort")
-
+    @override
     def _committed(self, key: bytes) -> bytes | None:
         if 0 < len(key) <= LONGEST_KEY:
             return self._get(key)
@@ -240,11 +188,6 @@ class LmdbStore:
             if not item[0].startswith(prefix):
                 return
             yield item
-
-    def _copy_to(self, snapshot: Path, version: str) -> None:
-        with new_snapshot(snapshot, version) as aside:
-            aside.mkdir()
-            copy_compacted(self._environment, first_file(aside))
 
     def _write(self, version: str) -> tuple[int, int]:
         """Write all changes; return the number of entries and of used pages."""

@@ -12,29 +12,33 @@ if TYPE_CHECKING:
     from holdfast.state.store.protocol import StateStore
 
 
-def open_store(backend: StateBackend, directory: Path, expected: str | None) -> StateStore:
+def open_store(
+    backend: StateBackend, directory: Path, expected: str | None, copy_of: Path | None = None
+) -> StateStore:
     """Open the local store of a state backend.
 
     Args:
         backend: The state backend and its options.
         directory: Directory of the store; created for a new store.
         expected: Version that the store must have; None to create a new store.
+        copy_of: Snapshot that a new store starts as, with its version; it is not changed.
 
     Raises:
         StoreVersionError: The store is missing or has another version, or a new store cannot
             be created because one exists.
         StoreFullError: The disk or the address space is full.
-        StateError: Another attempt uses the store, or it is not a Holdfast store.
+        StateError: Another attempt uses the store, it is not a Holdfast store, or the snapshot
+            is missing or damaged.
     """
     # A new worker process loads only the library that its job uses.
     match backend:
         case HashMapStateBackend():
             from holdfast.state.store.lmdb import LmdbStore
 
-            return LmdbStore.open(directory, expected=expected)
+            return LmdbStore.open(directory, expected=expected, copy_of=copy_of)
         case EmbeddedRocksDBStateBackend():
             from holdfast.state.store.rocksdb import RocksDBStore
 
-            return RocksDBStore.open(directory, expected=expected, backend=backend)
+            return RocksDBStore.open(directory, expected=expected, backend=backend, copy_of=copy_of)
         case _:
             assert_never(backend)
