@@ -50,13 +50,13 @@ class _Entry:
 class ListTable(StateTable, ListState[Any]):
     """A list per key."""
 
-    __slots__ = ("_cache", "_chunks", "_dirty", "_freeze", "_thaw")
+    __slots__ = ("_chunks", "_dirty", "_freeze", "_thaw")
+    _cache: dict[Any, _Entry]
 
     def __init__(self, *args: Any, chunks: ChunkNumbers) -> None:
         """See `StateTable`; `chunks` numbers what is appended."""
         super().__init__(*args)
         self._chunks = chunks
-        self._cache: dict[Any, _Entry] = {}
         self._dirty: set[Any] = set()
         immutable = self._codec.immutable
         self._freeze = None if immutable else self._codec.encode
@@ -121,14 +121,6 @@ class ListTable(StateTable, ListState[Any]):
             return list(map(self._codec.encode, elements))
         except StateValueError as error:
             raise self._unfit(key, error) from error
-
-    @override
-    def evict(self) -> None:
-        self._cache.clear()
-
-    @override
-    def cached(self) -> int:
-        return len(self._cache)
 
     @override
     def save_point(self, key: Any) -> object:

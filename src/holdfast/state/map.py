@@ -16,7 +16,7 @@ from typing_extensions import override
 from holdfast.api.state import MapState
 from holdfast.errors import StateValueError
 from holdfast.state.map_keys import MapKeys, unhashable
-from holdfast.state.table import NO_KEY, StateTable
+from holdfast.state.table import NO_KEY, NONE, SOME, StateTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from holdfast.serde.codec import Codec
 
 _ABSENT: Final = object()
-_NONE: Final = b"\x00"
-_SOME: Final = b"\x01"
 
 
 class _Entry:
@@ -58,7 +56,8 @@ class _Entry:
 class MapTable(StateTable, MapState[Any, Any]):
     """A map per key."""
 
-    __slots__ = ("_cache", "_canonical", "_dirty", "_freeze", "_key_codec", "_keys", "_thaw")
+    __slots__ = ("_canonical", "_dirty", "_freeze", "_key_codec", "_keys", "_thaw")
+    _cache: dict[Any, _Entry]
 
     def __init__(self, *args: Any, key_codec: Codec) -> None:
         """See `StateTable`; `key_codec` is the codec of map keys."""
@@ -66,7 +65,6 @@ class MapTable(StateTable, MapState[Any, Any]):
         self._key_codec = key_codec
         self._keys = MapKeys(key_codec)
         self._canonical = key_codec.canonical
-        self._cache: dict[Any, _Entry] = {}
         self._dirty: set[Any] = set()
         immutable = self._codec.immutable
         self._freeze = None if immutable else self._codec.encode
@@ -150,10 +148,6 @@ class MapTable(StateTable, MapState[Any, Any]):
         return writes
 
     @override
-    def evict(self) -> None:
-        self._cache.clear()
-
-    @override
     def cached(self) -> int:
         return sum(1 + len(entry.values) for entry in self._cache.values())
 
@@ -219,7 +213,7 @@ class MapTable(StateTable, MapState[Any, Any]):
         repeated: list[tuple[bytes, None]] = []
         for stored_key, stored in self._store.scan(prefix):
             own = stored_key[len(prefix) :]
-            key = None if own == _NONE else self._keys.decode(own[1:])
+            key = None if own == NONE else self._keys.decode(own[1:])
             if not self._canonical and stored_keys.setdefault(key, own) != own:
                 # Two keys that differed when they were written are equal now.
                 repeated.append((stored_key, None))
@@ -229,7 +223,7 @@ class MapTable(StateTable, MapState[Any, Any]):
             self._store.write(repeated)
 
     def _loaded(self, stored: bytes) -> Any:
-        if stored == _NONE:
+        if stored == NONE:
             return None
         return stored[1:] if self._thaw else self._codec.decode(stored[1:])
 
@@ -237,8 +231,8 @@ class MapTable(StateTable, MapState[Any, Any]):
         if value is _ABSENT:
             return None
         if value is None:
-            return _NONE
-        return _SOME + (value if self._freeze else self._codec.encode(value))
+            return NONE
+        return SOME + (value if self._freeze else self._codec.encode(value))
 
     def _frozen(self, value: Any) -> Any:
         if value is None:
@@ -270,12 +264,12 @@ class MapTable(StateTable, MapState[Any, Any]):
 
     def _key_bytes(self, entry: _Entry, key: Any) -> bytes:
         if key is None:
-            return _NONE
+            return NONE
         if self._canonical:
-            return _SOME + self._keys.encode(key)
+            return SOME + self._keys.encode(key)
         known = entry.stored_keys.get(key)
         if known is None:
-            known = entry.stored_keys[key] = _SOME + self._keys.encode(key)
+            known = entry.stored_keys[key] = SOME + self._keys.encode(key)
         return known
 
     def _unhashable(self, key: Any, error: TypeError) -> StateValueError:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.api.state import ListState, ReducingState, State
 from holdfast.errors import StateAccessError
-from holdfast.serde.keys import varint
+from holdfast.serde.keys import framed
 from holdfast.state.value import AggregatingValue
 
 if TYPE_CHECKING:
@@ -77,17 +77,14 @@ class NamespacedKeyEncoder:
 
     def encode(self, prefix: bytes, key: tuple[Any, bytes]) -> bytes:
         """Prefix of the store keys of one key and namespace."""
-        return self._encoder.encode(prefix, key[0])[:-1] + _framed(key[1])
+        return self._encoder.encode(prefix, key[0])[:-1] + framed(key[1])
 
     def encode_all(self, prefix: bytes, keys: Sequence[tuple[Any, bytes]]) -> list[bytes]:
         """Prefixes of the store keys of many keys and namespaces, in order."""
         beginnings = self._encoder.encode_all(prefix, [key for key, _ in keys])
-        framed = {namespace: _framed(namespace) for namespace in {key[1] for key in keys}}
+        namespaces = {namespace: framed(namespace) for namespace in {key[1] for key in keys}}
         # A prefix ends with the void namespace.
         return [
-            beginning[:-1] + framed[key[1]] for beginning, key in zip(beginnings, keys, strict=True)
+            beginning[:-1] + namespaces[key[1]]
+            for beginning, key in zip(beginnings, keys, strict=True)
         ]
-
-
-def _framed(namespace: bytes) -> bytes:
-    return varint(len(namespace)) + namespace

@@ -24,6 +24,7 @@ import msgspec
 from holdfast.errors import StateError, StateMigrationError, StateValueError
 from holdfast.serde.reading import reading_of
 from holdfast.state.list import pack_chunk, unpack_chunk
+from holdfast.state.table import NONE
 from holdfast.types.compatibility import canonical, schema_id
 
 if TYPE_CHECKING:
@@ -183,8 +184,6 @@ HEAD: Final = 6
 _FREE: Final = ("avro", "serializer")
 """Kinds of schemas whose values may begin with `MARK`."""
 
-_NONE: Final = b"\x00"
-
 _TIMED_HEAD: Final = 9
 """Length of the time and the None mark before a value with TTL."""
 
@@ -288,13 +287,13 @@ def change_entries(kind: str, *, timed: bool, change: Change) -> Change:
     if kind == "list":
         return lambda chunk: pack_chunk(list(map(one, unpack_chunk(chunk))))
     if kind == "map":
-        return lambda value: value if value == _NONE else value[:1] + one(value[1:])
+        return lambda value: value if value == NONE else value[:1] + one(value[1:])
     return one
 
 
 def _behind_time(change: Change) -> Change:
     def changed(data: bytes) -> bytes:
-        if data[_TIMED_HEAD - 1 :] == _NONE:
+        if data[_TIMED_HEAD - 1 :] == NONE:
             return data
         return data[:_TIMED_HEAD] + change(data[_TIMED_HEAD:])
 

@@ -35,6 +35,11 @@ class NoKey:
 
 NO_KEY: Final = NoKey()
 
+NONE: Final = b"\x00"
+"""Stored bytes of None, where None is a value."""
+SOME: Final = b"\x01"
+"""Mark before the bytes of any other value."""
+
 
 class CurrentKey:
     """The key that state belongs to, and the batch of keys around it."""
@@ -71,7 +76,7 @@ class StateTable(ABC):
     values as objects and others as bytes, so that no two readers share a mutable object.
     """
 
-    __slots__ = ("_codec", "_current", "_encoder", "_name", "_prefix", "_store")
+    __slots__ = ("_cache", "_codec", "_current", "_encoder", "_name", "_prefix", "_store")
 
     def __init__(
         self,
@@ -89,6 +94,8 @@ class StateTable(ABC):
         self._store = store
         self._encoder = encoder
         self._current = current
+        self._cache: dict[Any, Any] = {}
+        """Cached entries, by key."""
 
     @property
     def name(self) -> str:
@@ -99,13 +106,13 @@ class StateTable(ABC):
     def drain(self) -> Iterable[tuple[bytes, bytes | None]]:
         """Writes since the last drain, as store entries."""
 
-    @abstractmethod
     def evict(self) -> None:
         """Empty the cache. Call it only after a drain."""
+        self._cache.clear()
 
-    @abstractmethod
     def cached(self) -> int:
         """Number of entries in the cache."""
+        return len(self._cache)
 
     @abstractmethod
     def save_point(self, key: Any) -> object:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from holdfast.serde.keys import varint
+from holdfast.serde.key_reader import length_prefixed
+from holdfast.serde.keys import framed
 from holdfast.state.operator.redistribution import NamedState, OperatorStateSnapshot
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ CONTENT: Final = SUBTASK_PREFIX + b"\x02"
 PARTITION: Final = SUBTASK_PREFIX + b"\x03"
 KEY_GROUP: Final = SUBTASK_PREFIX + b"\x04"
 MOST_KEY_GROUPS: Final = 2**15
-NONE: Final = b"\x00"
-SOME: Final = b"\x01"
 
 
 def layout(snapshot: OperatorStateSnapshot) -> Iterator[tuple[bytes, bytes]]:
@@ -77,24 +76,13 @@ def _named_states(
         state = NamedState(name, meta["mode"], meta["schema"], [], [])
         found[content_prefix(name)] = state
     for key, value in contents:
-        name_end, own = _content_parts(key)
-        state = found[name_end]
+        _, end = length_prefixed(key, len(CONTENT))
+        state = found[key[:end]]
         if state.mode == "broadcast":
-            state.entries.append((own, value))
+            state.entries.append((key[end:], value))
         else:
             state.elements.append(value)
     return list(found.values())
-
-
-def _content_parts(key: bytes) -> tuple[bytes, bytes]:
-    """Common prefix of a state's contents, and the rest of the key."""
-    at, length, shift = len(CONTENT), 0, 0
-    while True:
-        byte = key[at]
-        length |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return key[: at + length], key[at + length :]
 
 
 def meta_entry(order: int, state: NamedState) -> tuple[bytes, bytes]:
@@ -105,8 +93,7 @@ def meta_entry(order: int, state: NamedState) -> tuple[bytes, bytes]:
 
 def content_prefix(name: str) -> bytes:
     """Prefix of all contents of a state."""
-    encoded = name.encode()
-    return CONTENT + varint(len(encoded)) + encoded
+    return CONTENT + framed(name.encode())
 
 
 def raw_layout(

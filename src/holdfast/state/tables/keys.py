@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from holdfast.errors import StateError
 from holdfast.serde.key_reader import length_prefixed
-from holdfast.serde.keys import varint
+from holdfast.serde.keys import framed
 from holdfast.state.tables.times import TIMESTAMP, is_near, time_array, times_of
 
 if TYPE_CHECKING:
@@ -82,8 +82,6 @@ def _window(namespace: bytes) -> tuple[int, int] | None:
 
 
 _ZEROS: Final = bytes(8)
-
-_LENGTHS: Final = [varint(length) for length in range(256)]
 
 
 class KeyColumn(ABC):
@@ -172,11 +170,6 @@ class _Tuples(KeyColumn):
             b"".join([b"\x00" if part is None else b"\x01" + framed(part) for part in row])
             for row in zip(*columns, strict=True)
         ]
-
-
-def framed(data: bytes) -> bytes:
-    """The bytes, preceded by their length."""
-    return (_LENGTHS[len(data)] if len(data) < 256 else varint(len(data))) + data
 
 
 def key_column(shape: str | None) -> KeyColumn:

@@ -9,10 +9,10 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.errors import StateError
-from holdfast.state.operator.layout import NONE, SOME
 from holdfast.state.operator.redistribution import NamedState, OperatorStateSnapshot
 from holdfast.state.store.directories import file_name
 from holdfast.state.store.snapshot import built_aside
+from holdfast.state.table import NONE, SOME
 from holdfast.state.tables.columns import stored_values, typed_arrays
 from holdfast.state.tables.files import TableFile, listed_file, write_table
 from holdfast.state.tables.rows import bounded

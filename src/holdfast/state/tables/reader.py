@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from itertools import chain
 from operator import lt
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast.errors import StateError
+from holdfast.serde.keys import framed
 from holdfast.state.backend import OPERATOR_KEY
 from holdfast.state.catalog import STATE_PREFIX
 from holdfast.state.list import pack_chunk
 from holdfast.state.store.snapshot import Closing
+from holdfast.state.table import NONE, SOME
 from holdfast.state.tables.columns import Columns
 from holdfast.state.tables.files import TableFile, listed_file
-from holdfast.state.tables.keys import framed
 from holdfast.state.tables.writer import INDEX
 from holdfast.state.timers.layout import time_bytes
 from holdfast.state.ttl.layout import stored_name
@@ -27,11 +28,6 @@ if TYPE_CHECKING:
     from holdfast.state.tables.rows import Rows, TableKind
 
     Entry = tuple[bytes, bytes]
-
-
-_NONE: Final = b"\x00"
-
-_SOME: Final = b"\x01"
 
 
 def write_entries(
@@ -60,7 +56,7 @@ def write_entries(
             case "map":
                 assert rows.map_keys is not None
                 values = _values(kind, rows, where)
-                own = [_NONE if key is None else _SOME + key for key in rows.map_keys]
+                own = [NONE if key is None else SOME + key for key in rows.map_keys]
                 keys = [head + key for head, key in zip(heads, own, strict=True)]
                 entries = list(zip(keys, values, strict=True))
             case _:
@@ -108,13 +104,13 @@ def _values(kind: TableKind, rows: Rows, where: str) -> list[bytes]:
     assert rows.values is not None
     if rows.times is not None:
         # The values of a map with TTL begin with a mark.
-        first = _SOME if kind.kind == "map" else b""
+        first = SOME if kind.kind == "map" else b""
         return [
-            first + time_bytes(time) + (_NONE if value is None else _SOME + value)
+            first + time_bytes(time) + (NONE if value is None else SOME + value)
             for time, value in zip(rows.times, rows.values, strict=True)
         ]
     if kind.kind == "map":
-        return [_NONE if value is None else _SOME + value for value in rows.values]
+        return [NONE if value is None else SOME + value for value in rows.values]
     present = [value for value in rows.values if value is not None]
     if len(present) < len(rows.values):
         row = rows.values.index(None)

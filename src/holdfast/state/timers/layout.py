@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from holdfast.serde.key_reader import KeyDecoder, length_prefixed
-from holdfast.serde.keys import varint
+from holdfast.serde.keys import framed
 
 if TYPE_CHECKING:
     from holdfast.serde.key_shapes import KeyShape
@@ -74,7 +74,7 @@ class TimerLayout:
             # A prefix ends with the void namespace.
             beginning[:4]
             + _pack_time(timer[0] + _SIGN)
-            + (beginning[4:-1] + varint(len(timer[2])) + timer[2] if timer[2] else beginning[4:])
+            + (beginning[4:-1] + framed(timer[2]) if timer[2] else beginning[4:])
             for timer, beginning in zip(timers, beginnings, strict=True)
         ]
 

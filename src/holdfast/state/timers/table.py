@@ -196,9 +196,6 @@ class TimerTable(StateTable):
         self._journal = None
         return writes
 
-    def evict(self) -> None:
-        """See `StateTable.evict`; drained timers are not cached."""
-
     @override
     def cached(self) -> int:
         return len(self._changes)

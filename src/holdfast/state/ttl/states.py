@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 class Expiry:
     """Base of all states with TTL."""
 
-    __slots__ = ("_now", "_renews", "_returns_expired", "_stamp", "_ttl", "accesses")
+    __slots__ = ("_now", "_renews", "_returns_expired", "_stamp", "_table", "_ttl", "accesses")
 
-    def __init__(self, config: StateTtlConfig, time: TtlTime) -> None:
-        """Expire entries as configured, by `time`."""
+    def __init__(self, table: Any, config: StateTtlConfig, time: TtlTime) -> None:
+        """Keep pairs of a time and a value in `table`; expire them as configured, by `time`."""
+        self._table = table
         self._ttl = config.ttl_ms
         self._now = time.now
         self._stamp = time.stamp
@@ -43,16 +44,17 @@ class Expiry:
         self.accesses = 0
         """Number of reads and writes."""
 
+    def clear(self) -> None:
+        """Remove the state for the current key."""
+        self.accesses += 1
+        self._table.clear()
+
 
 class TtlValue(Expiry, ValueState[Any]):
     """A value that expires."""
 
-    __slots__ = ("_table",)
-
-    def __init__(self, table: ValueTable, config: StateTtlConfig, time: TtlTime) -> None:
-        """Keep pairs of a time and a value in `table`."""
-        super().__init__(config, time)
-        self._table = table
+    __slots__ = ()
+    _table: ValueTable
 
     def value(self) -> Any:
         """Value for the current key, or None if it was never set or has expired."""
@@ -79,11 +81,6 @@ class TtlValue(Expiry, ValueState[Any]):
         else:
             self._table.update((self._stamp(), value))
 
-    def clear(self) -> None:
-        """Remove the value for the current key."""
-        self.accesses += 1
-        self._table.clear()
-
 
 class TtlReducing(ReducingValue):
     """A reduced value that expires; every `add` renews its time."""
@@ -108,12 +105,8 @@ class TtlReducing(ReducingValue):
 class TtlList(Expiry, ListState[Any]):
     """A list whose elements expire one by one."""
 
-    __slots__ = ("_table",)
-
-    def __init__(self, table: ListTable, config: StateTtlConfig, time: TtlTime) -> None:
-        """Keep pairs of a time and an element in `table`."""
-        super().__init__(config, time)
-        self._table = table
+    __slots__ = ()
+    _table: ListTable
 
     def get(self) -> list[Any]:
         """Elements for the current key that have not expired, in a new list."""
@@ -158,21 +151,12 @@ class TtlList(Expiry, ListState[Any]):
             else [None if value is None else (stamp, value) for value in values]
         )
 
-    def clear(self) -> None:
-        """Remove the list for the current key."""
-        self.accesses += 1
-        self._table.clear()
-
 
 class TtlMap(Expiry, MapState[Any, Any]):
     """A map whose entries expire one by one."""
 
-    __slots__ = ("_table",)
-
-    def __init__(self, table: MapTable, config: StateTtlConfig, time: TtlTime) -> None:
-        """Keep pairs of a time and a value in `table`."""
-        super().__init__(config, time)
-        self._table = table
+    __slots__ = ()
+    _table: MapTable
 
     def get(self, key: Any) -> Any:
         """Value under `key`, or None."""
@@ -234,11 +218,6 @@ class TtlMap(Expiry, MapState[Any, Any]):
         """Whether there is no entry; expired entries that are not yet removed count."""
         self.accesses += 1
         return self._table.is_empty()
-
-    def clear(self) -> None:
-        """Remove the current key's map."""
-        self.accesses += 1
-        self._table.clear()
 
 
 class TtlTime(Protocol):
