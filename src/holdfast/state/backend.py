@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from holdfast.api.ttl import StateTtlConfig
     from holdfast.serde.codec import Codec
     from holdfast.state.store.protocol import StateStore, StoreStatistics
+    from holdfast.state.store.snapshot import ReadOnlySnapshot
 
 __all__ = ["FORMAT", "OPERATOR_KEY", "STATE_PREFIX", "KeyedStateBackend", "StateScope"]
 
@@ -452,6 +453,13 @@ class KeyedStateBackend:
                 "key": self.key_shape,
             }
         )
+
+
+def read_operator(snapshot: ReadOnlySnapshot) -> dict[str, Any]:
+    """The entry about the operator; empty if there is none."""
+    found = (value for key, value in snapshot.scan(OPERATOR_KEY) if key == OPERATOR_KEY)
+    operator: dict[str, Any] = msgspec.json.decode(next(found, b"{}"))
+    return operator
 
 
 def _added(scope: StateScope, table: S) -> S:

@@ -29,11 +29,12 @@ from holdfast.state.ttl.layout import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from holdfast.serde.codec import Codec
     from holdfast.state.schemas import Declaration
     from holdfast.state.store.protocol import StateStore
+    from holdfast.state.store.snapshot import ReadOnlySnapshot
     from holdfast.state.ttl.states import TtlTime
 
 
@@ -59,8 +60,7 @@ def migrate(
         new: Bytes of the new state id.
         changed: Converts a stored value.
     """
-    place = old
-    while entries := list(islice(store.scan(old, place), ENTRIES_AT_ONCE)):
+    for entries in _batches(store, old):
         keys = [new + key[2:] for key, _ in entries]
         writes: list[tuple[bytes, bytes | None]] = []
         for (gone, value), key, there in zip(entries, keys, store.get_many(keys), strict=True):
@@ -70,6 +70,13 @@ def migrate(
             elif kind == "list":
                 writes.append((key, pack_chunk(unpack_chunk(changed(value)) + unpack_chunk(there))))
         store.write(writes)
+
+
+def _batches(store: StateStore, prefix: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
+    """All entries under a prefix, a bounded number at a time; no scan stays open."""
+    place = prefix
+    while entries := list(islice(store.scan(prefix, place), ENTRIES_AT_ONCE)):
+        yield entries
         place = entries[-1][0] + b"\x00"
 
 
@@ -92,10 +99,7 @@ class StateCatalog:
     def __init__(self, store: StateStore) -> None:
         """Read the catalog of a store."""
         self._store = store
-        self._stored: dict[str, dict[str, Any]] = {
-            key[len(STATE_PREFIX) :].decode(): msgspec.json.decode(value)
-            for key, value in store.scan(STATE_PREFIX)
-        }
+        self._stored = read_catalog(store)
         self._declared: dict[str, str | None] = {}
         """Schema ids of the registered states."""
 
@@ -176,11 +180,9 @@ class StateCatalog:
         self._store.write([(STATE_PREFIX + stored.encode(), msgspec.json.encode(entry))])
 
     def _change(self, prefix: bytes, change: Callable[[bytes], bytes]) -> None:
-        place = prefix
-        while entries := list(islice(self._store.scan(prefix, place), ENTRIES_AT_ONCE)):
+        for entries in _batches(self._store, prefix):
             changed = [(key, change(value), value) for key, value in entries]
             self._store.write([(key, new) for key, new, old in changed if new != old])
-            place = entries[-1][0] + b"\x00"
 
     def _migrate(self, old: str, new: str, time: TtlTime | None, history: SchemaHistory) -> None:
         """Move the entries of a state between the forms with and without TTL."""
@@ -193,6 +195,14 @@ class StateCatalog:
         migrate(self._store, kind, _prefix(gone), _prefix(self._stored[new]), changed)
         keys = [STATE_PREFIX + old.encode(), SWEEP_PREFIX + old.encode()]
         self._store.write([(key, None) for key in keys])
+
+
+def read_catalog(source: StateStore | ReadOnlySnapshot) -> dict[str, dict[str, Any]]:
+    """Entries about the states of a store, by stored name."""
+    return {
+        key[len(STATE_PREFIX) :].decode(): msgspec.json.decode(value)
+        for key, value in source.scan(STATE_PREFIX)
+    }
 
 
 def other_kind(name: str, kind: str, known: str) -> StateDescriptorError:

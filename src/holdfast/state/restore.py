@@ -15,14 +15,16 @@ from __future__ import annotations
 import errno
 from contextlib import ExitStack
 from heapq import merge
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from holdfast.errors import KeyTypeError, StateError, StoreFullError
 from holdfast.serde.key_shapes import KeyShape, other_types
-from holdfast.state.backend import FORMAT, OPERATOR_KEY
-from holdfast.state.catalog import STATE_PREFIX
+from holdfast.state.backend import FORMAT, OPERATOR_KEY, read_operator
+from holdfast.state.catalog import STATE_PREFIX, read_catalog
+from holdfast.state.key_groups import scan_groups
 from holdfast.state.operator.layout import SUBTASK_PREFIX, layout
 from holdfast.state.operator.redistribution import OperatorStateSnapshot
 from holdfast.state.schemas import SchemaHistory, change_entries, conversion
@@ -122,28 +124,25 @@ def _gather(
     key_groups: range,
     operator_state: OperatorStateSnapshot | None,
 ) -> StoreStatistics:
-    reached: str | None = None
     states = _States()
     for name, snapshot in snapshots:
         states.add(name, snapshot)
     own = states.metadata() + list(layout(operator_state or OperatorStateSnapshot()))
-    reached = _written(backend, aside, reached, sorted(own))
-    for state_id in states.ids():
-        entries = states.entries(state_id, key_groups)
-        reached = _written(backend, aside, reached, entries)
-    return open_store(backend, aside, reached).commit(version)
+    kept = (states.entries(state_id, key_groups) for state_id in states.ids())
+    entries = chain(sorted(own), chain.from_iterable(kept))
+    return filled_store(backend, aside, entries).commit(version)
 
 
-def _written(
-    backend: StateBackend, directory: Path, reached: str | None, entries: Iterable[Any]
-) -> str | None:
-    """Write the entries in as many commits as necessary; return the last version."""
-    for chunk in chunks(entries):
-        number = 0 if reached is None else int(reached)
+def filled_store(
+    backend: StateBackend, directory: Path, entries: Iterable[tuple[bytes, bytes]]
+) -> StateStore:
+    """Open a new store with these entries, written in as many commits as necessary."""
+    reached: str | None = None
+    for number, chunk in enumerate(chunks(entries), 1):
         store = open_store(backend, directory, reached)
-        reached = str(number + 1)
+        reached = str(number)
         _committed(store, chunk, reached)
-    return reached
+    return open_store(backend, directory, reached)
 
 
 def chunks(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
@@ -182,12 +181,10 @@ class _States:
 
     def add(self, source: str, snapshot: ReadOnlySnapshot) -> None:
         """Add the states of one snapshot; they must agree with those before."""
-        for key, value in snapshot.scan(OPERATOR_KEY):
-            if key == OPERATOR_KEY:
-                self._join_operator(source, msgspec.json.decode(value))
-        for key, value in snapshot.scan(STATE_PREFIX):
-            name = key[len(STATE_PREFIX) :].decode()
-            described = msgspec.json.decode(value)
+        operator = read_operator(snapshot)
+        if operator:
+            self._join_operator(source, operator)
+        for name, described in read_catalog(snapshot).items():
             mine = self._states.get(name)
             if mine is None:
                 mine = self._states[name] = described | {"id": len(self._states) + 1}
@@ -216,8 +213,6 @@ class _States:
 
     def entries(self, state_id: int, key_groups: range) -> Entries:
         """Entries of one state in the key groups, in order, under the new id."""
-        if not key_groups:
-            return iter(())
         (joined,) = (mine for mine in self._states.values() if mine["id"] == state_id)
         streams = [
             _marked(_renumbered(snapshot, int(own["id"]), state_id, key_groups), own, joined)
@@ -245,10 +240,7 @@ class _States:
 def _renumbered(
     snapshot: ReadOnlySnapshot, old: int, new: int, key_groups: range
 ) -> Iterator[tuple[bytes, bytes]]:
-    prefix, fresh = old.to_bytes(2, "big"), new.to_bytes(2, "big")
-    start = prefix + key_groups.start.to_bytes(2, "big")
-    stop = prefix + key_groups.stop.to_bytes(2, "big")
-    entries = snapshot.scan(prefix, start, stop)
+    entries, fresh = scan_groups(snapshot, old, key_groups), new.to_bytes(2, "big")
     return entries if old == new else ((fresh + key[2:], value) for key, value in entries)
 
 

@@ -18,7 +18,7 @@ from holdfast.serde.key_shapes import KeyShape, KeyTypes
 from holdfast.serde.keys import KeyEncoder
 from holdfast.state.backend import OPERATOR_KEY
 from holdfast.state.catalog import STATE_PREFIX
-from holdfast.state.restore import chunks
+from holdfast.state.restore import chunks, filled_store
 from holdfast.state.store.opening import open_store
 from holdfast.state.timers.table import KIND as TIMERS
 
@@ -55,37 +55,21 @@ def regroup(source: Path, version: str, directory: Path, max_parallelism: int, w
         StateError: The store cannot be read.
     """
     old = open_store(SCRATCH, source, version)
-    new = _SortingStore(directory.with_name(f"{directory.name}.sorting"))
-    count = 0
+    sorting = directory.with_name(f"{directory.name}.sorting")
     try:
-        for chunk in _moved(old, max_parallelism):
-            new.write(chunk)
-            count += len(chunk)
-            logger.info("%s: %d entries have their new key groups", who, count)
+        entries = _logged(_moved(old, max_parallelism), who)
+        new = filled_store(SCRATCH, sorting, entries)
     finally:
         old.abort()
-    new.finish(version, directory)
+    new.commit(version, directory)
 
 
-class _SortingStore:
-    """A store that is written in chunks, in any order."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._version: str | None = None
-
-    def write(self, entries: list[Entry]) -> None:
-        store = open_store(SCRATCH, self._directory, self._version)
-        version = str(int(self._version or 0) + 1)
-        try:
-            store.write(entries)
-            store.commit(version)
-        finally:
-            store.abort()
-        self._version = version
-
-    def finish(self, version: str, snapshot: Path) -> None:
-        open_store(SCRATCH, self._directory, self._version).commit(version, snapshot)
+def _logged(chunks: Iterator[list[Entry]], who: str) -> Iterator[Entry]:
+    count = 0
+    for chunk in chunks:
+        yield from chunk
+        count += len(chunk)
+        logger.info("%s: %d entries have their new key groups", who, count)
 
 
 def _moved(store: StateStore, max_parallelism: int) -> Iterator[list[Entry]]:
