@@ -33,6 +33,7 @@ from holdfast.state.catalog import STATE_PREFIX, StateCatalog, other_kind
 from holdfast.state.list import ChunkNumbers, ListTable
 from holdfast.state.map import MapTable
 from holdfast.state.namespaces import NamespacedKeyEncoder
+from holdfast.state.schemas import declared_codec
 from holdfast.state.stored_keys import read_keys
 from holdfast.state.table import CurrentKey, StateTable
 from holdfast.state.timers.due import TIMERS_AT_ONCE
@@ -407,13 +408,7 @@ class KeyedStateBackend:
         return self._ttl.event
 
     def _codec(self, descriptor: StateDescriptor, spec: object, what: str = "type") -> Codec:
-        codec = codec_for(spec)
-        if codec.pickled:
-            self.warnings.append(
-                f"state {descriptor.name!r} has no {what} and is pickled, which is slow and "
-                "cannot evolve; give its descriptor one"
-            )
-        return codec
+        return declared_codec(spec, f"state {descriptor.name!r} has no {what}", self.warnings)
 
     def _table_args(
         self, descriptor: StateDescriptor, scope: StateScope, *codecs: Codec

@@ -12,7 +12,6 @@ the earliest timer (see `state/timers/table.py`).
 
 from __future__ import annotations
 
-import errno
 from contextlib import ExitStack
 from heapq import merge
 from itertools import chain
@@ -29,6 +28,7 @@ from holdfast.state.operator.layout import SUBTASK_PREFIX, layout
 from holdfast.state.operator.redistribution import OperatorStateSnapshot
 from holdfast.state.schemas import SchemaHistory, change_entries, conversion
 from holdfast.state.snapshots import open_snapshot_of
+from holdfast.state.store.directories import NO_ROOM
 from holdfast.state.store.opening import open_store
 from holdfast.state.store.snapshot import built_aside
 
@@ -46,7 +46,6 @@ CHUNK_BYTES: Final = 32 * 1024 * 1024
 """Approximate memory for entries in transit."""
 
 _ENTRY_OVERHEAD: Final = 128
-_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def restore_store(
@@ -95,7 +94,7 @@ def restore_store(
                 ]
                 return _gather(backend, snapshots, aside, version, key_groups, operator_state)
     except OSError as error:
-        failure = StoreFullError if error.errno in _NO_ROOM else StateError
+        failure = StoreFullError if error.errno in NO_ROOM else StateError
         raise failure(
             f"{directory}: the state cannot be restored here ({error}); free space on the disk, "
             "or set `state.local-dir` to a larger one, and start again"

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from holdfast.errors import StateError, StateMigrationError, StateValueError
+from holdfast.serde.factory import codec_for
 from holdfast.serde.reading import reading_of
 from holdfast.state.list import pack_chunk, unpack_chunk
 from holdfast.state.table import NONE
@@ -76,6 +77,22 @@ def declare(name: str, known: list[SchemaHistory], codecs: list[Codec]) -> Decla
     if history.now is not None:
         readers[history.now] = codecs[0].decode
     return Declaration(history, readers)
+
+
+def declared_codec(spec: object, lack: str, warnings: list[str]) -> Codec:
+    """Codec of a declared type; adds a warning if values are pickled.
+
+    Args:
+        spec: The type.
+        lack: What the warning says is missing.
+        warnings: List that gets the warning.
+    """
+    codec = codec_for(spec)
+    if codec.pickled:
+        warnings.append(
+            f"{lack} and is pickled, which is slow and cannot evolve; give its descriptor one"
+        )
+    return codec
 
 
 def as_stored(schemas: list[Any]) -> list[Any]:

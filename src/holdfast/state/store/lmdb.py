@@ -32,7 +32,12 @@ from holdfast.state.store.lmdb_file import (
 )
 from holdfast.state.store.lock import PATIENCE, StoreLock, entered_directory
 from holdfast.state.store.protocol import StateStore, StoreStatistics
-from holdfast.state.store.snapshot import Closing, missing_snapshot, new_snapshot, recorded_origin
+from holdfast.state.store.snapshot import (
+    ReadOnlySnapshot,
+    missing_snapshot,
+    new_snapshot,
+    recorded_origin,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -255,7 +260,7 @@ class LmdbStore(StateStore):
         return pages * PAGE > self._compact_from and 2 * (pages - used - in_turnover) > pages
 
 
-class LmdbSnapshot(Closing):
+class LmdbSnapshot(ReadOnlySnapshot):
     """A snapshot of an LMDB store, open for reading."""
 
     def __init__(self, directory: Path) -> None:
@@ -279,10 +284,10 @@ class LmdbSnapshot(Closing):
             self._environment.close()
             raise
 
+    @override
     def scan(
         self, prefix: bytes, start: bytes = b"", stop: bytes | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Entries whose key starts with `prefix`, in key order, from `start` to `stop`."""
         cursor = self._transaction.cursor(self._entry_table)
         begin = max(prefix, start)[:LONGEST_KEY]
         found = cursor.set_range(begin) if begin else cursor.first()
@@ -296,8 +301,8 @@ class LmdbSnapshot(Closing):
                     return
                 yield item
 
+    @override
     def close(self) -> None:
-        """Close the file. Idempotent."""
         self._transaction.abort()
         self._environment.close()
 

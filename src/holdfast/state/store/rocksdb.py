@@ -30,7 +30,7 @@ from holdfast.state.store.protocol import StateStore, StoreStatistics
 from holdfast.state.store.rocksdb_files import open_read_only
 from holdfast.state.store.rocksdb_options import database_options
 from holdfast.state.store.snapshot import (
-    Closing,
+    ReadOnlySnapshot,
     is_shareable,
     missing_snapshot,
     new_snapshot,
@@ -259,7 +259,7 @@ class RocksDBStore(StateStore):
         )
 
 
-class RocksDBSnapshot(Closing):
+class RocksDBSnapshot(ReadOnlySnapshot):
     """A snapshot of a RocksDB store, open for reading."""
 
     def __init__(
@@ -289,18 +289,18 @@ class RocksDBSnapshot(Closing):
             self._database.close()
             raise
 
+    @override
     def scan(
         self, prefix: bytes, start: bytes = b"", stop: bytes | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Entries whose key starts with `prefix`, in key order, from `start` to `stop`."""
         ends = [end for end in (after_prefix(prefix), stop) if end is not None]
         end = min(ends, default=None)
         entries = _entries(self._database, max(prefix, start), end, self._translated_errors)
         self._scans.add(entries)
         return entries
 
+    @override
     def close(self) -> None:
-        """Close the files. Idempotent."""
         for scan in list(self._scans):
             scan.close()
         self._database.close()

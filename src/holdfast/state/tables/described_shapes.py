@@ -29,7 +29,7 @@ from holdfast.types.trees import short_name
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_LISTS: Final = ("list", "tuple_of", "set", "frozenset")
+_ARRAYS: Final = ("tuple", "list", "tuple_of", "set", "frozenset")
 _SCALAR_WIRES: Final = {
     "bool": {"bool"},
     "int": {"int"},
@@ -59,15 +59,9 @@ def shape_of(described: Any) -> Shape:
             return _class(described)
         case {"decimal": [precision, scale]}:
             return DecimalColumn(pa.decimal128(precision, scale))
-    for name in _LISTS:
-        if isinstance(described, dict) and name in described:
-            return ListColumn(shape_of(described[name]))
+        case {"list": item} | {"tuple_of": item} | {"set": item} | {"frozenset": item}:
+            return ListColumn(shape_of(item))
     return OpaqueColumn()
-
-
-def _nullable(shape: Shape) -> Shape:
-    shape.nullable = True
-    return shape
 
 
 def _class(described: dict[str, Any]) -> Shape:
@@ -105,7 +99,8 @@ def _dict(key: Shape, value: Shape) -> Shape:
 def _union(described: Sequence[Any]) -> Shape:
     types = [one for one in described if one != "none"]
     shape = shape_of(types[0]) if len(types) == 1 else _several(list(map(_member, types)))
-    return _nullable(shape) if len(types) < len(described) else shape
+    shape.nullable |= len(types) < len(described)
+    return shape
 
 
 def _several(members: list[Member | None]) -> Shape:
@@ -132,7 +127,7 @@ def _member(described: Any) -> Member | None:
             return Member(short_name(name), shape, frozenset(map(_type_of, values)))
         case {"literal": values}:
             return Member("literal", shape, frozenset(map(_type_of, values)) - {"none"})
-    for name in ("tuple", *_LISTS):
+    for name in _ARRAYS:
         if name in described:
             return Member(name, shape, frozenset({"array"}))
     return None

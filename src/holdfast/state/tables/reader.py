@@ -7,13 +7,14 @@ from operator import lt
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from typing_extensions import override
 
 from holdfast.errors import StateError
 from holdfast.serde.keys import framed
 from holdfast.state.backend import OPERATOR_KEY
 from holdfast.state.catalog import STATE_PREFIX
 from holdfast.state.list import pack_chunk
-from holdfast.state.store.snapshot import Closing
+from holdfast.state.store.snapshot import ReadOnlySnapshot
 from holdfast.state.table import NONE, SOME
 from holdfast.state.tables.columns import Columns
 from holdfast.state.tables.files import TableFile, listed_file
@@ -177,7 +178,7 @@ def _disorder(where: str) -> StateError:
     )
 
 
-class TablesSnapshot(Closing):
+class TablesSnapshot(ReadOnlySnapshot):
     """Keyed state and timers in a directory of tables.
 
     Has all entries of the original store, except for those that a restored store rebuilds: the
@@ -194,6 +195,7 @@ class TablesSnapshot(Closing):
         try:
             with TableFile(directory / INDEX) as index:
                 self._about = index.about
+                self.version = str(self._about["version"])
                 listed = index.rows()
             tables = [self._opened(directory, row) for row in listed]
             self._tables = sorted(tables, key=lambda table: table.prefix)
@@ -201,17 +203,8 @@ class TablesSnapshot(Closing):
             self.close()
             raise
 
-    @property
-    def version(self) -> str:
-        """Version that the store stood at when its snapshot was made."""
-        return str(self._about["version"])
-
-    @property
-    def boot(self) -> None:
-        """Always None: tables are independent of the machine."""
-
+    @override
     def scan(self, prefix: bytes, start: bytes = b"", stop: bytes | None = None) -> Iterator[Entry]:
-        """Entries whose key starts with `prefix`, in key order, from `start` to `stop`."""
         for entry in chain(self._metadata(), self._entries(prefix, start, stop)):
             key = entry[0]
             if key >= start and key.startswith(prefix):
@@ -219,8 +212,8 @@ class TablesSnapshot(Closing):
                     return
                 yield entry
 
+    @override
     def close(self) -> None:
-        """Close the files. Idempotent."""
         for file in self._files:
             file.close()
 
