@@ -42,23 +42,12 @@ ENTRIES_AT_ONCE: Final = 50_000
 """Maximum number of entries that are read before they are written."""
 
 
-def migrate(
-    store: StateStore,
-    kind: str,
-    old: bytes,
-    new: bytes,
-    changed: Callable[[bytes], bytes],
+def _move(
+    store: StateStore, kind: str, old: bytes, new: bytes, changed: Callable[[bytes], bytes]
 ) -> None:
-    """Move all entries of a state to another state id.
+    """Move all entries of a state to another state id, with changed values.
 
     An entry that exists under the new id is kept; for a list, the old chunk goes before it.
-
-    Args:
-        store: Store with the entries.
-        kind: Kind of the state.
-        old: Bytes of the old state id.
-        new: Bytes of the new state id.
-        changed: Converts a stored value.
     """
     for entries in _batches(store, old):
         keys = [new + key[2:] for key, _ in entries]
@@ -192,7 +181,7 @@ class StateCatalog:
         change = conversion(SchemaHistory.of_entry(gone), history)
         if change is not None:
             changed = _both(change_entries(kind, timed=time is None, change=change), changed)
-        migrate(self._store, kind, _prefix(gone), _prefix(self._stored[new]), changed)
+        _move(self._store, kind, _prefix(gone), _prefix(self._stored[new]), changed)
         keys = [STATE_PREFIX + old.encode(), SWEEP_PREFIX + old.encode()]
         self._store.write([(key, None) for key in keys])
 

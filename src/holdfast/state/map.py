@@ -186,14 +186,13 @@ class MapTable(StateTable, MapState[Any, Any]):
         except TypeError as error:
             raise self._unhashable(key, error) from None
         if entry.complete:
-            return _ABSENT if self._canonical else self._find_unified(entry, key)
+            if self._canonical:
+                return _ABSENT
+            return entry.values.get(self._keys.unified(key), _ABSENT)
         own = self._key_bytes(entry, key)
         stored = self._store.get(entry.prefix + own)
         value = entry.values[key] = _ABSENT if stored is None else self._loaded(stored)
         return value
-
-    def _find_unified(self, entry: _Entry, key: Any) -> Any:
-        return entry.values.get(self._keys.unified(key), _ABSENT)
 
     def _write(self, entry: _Entry, key: Any, value: Any) -> None:
         key = self._own_key(entry, key)

@@ -34,31 +34,26 @@ def merge_namespaces(
     Raises:
         StateAccessError: States of this kind cannot be merged.
     """
+    found: Any
+    add: Callable[[Any], None]
     for source in sources:
         enter(source)
         match state:
             case ListState():
-                elements = state.get()
-                state.clear()
-                enter(target)
-                state.add_all(elements)
+                found, add = state.get(), state.add_all
             case ReducingState():
-                value = state.get()
-                state.clear()
-                enter(target)
-                if value is not None:
-                    state.add(value)
+                found, add = state.get(), state.add
             case AggregatingValue():
-                accumulator = state.accumulator()
-                state.clear()
-                enter(target)
-                if accumulator is not None:
-                    state.merge(accumulator)
+                found, add = state.accumulator(), state.merge
             case _:
                 raise StateAccessError(
                     "only list, reducing and aggregating states can be merged: a value or a map "
                     "does not define how to combine two of them"
                 )
+        state.clear()
+        enter(target)
+        if found is not None:
+            add(found)
 
 
 class NamespacedKeyEncoder:

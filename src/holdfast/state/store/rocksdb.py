@@ -41,7 +41,6 @@ from holdfast.state.store.write_buffer import after_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
 _RECORD: Final = b""
@@ -76,7 +75,7 @@ class RocksDBStore(StateStore):
         self._commit_file = directory / _COMMIT
         self._commit_file.unlink(missing_ok=True)
         self._options = database_options(backend)
-        with self._translated_errors():
+        with _translating(self._translated):
             # Set the options for the column family too: otherwise RocksDict opens an existing one
             # with its last options, without filters and with a separate cache.
             self._database = rocksdict.Rdict(
@@ -130,7 +129,7 @@ class RocksDBStore(StateStore):
         self._require_open()
         if b"" in keys:
             return list(map(self.get, keys))
-        with self._translated_errors():
+        with _translating(self._translated):
             found = self._database.get(keys if type(keys) is list else list(keys))
         return self._buffer.overlay(keys, cast("list[bytes | None]", found))
 
@@ -138,7 +137,7 @@ class RocksDBStore(StateStore):
     def scan(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         self._require_open()
         begin, end = max(prefix, start), after_prefix(prefix)
-        committed = _entries(self._database, begin, end, self._translated_errors)
+        committed = _entries(self._database, begin, end, self._translated)
         self._scans.add(committed)
         return self._buffer.merge(prefix, committed, start)
 
@@ -148,7 +147,7 @@ class RocksDBStore(StateStore):
 
     @override
     def _commit(self, version: str, snapshot: Path | None) -> StoreStatistics:
-        with self._translated_errors():
+        with _translating(self._translated):
             self._write_commit_file(version)
             options = rocksdict.IngestExternalFileOptions()
             options.set_move_files(True)
@@ -161,7 +160,7 @@ class RocksDBStore(StateStore):
 
     @override
     def _statistics(self) -> StoreStatistics:
-        with self._translated_errors():
+        with _translating(self._translated):
             return StoreStatistics(
                 entries=max(self._property("estimate-num-keys") - 1, 0),
                 bytes_on_disk=self._property("total-sst-files-size"),
@@ -173,7 +172,7 @@ class RocksDBStore(StateStore):
         for scan in list(self._scans):
             scan.close()
         try:
-            with self._translated_errors():
+            with _translating(self._translated):
                 self._database.close()
         finally:
             self._commit_file.unlink(missing_ok=True)
@@ -237,15 +236,6 @@ class RocksDBStore(StateStore):
     def _property(self, name: str) -> int:
         return self._database.property_int_value(f"rocksdb.{name}") or 0
 
-    @contextmanager
-    def _translated_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except HoldfastError:
-            raise
-        except Exception as error:
-            raise self._translated(error) from error
-
     def _translated(self, error: Exception) -> StateError:
         # RocksDict raises plain exceptions; only their text says what happened.
         if any(reason in str(error) for reason in _NO_ROOM):
@@ -279,10 +269,10 @@ class RocksDBSnapshot(ReadOnlySnapshot):
             raise missing_snapshot(directory)
         self._directory = directory
         self._scans: WeakSet[Generator[tuple[bytes, bytes]]] = WeakSet()
-        with self._translated_errors():
+        with _translating(self._translated):
             self._database = open_read_only(directory, backend, partial=partial)
         try:
-            with self._translated_errors():
+            with _translating(self._translated):
                 record = cast("bytes | None", self._database.get(_RECORD))
             self.version, self.boot = recorded_origin(record, directory)
         except BaseException:
@@ -295,7 +285,7 @@ class RocksDBSnapshot(ReadOnlySnapshot):
     ) -> Iterator[tuple[bytes, bytes]]:
         ends = [end for end in (after_prefix(prefix), stop) if end is not None]
         end = min(ends, default=None)
-        entries = _entries(self._database, max(prefix, start), end, self._translated_errors)
+        entries = _entries(self._database, max(prefix, start), end, self._translated)
         self._scans.add(entries)
         return entries
 
@@ -305,24 +295,28 @@ class RocksDBSnapshot(ReadOnlySnapshot):
             scan.close()
         self._database.close()
 
-    @contextmanager
-    def _translated_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except HoldfastError:
-            raise
-        except Exception as error:
-            raise StateError(
-                f"{self._directory}: the snapshot cannot be read ({error}); restore from another "
-                "checkpoint if it is damaged"
-            ) from error
+    def _translated(self, error: Exception) -> StateError:
+        return StateError(
+            f"{self._directory}: the snapshot cannot be read ({error}); restore from another "
+            "checkpoint if it is damaged"
+        )
+
+
+@contextmanager
+def _translating(translated: Callable[[Exception], StateError]) -> Iterator[None]:
+    try:
+        yield
+    except HoldfastError:
+        raise
+    except Exception as error:
+        raise translated(error) from error
 
 
 def _entries(
     database: rocksdict.Rdict,
     start: bytes,
     stop: bytes | None,
-    translated_errors: Callable[[], AbstractContextManager[None]],
+    translated: Callable[[Exception], StateError],
 ) -> Generator[tuple[bytes, bytes]]:
     options = rocksdict.ReadOptions()
     if stop is not None:
@@ -335,7 +329,7 @@ def _entries(
         yield key(), value()
         step()
     # After an error, an iterator looks as if it were exhausted.
-    with translated_errors():
+    with _translating(translated):
         entries.status()
 
 

@@ -105,18 +105,12 @@ class TimestampColumn(Shape):
         return [None if n is None else epoch + timedelta(microseconds=n) for n in micros]
 
 
-class DecimalColumn(Shape):
+class DecimalColumn(ScalarColumn):
     """Decimals with precision and scale, which are text in MessagePack."""
-
-    python = str
-
-    def __init__(self, arrow: pa.DataType) -> None:
-        """Use this decimal type."""
-        self._arrow = arrow
 
     @override
     def array(self, values: list[Any]) -> pa.Array:
-        return pa.array([None if v is None else Decimal(v) for v in values], self._arrow)
+        return super().array([None if value is None else Decimal(value) for value in values])
 
     @override
     def plain(self, array: pa.Array) -> list[Any]:
