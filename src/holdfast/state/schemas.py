@@ -26,6 +26,7 @@ from holdfast.serde.factory import codec_for
 from holdfast.serde.reading import reading_of
 from holdfast.state.list import pack_chunk, unpack_chunk
 from holdfast.state.table import NONE
+from holdfast.state.ttl.layout import TIMED_HEAD
 from holdfast.types.compatibility import canonical, schema_id
 
 if TYPE_CHECKING:
@@ -201,9 +202,6 @@ HEAD: Final = 6
 _FREE: Final = ("avro", "serializer")
 """Kinds of schemas whose values may begin with `MARK`."""
 
-_TIMED_HEAD: Final = 9
-"""Length of the time and the None mark before a value with TTL."""
-
 
 @dataclass(frozen=True, slots=True)
 class SchemaHistory:
@@ -310,9 +308,9 @@ def change_entries(kind: str, *, timed: bool, change: Change) -> Change:
 
 def _behind_time(change: Change) -> Change:
     def changed(data: bytes) -> bytes:
-        if data[_TIMED_HEAD - 1 :] == NONE:
+        if data[TIMED_HEAD - 1 :] == NONE:
             return data
-        return data[:_TIMED_HEAD] + change(data[_TIMED_HEAD:])
+        return data[:TIMED_HEAD] + change(data[TIMED_HEAD:])
 
     return changed
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from heapq import merge
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 import lmdb
@@ -142,9 +143,8 @@ class LmdbStore(StateStore):
     @override
     def scan(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         self._require_open()
-        committed = self._scan_entries(prefix, max(prefix, start))
-        if self._long_entries:
-            committed = merge(committed, self._long.scan(self._snapshot, prefix, start))
+        long = self._long if self._long_entries else None
+        committed = _entries(self._snapshot, self._entry_table, long, prefix, start)
         return self._buffer.merge(prefix, committed, start)
 
     def reclaim(self, prefix: bytes) -> None:
@@ -179,20 +179,6 @@ class LmdbStore(StateStore):
         if 0 < len(key) <= LONGEST_KEY:
             return self._get(key)
         return self._long.get(self._snapshot, key) if key else None
-
-    def _scan_entries(self, prefix: bytes, begin: bytes) -> Iterator[tuple[bytes, bytes]]:
-        if len(prefix) > LONGEST_KEY:
-            return
-        cursor = self._snapshot.cursor()
-        if not (cursor.set_range(begin[:LONGEST_KEY]) if begin else cursor.first()):
-            return
-        # Only the key that was cut from `begin` can sort before it.
-        if len(begin) > LONGEST_KEY and cursor.key() < begin and not cursor.next():
-            return
-        for item in cursor.iternext():
-            if not item[0].startswith(prefix):
-                return
-            yield item
 
     def _write(self, version: str) -> tuple[int, int]:
         """Write all changes; return the number of entries and of used pages."""
@@ -275,9 +261,9 @@ class LmdbSnapshot(ReadOnlySnapshot):
             with translated_errors(path):
                 self._entry_table = self._environment.open_db(b"entries", create=False)
                 long_table = self._environment.open_db(b"long", create=False)
-                self._long = LongKeys(long_table)
                 self._transaction = self._environment.begin()
-                self._has_long_keys = self._transaction.stat(long_table)["entries"] > 0
+                has_long_keys = self._transaction.stat(long_table)["entries"] > 0
+                self._long = LongKeys(long_table) if has_long_keys else None
                 record = self._transaction.get(_RECORD)
             self.version, self.boot = recorded_origin(record, directory)
         except BaseException:
@@ -288,23 +274,41 @@ class LmdbSnapshot(ReadOnlySnapshot):
     def scan(
         self, prefix: bytes, start: bytes = b"", stop: bytes | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
-        cursor = self._transaction.cursor(self._entry_table)
-        begin = max(prefix, start)[:LONGEST_KEY]
-        found = cursor.set_range(begin) if begin else cursor.first()
-        entries = cursor.iternext() if found else iter(())
-        if self._has_long_keys:
-            entries = merge(entries, self._long.scan(self._transaction, prefix, start))
-        for item in entries:
-            key = item[0]
-            if key >= start and key >= prefix:
-                if not key.startswith(prefix) or (stop is not None and key >= stop):
-                    return
-                yield item
+        entries = _entries(self._transaction, self._entry_table, self._long, prefix, start)
+        return entries if stop is None else takewhile(lambda entry: entry[0] < stop, entries)
 
     @override
     def close(self) -> None:
         self._transaction.abort()
         self._environment.close()
+
+
+def _entries(
+    transaction: lmdb.Transaction[bytes],
+    table: lmdb._Database,
+    long: LongKeys | None,
+    prefix: bytes,
+    start: bytes,
+) -> Iterator[tuple[bytes, bytes]]:
+    """Entries whose key starts with `prefix`, in key order, from `start` on."""
+    short = _short_entries(transaction.cursor(table), prefix, max(prefix, start))
+    return short if long is None else merge(short, long.scan(transaction, prefix, start))
+
+
+def _short_entries(
+    cursor: lmdb.Cursor[bytes], prefix: bytes, begin: bytes
+) -> Iterator[tuple[bytes, bytes]]:
+    if len(prefix) > LONGEST_KEY:
+        return
+    if not (cursor.set_range(begin[:LONGEST_KEY]) if begin else cursor.first()):
+        return
+    # Only the key that was cut from `begin` can sort before it.
+    if len(begin) > LONGEST_KEY and cursor.key() < begin and not cursor.next():
+        return
+    for item in cursor.iternext():
+        if not item[0].startswith(prefix):
+            return
+        yield item
 
 
 def _file_of(snapshot: Path) -> Path:

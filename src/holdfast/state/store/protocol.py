@@ -47,7 +47,7 @@ class StateStore(ABC):
         """Value of `key`, uncommitted or committed; None if there is none."""
         self._require_open()
         staged = self._buffer.entries
-        return staged[key] if key in staged else self._committed(key) if key else None
+        return staged[key] if key in staged else self._committed(key)
 
     @abstractmethod
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:

@@ -82,7 +82,8 @@ class RocksDBStore(StateStore):
                 str(directory / _DATABASE), self._options, {"default": self._options}
             )
         try:
-            record = self._committed(_RECORD)
+            with _translating(self._translated):
+                record = cast("bytes | None", self._database.get(_RECORD))
             self.version = (
                 recorded_origin(record, directory)[0]
                 if adopted
@@ -179,6 +180,8 @@ class RocksDBStore(StateStore):
 
     @override
     def _committed(self, key: bytes) -> bytes | None:
+        if key == _RECORD:
+            return None
         # No context manager here, on the path of single reads.
         try:
             return cast("bytes | None", self._database.get(key))

@@ -12,6 +12,7 @@ import pyarrow as pa
 from holdfast.errors import StateError
 from holdfast.serde.key_reader import length_prefixed
 from holdfast.serde.keys import framed
+from holdfast.state.tables.shapes import with_nulls
 from holdfast.state.tables.times import TIMESTAMP, is_near, time_array, times_of
 
 if TYPE_CHECKING:
@@ -143,11 +144,7 @@ class _Fixed(KeyColumn):
             # One zero and one NaN, even if another program wrote the column.
             numbers = np.where(np.isnan(numbers), np.nan, numbers + 0.0)
         numbers = np.ascontiguousarray(numbers, self._numbers)
-        found: list[bytes | None] = numbers.view("V8").tolist()
-        if array.null_count == 0:
-            return found
-        valid = array.is_valid().to_pylist()
-        return [key if is_there else None for key, is_there in zip(found, valid, strict=True)]
+        return with_nulls(numbers.view("V8").tolist(), array)
 
 
 class _Tuples(KeyColumn):

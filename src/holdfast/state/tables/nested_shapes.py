@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import pyarrow as pa
 from typing_extensions import override
 
-from holdfast.state.tables.shapes import Shape
+from holdfast.state.tables.shapes import Shape, with_nulls
 from holdfast.types.arrow import array_of, map_of
 
 if TYPE_CHECKING:
@@ -182,11 +182,3 @@ def nulls(values: list[Any]) -> pa.Array | None:
     # By identity: a value may define its own comparison.
     mask = [value is None for value in values]
     return pa.array(mask, pa.bool_()) if any(mask) else None
-
-
-def with_nulls(values: list[Any], array: pa.Array) -> list[Any]:
-    """The values, with None where the column is null."""
-    if array.null_count == 0:
-        return values
-    valid = array.is_valid().to_pylist()
-    return [value if is_there else None for value, is_there in zip(values, valid, strict=True)]

@@ -165,6 +165,14 @@ def spread(array: pa.Array, rows: Sequence[int] | NDArray[np.intp], count: int) 
     return array.take(pa.array(places, mask=absent))
 
 
+def with_nulls(values: list[Any], array: pa.Array) -> list[Any]:
+    """The values, with None where the column is null."""
+    if array.null_count == 0:
+        return values
+    valid = array.is_valid().to_pylist()
+    return [value if is_there else None for value, is_there in zip(values, valid, strict=True)]
+
+
 def listed(array: pa.Array) -> list[Any]:
     """Python values of a column without parts; None for null."""
     column = array.type

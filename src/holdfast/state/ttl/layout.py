@@ -44,7 +44,7 @@ SWEEP_PREFIX: Final = b"\x00\x00sweep"
 UNKNOWN: Final = time_bytes(FIRST_TIME)
 """Stored bytes of an unknown time."""
 
-_HEAD: Final = 9
+TIMED_HEAD: Final = 9
 """Length of the time and the mark before a value."""
 _COUNTS: Final = Struct(">QQ")
 
@@ -63,7 +63,7 @@ def ttl_codec(codec: Codec) -> Codec:
         return time_bytes(time) + (NONE if value is None else SOME + encode(value))
 
     def decode_pair(data: bytes) -> tuple[int, Any]:
-        return time_of(data[:8]), None if data[8] == 0 else decode(data[_HEAD:])
+        return time_of(data[:8]), None if data[8] == 0 else decode(data[TIMED_HEAD:])
 
     def check_pair(pair: tuple[int, Any]) -> None:
         value = pair[1]
@@ -100,8 +100,8 @@ def adding_time(kind: str, time: int) -> Callable[[bytes], bytes]:
 def dropping_time(kind: str) -> Callable[[bytes], bytes]:
     """Function that removes the time from a stored value."""
     if kind == "list":
-        return lambda chunk: pack_chunk([element[_HEAD:] for element in unpack_chunk(chunk)])
-    return lambda value: value[_HEAD:]
+        return lambda chunk: pack_chunk([element[TIMED_HEAD:] for element in unpack_chunk(chunk)])
+    return lambda value: value[TIMED_HEAD:]
 
 
 @dataclass(slots=True)
