@@ -67,6 +67,8 @@ if TYPE_CHECKING:
     from holdfast.state.store.protocol import StateStore, StoreStatistics
     from holdfast.state.store.snapshot import ReadOnlySnapshot
 
+    OfValue = ValueStateDescriptor | ReducingStateDescriptor | AggregatingStateDescriptor
+
 __all__ = ["FORMAT", "OPERATOR_KEY", "STATE_PREFIX", "KeyedStateBackend", "StateScope"]
 
 S = TypeVar("S", bound=StateTable)
@@ -345,19 +347,19 @@ class KeyedStateBackend:
     def _make(self, descriptor: StateDescriptor, scope: StateScope) -> State:
         match descriptor:
             case ValueStateDescriptor():
-                value = self._value(descriptor, descriptor.type, scope)
+                value = self._value(descriptor, scope)
                 if descriptor.default is None:
                     return value
                 return DefaultedValue(value, descriptor.default)
             case ReducingStateDescriptor():
                 reduce = descriptor.reduce
                 function = reduce.reduce if isinstance(reduce, Reducer) else reduce
-                value = self._value(descriptor, descriptor.type, scope)
+                value = self._value(descriptor, scope)
                 if isinstance(value, TtlValue):
                     return TtlReducing(descriptor.name, value, function)
                 return ReducingValue(value, function)
             case AggregatingStateDescriptor():
-                value = self._value(descriptor, descriptor.type, scope)
+                value = self._value(descriptor, scope)
                 return AggregatingValue(value, descriptor.aggregate)
             case ListStateDescriptor():
                 codec = self._codec(descriptor, descriptor.type)
@@ -372,10 +374,8 @@ class KeyedStateBackend:
                 return self._with_expiry(descriptor, map_table, TtlMap)
         raise StateDescriptorError(f"{type(descriptor).__name__} does not describe keyed state")
 
-    def _value(
-        self, descriptor: StateDescriptor, type_spec: object, scope: StateScope
-    ) -> ValueState[Any]:
-        codec = self._codec(descriptor, type_spec)
+    def _value(self, descriptor: OfValue, scope: StateScope) -> ValueState[Any]:
+        codec = self._codec(descriptor, descriptor.type)
         kind = ValueTable if codec.immutable else EncodedValueTable
         table = _added(scope, kind(*self._table_args(descriptor, scope, codec)))
         return self._with_expiry(descriptor, table, TtlValue)

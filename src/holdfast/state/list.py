@@ -165,7 +165,7 @@ class ListTable(StateTable, ListState[Any]):
 
     def _frozen(self, value: Any) -> Any:
         if value is None:
-            raise StateValueError(f"list state {self._name!r} cannot hold None")
+            raise StateValueError(f"list state {self.name!r} cannot hold None")
         codec = self._codec
         if type(value) is not codec.exact_type:
             codec.check(value)
@@ -174,7 +174,7 @@ class ListTable(StateTable, ListState[Any]):
     def _all_frozen(self, values: Iterable[Any]) -> list[Any]:
         if values is None:
             raise StateValueError(
-                f"list state {self._name!r} takes an iterable of elements, not None; "
+                f"list state {self.name!r} takes an iterable of elements, not None; "
                 "clear() empties it"
             )
         return [self._frozen(value) for value in values]

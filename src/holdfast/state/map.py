@@ -88,7 +88,7 @@ class MapTable(StateTable, MapState[Any, Any]):
     def put_all(self, entries: Mapping[Any, Any]) -> None:
         """Set all of `entries`, or none if one is invalid."""
         if entries is None:
-            raise StateValueError(f"map state {self._name!r} takes a mapping, not None")
+            raise StateValueError(f"map state {self.name!r} takes a mapping, not None")
         entry = self._entry()
         frozen = [(self._own_key(entry, k), self._frozen(v)) for k, v in entries.items()]
         for key, value in frozen:
@@ -258,7 +258,7 @@ class MapTable(StateTable, MapState[Any, Any]):
         try:
             self._key_bytes(entry, key)
         except StateValueError as error:
-            raise StateValueError(f"map state {self._name!r}: {error}") from error
+            raise StateValueError(f"map state {self.name!r}: {error}") from error
         return key
 
     def _key_bytes(self, entry: _Entry, key: Any) -> bytes:
@@ -272,4 +272,4 @@ class MapTable(StateTable, MapState[Any, Any]):
         return known
 
     def _unhashable(self, key: Any, error: TypeError) -> StateValueError:
-        return StateValueError(f"map state {self._name!r}: {unhashable(key, error)}")
+        return StateValueError(f"map state {self.name!r}: {unhashable(key, error)}")

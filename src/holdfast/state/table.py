@@ -76,7 +76,7 @@ class StateTable(ABC):
     values as objects and others as bytes, so that no two readers share a mutable object.
     """
 
-    __slots__ = ("_cache", "_codec", "_current", "_encoder", "_name", "_prefix", "_store")
+    __slots__ = ("_cache", "_codec", "_current", "_encoder", "_prefix", "_store", "name")
 
     def __init__(
         self,
@@ -88,7 +88,8 @@ class StateTable(ABC):
         current: CurrentKey,
     ) -> None:
         """Table of the entries of `state_id`."""
-        self._name = name
+        self.name = name
+        """Name of the state."""
         self._prefix = state_id.to_bytes(2, "big")
         self._codec = codec
         self._store = store
@@ -96,11 +97,6 @@ class StateTable(ABC):
         self._current = current
         self._cache: dict[Any, Any] = {}
         """Cached entries, by key."""
-
-    @property
-    def name(self) -> str:
-        """Name of the state."""
-        return self._name
 
     @abstractmethod
     def drain(self) -> Iterable[tuple[bytes, bytes | None]]:
@@ -127,10 +123,10 @@ class StateTable(ABC):
 
     def _unfit(self, key: Any, error: StateValueError) -> StateValueError:
         """The error for a cached value of `key` that cannot be stored."""
-        return StateValueError(f"state {self._name!r}, key {key!r}: {error}")
+        return StateValueError(f"state {self.name!r}, key {key!r}: {error}")
 
     def _no_key(self) -> StateAccessError:
         return StateAccessError(
-            f"state {self._name!r} was used with no key set, outside of a keyed context: "
+            f"state {self.name!r} was used with no key set, outside of a keyed context: "
             "open() and close() have no current key; use the handle while processing an element"
         )

@@ -26,8 +26,6 @@ from holdfast.state.timers.layout import FIRST_TIME
 from holdfast.types.arrow import same_values
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from holdfast.state.tables.values import ValueColumn
 
 _ORDER: Final = (
@@ -99,11 +97,13 @@ class Columns:
         if self.kind.kind == "map":
             self._map_key = TypedColumns.of_map_keys(entry["schema"][1])
         self._time = "timestamp" if self.kind.kind == "timers" else "last_access"
+        self._unknown = FIRST_TIME if self.kind.timed else None
+        """Time that stands for none; null in the table."""
 
     def needed(self, rows: Rows) -> set[str]:
         """Optional columns that these rows need."""
         needed = needed_columns(rows.namespaces)
-        if rows.times is not None and not all(map(is_near, self._known(rows.times))):
+        if any(not is_near(time) and time != self._unknown for time in rows.times or ()):
             needed.add(f"{self._time}_ms")
         return needed
 
@@ -171,17 +171,11 @@ class Columns:
             rows.values = self._value.stored(columns)
         return rows
 
-    def _known(self, times: Sequence[int]) -> list[int]:
-        if self.kind.kind == "timers":
-            return list(times)
-        return [time for time in times if time != FIRST_TIME]
-
     def _time_arrays(self, times: list[int], wanted: set[str]) -> dict[str, pa.Array]:
         arrays = {self._time: time_array([time if is_near(time) else None for time in times])}
         far = f"{self._time}_ms"
         if far in wanted:
-            unknown = FIRST_TIME if self.kind.timed else None
-            numbers = [None if is_near(t) or t == unknown else t for t in times]
+            numbers = [None if is_near(t) or t == self._unknown else t for t in times]
             arrays[far] = pa.array(numbers, pa.int64())
         return arrays
 
