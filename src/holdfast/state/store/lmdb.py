@@ -20,7 +20,6 @@ from holdfast.state.store.lmdb_file import (
     PAGE,
     SMALLEST,
     LongKeys,
-    belongs_to_lmdb,
     compact,
     copy_compacted,
     first_file,
@@ -31,7 +30,6 @@ from holdfast.state.store.lmdb_file import (
     take_over,
     translated_errors,
 )
-from holdfast.state.store.lock import PATIENCE, StoreLock, entered_directory
 from holdfast.state.store.protocol import StateStore, StoreStatistics
 from holdfast.state.store.snapshot import (
     ReadOnlySnapshot,
@@ -43,6 +41,8 @@ from holdfast.state.store.snapshot import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+    from holdfast.state.store.lock import StoreLock
 
 COMPACT_FROM: Final = 64 * 1024 * 1024
 """File size from which mostly free files are compacted."""
@@ -57,9 +57,11 @@ class LmdbStore(StateStore):
     """A store in a memory-mapped file, open for one epoch."""
 
     def __init__(
-        self, directory: Path, expected: str | None, lock: StoreLock, *, adopted: bool = False
+        self, directory: Path, expected: str | None, lock: StoreLock, copy_of: Path | None = None
     ) -> None:
-        """Open the store in a locked directory; call `open` instead."""
+        """Open the store in a locked directory; call `open_store` instead."""
+        if copy_of is not None:
+            take_over(_file_of(copy_of), directory)
         path = newest_file(directory)
         if path is None and expected is not None:
             raise missing_store(expected, directory)
@@ -69,39 +71,10 @@ class LmdbStore(StateStore):
         self._environment = open_environment(self._path)
         try:
             with translated_errors(self._path):
-                self._read_tables(directory, expected, adopted)
+                self._read_tables(directory, expected, copy_of is not None)
         except BaseException:
             self._environment.close()
             raise
-
-    @classmethod
-    def open(
-        cls,
-        directory: Path,
-        *,
-        expected: str | None,
-        copy_of: Path | None = None,
-        patience: float = PATIENCE,
-    ) -> LmdbStore:
-        """Open the store in `directory`, which must have the version `expected`.
-
-        Args:
-            directory: Directory of the store; created for a new store.
-            expected: Version that the store must have; None to create a new store.
-            copy_of: Snapshot that a new store starts as, with its version; it is not changed.
-            patience: Seconds to wait for another attempt to release the store.
-
-        Raises:
-            StoreVersionError: The store is missing or has another version, or a new store
-                cannot be created because one exists.
-            StoreFullError: The disk or the address space is full.
-            StateError: Another attempt uses the store, it is not a Holdfast store, or the
-                snapshot is missing or damaged.
-        """
-        with entered_directory(directory, expected, belongs_to_lmdb, patience) as lock:
-            if copy_of is not None:
-                take_over(_file_of(copy_of), directory)
-            return cls(directory, expected, lock, adopted=copy_of is not None)
 
     def _read_tables(self, directory: Path, expected: str | None, adopted: bool) -> None:
         environment = self._environment

@@ -22,10 +22,8 @@ from weakref import WeakSet
 import rocksdict
 from typing_extensions import override
 
-from holdfast.config.backends import EmbeddedRocksDBStateBackend
 from holdfast.errors import HoldfastError, StateError, StoreFullError
 from holdfast.state.store.header import checked_version, encode_record, missing_store
-from holdfast.state.store.lock import PATIENCE, StoreLock, entered_directory
 from holdfast.state.store.protocol import StateStore, StoreStatistics
 from holdfast.state.store.rocksdb_files import open_read_only
 from holdfast.state.store.rocksdb_options import database_options
@@ -43,6 +41,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
     from pathlib import Path
 
+    from holdfast.config.backends import EmbeddedRocksDBStateBackend
+    from holdfast.state.store.lock import StoreLock
+
 _RECORD: Final = b""
 _DATABASE: Final = "rocksdb"
 _COMMIT: Final = "rocksdb.commit"
@@ -54,6 +55,11 @@ _PATIENT_PAUSES: Final = 1000
 _IDLE_PAUSES: Final = 20
 
 
+def belongs_to_rocksdb(name: str) -> bool:
+    """Whether a RocksDB store has files with such a name."""
+    return name in (_DATABASE, _COMMIT)
+
+
 class RocksDBStore(StateStore):
     """A store in RocksDB, open for one epoch."""
 
@@ -61,12 +67,13 @@ class RocksDBStore(StateStore):
         self,
         directory: Path,
         expected: str | None,
-        backend: EmbeddedRocksDBStateBackend,
         lock: StoreLock,
-        *,
-        adopted: bool = False,
+        copy_of: Path | None,
+        backend: EmbeddedRocksDBStateBackend,
     ) -> None:
-        """Open the store in a locked directory; call `open` instead."""
+        """Open the store in a locked directory; call `open_store` instead."""
+        if copy_of is not None:
+            _take_over(copy_of, directory / _DATABASE)
         if expected is not None and not (directory / _DATABASE / "CURRENT").exists():
             raise missing_store(expected, directory)
         super().__init__(directory, lock)
@@ -86,44 +93,12 @@ class RocksDBStore(StateStore):
                 record = cast("bytes | None", self._database.get(_RECORD))
             self.version = (
                 recorded_origin(record, directory)[0]
-                if adopted
+                if copy_of is not None
                 else checked_version(record, expected, directory)
             )
         except BaseException:
             self._database.close()
             raise
-
-    @classmethod
-    def open(
-        cls,
-        directory: Path,
-        *,
-        expected: str | None,
-        backend: EmbeddedRocksDBStateBackend | None = None,
-        copy_of: Path | None = None,
-        patience: float = PATIENCE,
-    ) -> RocksDBStore:
-        """Open the store in `directory`, which must have the version `expected`.
-
-        Args:
-            directory: Directory of the store; created for a new store.
-            expected: Version that the store must have; None to create a new store.
-            backend: Options of the database; None for the defaults.
-            copy_of: Snapshot that a new store starts as, with its version; it is not changed.
-            patience: Seconds to wait for another attempt to release the store.
-
-        Raises:
-            StoreVersionError: The store is missing or has another version, or a new store
-                cannot be created because one exists.
-            StoreFullError: The disk is full.
-            StateError: Another attempt uses the store, it is not a Holdfast store, or the
-                snapshot is missing or damaged.
-        """
-        backend, is_own = backend or EmbeddedRocksDBStateBackend(), (_DATABASE, _COMMIT)
-        with entered_directory(directory, expected, is_own.__contains__, patience) as lock:
-            if copy_of is not None:
-                _take_over(copy_of, directory / _DATABASE)
-            return cls(directory, expected, backend, lock, adopted=copy_of is not None)
 
     @override
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
