@@ -127,8 +127,7 @@ def _gather(
     for name, snapshot in snapshots:
         states.add(name, snapshot)
     own = states.metadata() + list(layout(operator_state or OperatorStateSnapshot()))
-    kept = (states.entries(state_id, key_groups) for state_id in states.ids())
-    entries = chain(sorted(own), chain.from_iterable(kept))
+    entries = chain(sorted(own), states.entries(key_groups))
     return filled_store(backend, aside, entries).commit(version)
 
 
@@ -175,8 +174,9 @@ class _States:
         """No states."""
         self._operator: dict[str, Any] | None = None
         self._states: dict[str, dict[str, Any]] = {}
-        self._places: dict[int, list[tuple[ReadOnlySnapshot, dict[str, Any]]]] = {}
-        """By new id: the snapshots with the state, and each one's catalog entry."""
+        """By stored name, in order of the new ids."""
+        self._places: dict[str, list[tuple[ReadOnlySnapshot, dict[str, Any]]]] = {}
+        """By stored name: the snapshots with the state, and each one's catalog entry."""
 
     def add(self, source: str, snapshot: ReadOnlySnapshot) -> None:
         """Add the states of one snapshot; they must agree with those before."""
@@ -194,7 +194,7 @@ class _States:
             history = SchemaHistory.of_entry(mine).joined(SchemaHistory.of_entry(described))
             mine.pop("now", None)
             mine |= history.as_entry()
-            self._places.setdefault(mine["id"], []).append((snapshot, described))
+            self._places.setdefault(name, []).append((snapshot, described))
 
     def metadata(self) -> list[tuple[bytes, bytes]]:
         """Entries about the operator and its states."""
@@ -206,18 +206,14 @@ class _States:
             entries.append((OPERATOR_KEY, msgspec.json.encode(self._operator)))
         return entries
 
-    def ids(self) -> list[int]:
-        """Ids of all states, in order."""
-        return sorted(self._places)
-
-    def entries(self, state_id: int, key_groups: range) -> Entries:
-        """Entries of one state in the key groups, in order, under the new id."""
-        (joined,) = (mine for mine in self._states.values() if mine["id"] == state_id)
-        streams = [
-            _marked(_renumbered(snapshot, int(own["id"]), state_id, key_groups), own, joined)
-            for snapshot, own in self._places[state_id]
-        ]
-        return streams[0] if len(streams) == 1 else _distinct(merge(*streams))
+    def entries(self, key_groups: range) -> Entries:
+        """Entries of all states in the key groups, in order, under the new ids."""
+        for name, mine in self._states.items():
+            streams = [
+                _marked(_renumbered(snapshot, int(own["id"]), mine["id"], key_groups), own, mine)
+                for snapshot, own in self._places[name]
+            ]
+            yield from streams[0] if len(streams) == 1 else _distinct(merge(*streams))
 
     def _join_operator(self, source: str, other: dict[str, Any]) -> None:
         if other["format"] != FORMAT:

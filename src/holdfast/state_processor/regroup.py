@@ -83,26 +83,15 @@ def _moved(store: StateStore, max_parallelism: int) -> Iterator[list[Entry]]:
     if operator["key"] is None:
         # Without a key there are no entries.
         return
-    groups = _KeyGroups(KeyShape(operator["key"]), max_parallelism)
-    for _, value in described:
-        state = msgspec.json.decode(value)
+    shape = KeyShape(operator["key"])
+    decoder, encoder = KeyDecoder(shape), KeyEncoder(max_parallelism, KeyTypes(shape))
+    for _, entry in described:
+        state = msgspec.json.decode(entry)
         key_at = KEY_AT + (_TIME if state["kind"] == TIMERS else 0)
         for chunk in chunks(store.scan(int(state["id"]).to_bytes(2, "big"))):
-            yield groups.moved(chunk, key_at)
-
-
-class _KeyGroups:
-    """Computes the key groups of entries."""
-
-    def __init__(self, shape: KeyShape, max_parallelism: int) -> None:
-        self._decoder = KeyDecoder(shape)
-        self._encoder = KeyEncoder(max_parallelism, KeyTypes(shape))
-
-    def moved(self, entries: list[Entry], key_at: int) -> list[Entry]:
-        """Move entries to their new key groups; `key_at` is the offset of the key's length."""
-        keys = self._decoder.decode_all([length_prefixed(key, key_at)[0] for key, _ in entries])
-        beginnings = self._encoder.encode_all(_ANY_STATE, keys)
-        return [
-            (key[:2] + beginning[2:4] + key[4:], value)
-            for (key, value), beginning in zip(entries, beginnings, strict=True)
-        ]
+            keys = decoder.decode_all([length_prefixed(key, key_at)[0] for key, _ in chunk])
+            beginnings = encoder.encode_all(_ANY_STATE, keys)
+            yield [
+                (key[:2] + beginning[2:4] + key[4:], value)
+                for (key, value), beginning in zip(chunk, beginnings, strict=True)
+            ]
