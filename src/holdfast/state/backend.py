@@ -144,7 +144,7 @@ class KeyedStateBackend:
         self._current = current
         self._chunks = ChunkNumbers(epoch)
         self._timers: dict[str, TimerTable] = {}
-        self._ttl = ttl or TtlContext.by_system_clock()
+        self._ttl = ttl or TtlContext()
         self._sweep = Sweep(store, self._ttl)
         self._key_groups = range(max_parallelism) if key_groups is None else key_groups
         self._cache_limit = cache_limit
@@ -232,7 +232,7 @@ class KeyedStateBackend:
         table = self._timers.get(name)
         if table is None:
             known = self.has_timers(name)
-            state_id = self._catalog.enter(name, KIND, []).id
+            state_id, _ = self._catalog.enter(name, KIND, [])
             table = TimerTable(
                 *(name, state_id, codec_for(bytes), self._store, self._encoder, self._current),
                 key_groups=self._key_groups,
@@ -415,10 +415,11 @@ class KeyedStateBackend:
     ) -> tuple[Any, ...]:
         config = descriptor.time_to_live
         time = None if config is None else self._time_of(descriptor, config)
-        state = self._catalog.enter(descriptor.name, descriptor.kind, list(codecs), time)
-        assert state.codec is not None
-        codec = state.codec if time is None else ttl_codec(state.codec)
-        return (descriptor.name, state.id, codec, self._store, scope.encoder, scope.current)
+        name, kind = descriptor.name, descriptor.kind
+        state_id, codec = self._catalog.enter(name, kind, list(codecs), time)
+        assert codec is not None
+        codec = codec if time is None else ttl_codec(codec)
+        return (name, state_id, codec, self._store, scope.encoder, scope.current)
 
     def _make_encoder(self, max_parallelism: int, types: KeyTypes) -> KeyEncoder:
         stored = self._store.get(OPERATOR_KEY)

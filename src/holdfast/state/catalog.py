@@ -11,7 +11,6 @@ entry has more schemas, see `state/schemas.py`. A state with TTL has a separate 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -73,15 +72,6 @@ STATE_PREFIX: Final = b"\x00\x00state"
 """Prefix of the entries about states; the state's name follows."""
 
 
-@dataclass(frozen=True, slots=True)
-class RegisteredState:
-    """A registered state."""
-
-    id: int
-    codec: Codec | None
-    """Codec that reads values of every schema; None for a state without types."""
-
-
 class StateCatalog:
     """The states of one store."""
 
@@ -103,7 +93,7 @@ class StateCatalog:
 
     def enter(
         self, name: str, kind: str, codecs: list[Codec], time: TtlTime | None = None
-    ) -> RegisteredState:
+    ) -> tuple[int, Codec | None]:
         """Register a state; a new state gets an id.
 
         If its type has changed, stored values stay as they are and the codec converts them when
@@ -115,6 +105,9 @@ class StateCatalog:
             kind: Kind of the state.
             codecs: Codec of its values and, of a map, of its keys.
             time: Time of entries, for a state with TTL.
+
+        Returns:
+            Its id, and the codec that reads values of every schema; None without types.
 
         Raises:
             StateDescriptorError: It has another kind, or was registered with another type since
@@ -132,7 +125,7 @@ class StateCatalog:
         self._keep(own, kind, declaration.history, timed=timed)
         if other in self._stored:
             self._migrate(other, own, time, declaration.history)
-        return RegisteredState(int(self._stored[own]["id"]), _codec(codecs, declaration))
+        return int(self._stored[own]["id"]), _codec(codecs, declaration)
 
     def descriptions(self) -> list[dict[str, Any]]:
         """Name, kind and declared schema of every state.

@@ -7,7 +7,7 @@ that are not read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.api.state import ListState, MapState, ValueState
@@ -241,25 +241,16 @@ class ClockTime:
         self.now = self.stamp = clock.now_ms
 
 
-def _no_records() -> int:
-    return 0
-
-
 @dataclass(frozen=True, slots=True)
 class TtlContext:
     """Clocks and settings for states with TTL."""
 
-    processing: TtlTime
+    processing: TtlTime = field(default_factory=lambda: ClockTime(SystemClock()))
     event: TtlTime | None = None
     """None if elements have no event time."""
-    records: Callable[[], int] = _no_records
+    records: Callable[[], int] = lambda: 0
     """Number of records of the operator in this epoch."""
     incremental_snapshots: bool = False
     """Whether snapshots share files, so that removing entries before one saves nothing."""
     seconds: Callable[[], float] = monotonic
     """Measures how long a sweep takes."""
-
-    @staticmethod
-    def by_system_clock() -> TtlContext:
-        """Context with the system clock as processing time."""
-        return TtlContext(ClockTime(SystemClock()))
