@@ -90,8 +90,11 @@ class Packed(ValueColumn):
         fitting = list(self._fitting(blobs, range(len(blobs))))
         if not fitting:
             return pa.nulls(len(blobs), self.arrow)
-        rows = list(chain.from_iterable(rows for rows, _ in fitting))
-        return spread(pa.concat_arrays([array for _, array in fitting]), rows, len(blobs))
+        rows, array = fitting[0]
+        if len(fitting) > 1:
+            rows = list(chain.from_iterable(rows for rows, _ in fitting))
+            array = pa.concat_arrays([array for _, array in fitting])
+        return spread(array, rows, len(blobs))
 
     def _fitting(
         self, blobs: list[bytes], rows: Sequence[int]
