@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 import lmdb
 import pytest
 
-from holdfast.config.backends import EmbeddedRocksDBStateBackend
+from holdfast.config.backends import EmbeddedRocksDBStateBackend, HashMapStateBackend
 from holdfast.errors import StateError, StoreVersionError
-from holdfast.state.store.lmdb import LmdbStore
 from holdfast.state.store.lmdb_file import LongKeys
-from holdfast.state.store.rocksdb import RocksDBStore
+from holdfast.state.store.opening import open_store
 from holdfast.state.store.rocksdb_options import FILES_BEFORE_MERGE
 from holdfast.state.store.snapshot import is_shareable, snapshot_files
 from tests.contract.snapshot_contract import SnapshotContract
@@ -24,19 +23,23 @@ from tests.contract.store_survival import StoreSurvival
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from holdfast.state.store.protocol import StateStore
+
 
 class TestLmdbStore(StoreContract, StoreSurvival, SnapshotContract):
     backend = "hashmap"
 
-    def open(self, directory: Path, expected: str | None = None) -> LmdbStore:
-        return LmdbStore.open(directory, expected=expected, patience=0)
+    def open(self, directory: Path, expected: str | None = None) -> StateStore:
+        return open_store(HashMapStateBackend(), directory, expected, patience=0)
 
     def test_a_small_snapshot_that_is_taken_over_has_no_holes(self, directory, tmp_path):
         """Writing to a hole kills the process when the disk is full."""
         self.filled(directory, {b"key": b"value"})
         store = self.open(directory, "v1")
         store.commit("v2", snapshot=tmp_path / "snapshot")
-        adopted = LmdbStore.adopt(tmp_path / "snapshot", tmp_path / "adopted")
+        adopted = open_store(
+            HashMapStateBackend(), tmp_path / "adopted", None, copy_of=tmp_path / "snapshot"
+        )
         [file] = (tmp_path / "adopted").glob("*.mdb")
         found = file.stat()
         adopted.abort()
@@ -162,8 +165,8 @@ except HoldfastError as error:
 class TestRocksDBStore(StoreContract, StoreSurvival, SnapshotContract):
     backend = "rocksdb"
 
-    def open(self, directory: Path, expected: str | None = None) -> RocksDBStore:
-        return RocksDBStore.open(directory, expected=expected, patience=0)
+    def open(self, directory: Path, expected: str | None = None) -> StateStore:
+        return open_store(EmbeddedRocksDBStateBackend(), directory, expected, patience=0)
 
     def test_files_are_merged_before_they_are_many(self, directory):
         version = None
@@ -184,7 +187,7 @@ class TestRocksDBStore(StoreContract, StoreSurvival, SnapshotContract):
             ]
             * 4
         ):
-            store = RocksDBStore.open(directory, expected=version, backend=backend)
+            store = open_store(backend, directory, version)
             assert store.get_many(list(model)) == list(model.values())
             fresh = {b"%d-%d" % (number, i): b"v" * 100 for i in range(1000)}
             store.write(fresh.items())
