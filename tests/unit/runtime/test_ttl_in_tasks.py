@@ -119,13 +119,13 @@ def test_in_event_time_a_task_goes_by_its_watermark(tmp_path: Path) -> None:
         return [tuple(row) for row in found]
 
     assert read(("a", 1000), ("b", 1050)) == [("a", None), ("b", None)]
-    assert read(("c", 1101)) == [("c", None)]
-    # The watermark is at 1049 by now: nothing is so old that it has expired.
-    assert read(("a", 1101), ("c", 1101)) == [("a", 1000), ("c", 1101)]
+    assert read(("c", 1100)) == [("c", None)]
+    # The watermark is at 1099 by now: nothing is so old that it has expired.
+    assert read(("a", 1101), ("c", 1101)) == [("a", 1000), ("c", 1100)]
     # At 1100.
     assert read(("b", 1300)) == [("b", 1050)]
     assert run.reports[-1].stores["last"].expired_removed == 0
-    # At 1100 while rows are processed, and at 1299 when the epoch ends: "a" and "c" go.
+    # At 1299: "a" and "c" go.
     assert read(("d", 1300)) == [("d", None)]
     assert run.reports[-1].stores["last"].expired_removed == 2
     assert read(("a", 1310), ("b", 1310)) == [("a", None), ("b", 1300)]
