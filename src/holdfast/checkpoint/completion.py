@@ -108,7 +108,7 @@ class Completion:
                 self._enqueue(checkpoint_id)
             case Completed(checkpoint_id):
                 self._completed(checkpoint_id)
-            case Aborted(checkpoint_id, reason, _, detail):
+            case Aborted(checkpoint_id, reason, detail):
                 self._aborted(checkpoint_id, reason, detail)
             case CancelUpload(checkpoint_id):
                 self._uploads.cancel(checkpoint_id)

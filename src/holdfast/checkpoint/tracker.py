@@ -164,14 +164,12 @@ class CheckpointTracker:
     def acknowledge(self, checkpoint_id: int, task: tuple[int, int]) -> list[Instruction]:
         """Record that a task's part is uploaded."""
         with self.lock:
-            now = self._clock.monotonic_ms()
-            return self.coordinator.acknowledge(checkpoint_id, task, now)
+            return self.coordinator.acknowledge(checkpoint_id, task)
 
     def fail(self, checkpoint_id: int, reason: FailureReason, detail: str) -> list[Instruction]:
         """Abort a checkpoint."""
         with self.lock:
-            now = self._clock.monotonic_ms()
-            return self.coordinator.fail(checkpoint_id, reason, now, detail)
+            return self.coordinator.fail(checkpoint_id, reason, detail)
 
     def expire(self) -> list[Instruction]:
         """Abort the checkpoints that have reached their timeout."""
@@ -181,7 +179,7 @@ class CheckpointTracker:
     def abort_all(self, reason: FailureReason) -> list[Instruction]:
         """Abort all pending checkpoints."""
         with self.lock:
-            return self.coordinator.abort_all(self._clock.monotonic_ms(), reason)
+            return self.coordinator.abort_all(reason)
 
     def stored(self, checkpoint_id: int, metadata: CheckpointMetadata) -> list[Instruction]:
         """Record that the metadata of a checkpoint is written."""
@@ -192,8 +190,7 @@ class CheckpointTracker:
     def store_failed(self, checkpoint_id: int, why: str) -> list[Instruction]:
         """Record that the metadata was not written, or is no longer needed."""
         with self.lock:
-            now = self._clock.monotonic_ms()
-            return self.coordinator.store_failed(checkpoint_id, now, why)
+            return self.coordinator.store_failed(checkpoint_id, why)
 
     def complete(self, checkpoint_id: int) -> PendingCheckpoint:
         """Make a completed checkpoint the base of the next one, and return it."""
