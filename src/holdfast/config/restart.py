@@ -1,4 +1,4 @@
-"""Restart strategies: whether and when a failed job restarts.
+"""Restart strategies: whether and when a failed job restarts; and their options.
 
     >>> RestartStrategies.fixed_delay_restart(3, "10 s")
     FixedDelay(attempts=3, delay_ms=10000)
@@ -8,92 +8,209 @@ A strategy is a value; `job.restart` counts failures and decides.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from holdfast.config import restart_options as options
-from holdfast.config.options import duration_ms
+from holdfast.config.options import (
+    ConfigOption,
+    V,
+    at_least,
+    bounded,
+    declared_options,
+    duration_ms,
+    lasting,
+    number,
+    optional,
+    text,
+)
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from holdfast.config.configuration import Configuration
-    from holdfast.config.options import ConfigOption, DurationLike
+    from holdfast.config.options import DurationLike
+
+_OTHER_NAMES: Final = {
+    "off": "none",
+    "disable": "none",
+    "fixeddelay": "fixed-delay",
+    "failurerate": "failure-rate",
+    "exponentialdelay": "exponential-delay",
+}
+_UNLIMITED: Final = 2**31 - 1
+
+
+def _type(value: object) -> str:
+    name = text(value).strip().lower()
+    strategy = _OTHER_NAMES.get(name, name)
+    if strategy not in _STRATEGIES:
+        raise ValueError(
+            "one of none (off, disable), fixed-delay, failure-rate, exponential-delay is wanted"
+        )
+    return strategy
+
+
+def _attempts(value: object) -> int | None:
+    if value is None or (isinstance(value, str) and value.strip().lower() == "infinite"):
+        return None
+    attempts = at_least(1)(value)
+    # Flink uses the largest int for "no limit".
+    return None if attempts >= _UNLIMITED else attempts
+
+
+RESTART_STRATEGY: ConfigOption[str | None] = ConfigOption(
+    "restart-strategy.type",
+    optional(_type),
+    None,
+    "Restart strategy after a failure: none (off, disable), fixed-delay, failure-rate or "
+    "exponential-delay; if not given, exponential-delay with checkpoints and none without.",
+    aliases=("restart-strategy",),
+)
+FIXED_DELAY_ATTEMPTS: ConfigOption[int] = ConfigOption(
+    "restart-strategy.fixed-delay.attempts",
+    at_least(0),
+    1,
+    "Restarts before the job fails permanently.",
+)
+FIXED_DELAY_DELAY: ConfigOption[int] = ConfigOption(
+    "restart-strategy.fixed-delay.delay",
+    duration_ms,
+    1000,
+    "Time from a failure to the restart.",
+)
+FAILURE_RATE_MAX_FAILURES: ConfigOption[int] = ConfigOption(
+    "restart-strategy.failure-rate.max-failures-per-interval",
+    at_least(1),
+    1,
+    "Failures within the interval that lead to a restart; one more fails the job.",
+)
+FAILURE_RATE_INTERVAL: ConfigOption[int] = ConfigOption(
+    "restart-strategy.failure-rate.failure-rate-interval",
+    lasting(1),
+    60_000,
+    "Time within which failures are counted.",
+)
+FAILURE_RATE_DELAY: ConfigOption[int] = ConfigOption(
+    "restart-strategy.failure-rate.delay",
+    duration_ms,
+    1000,
+    "Time from a failure to the restart.",
+)
+EXPONENTIAL_INITIAL_BACKOFF: ConfigOption[int] = ConfigOption(
+    "restart-strategy.exponential-delay.initial-backoff",
+    lasting(1),
+    1000,
+    "Time from the first failure to its restart.",
+)
+EXPONENTIAL_MAX_BACKOFF: ConfigOption[int] = ConfigOption(
+    "restart-strategy.exponential-delay.max-backoff",
+    lasting(1),
+    60_000,
+    "Longest time from a failure to the restart.",
+)
+EXPONENTIAL_MULTIPLIER: ConfigOption[float] = ConfigOption(
+    "restart-strategy.exponential-delay.backoff-multiplier",
+    bounded(number, lambda given: given > 1, "a number greater than 1"),
+    1.5,
+    "Factor by which the delay grows with every failure.",
+)
+EXPONENTIAL_RESET_THRESHOLD: ConfigOption[int] = ConfigOption(
+    "restart-strategy.exponential-delay.reset-backoff-threshold",
+    lasting(1),
+    3_600_000,
+    "Time without a failure after which the delay is reset.",
+)
+EXPONENTIAL_JITTER: ConfigOption[float] = ConfigOption(
+    "restart-strategy.exponential-delay.jitter-factor",
+    bounded(number, lambda given: 0 <= given <= 1, "a number from 0 to 1"),
+    0.1,
+    "Fraction of the delay that is added or subtracted at random, so that jobs do not restart "
+    "together.",
+)
+EXPONENTIAL_ATTEMPTS: ConfigOption[int | None] = ConfigOption(
+    "restart-strategy.exponential-delay.attempts-before-reset-backoff",
+    _attempts,
+    None,
+    "Restarts before the job fails permanently, counted again after the reset threshold; "
+    "no limit if not given.",
+)
+
+RESTART_OPTIONS: Final = declared_options(globals())
+"""All options of restarts, in the order of the documentation."""
+
+
+def _given_by(option: ConfigOption[V]) -> V:
+    """A field of a strategy, with the default and the meaning of an option."""
+    return field(default=option.default, metadata={"option": option})
+
+
+class _Strategy:
+    """A strategy whose fields are given by options."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, configuration: Configuration) -> Self:
+        """The strategy with the options of a configuration."""
+        given = {one.name: configuration.get(one.metadata["option"]) for one in fields(cls)}  # type: ignore[arg-type]
+        return cls(**given)
+
+    def __post_init__(self) -> None:
+        """Check that all fields are numbers that their options accept."""
+        for one in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, one.name)
+            try:
+                accepted = one.metadata["option"].parse(value)
+            except ValueError as error:
+                raise _refused(type(self), one.name, value, str(error)) from None
+            # Options also accept texts, but a field must be a number.
+            if accepted != value:
+                raise _refused(type(self), one.name, value, f"{accepted!r} is wanted")
 
 
 @dataclass(frozen=True, slots=True)
-class NoRestart:
+class NoRestart(_Strategy):
     """The first failure fails the job."""
 
 
 @dataclass(frozen=True, slots=True)
-class FixedDelay:
+class FixedDelay(_Strategy):
     """A limited number of restarts, each after the same delay."""
 
-    attempts: int = options.FIXED_DELAY_ATTEMPTS.default
-    """Restarts before the job fails permanently."""
-    delay_ms: int = options.FIXED_DELAY_DELAY.default
-    """Time from a failure to the restart."""
-
-    def __post_init__(self) -> None:
-        """Check the fields with the parsers of their options."""
-        _check(self, attempts=options.FIXED_DELAY_ATTEMPTS, delay_ms=options.FIXED_DELAY_DELAY)
+    attempts: int = _given_by(FIXED_DELAY_ATTEMPTS)
+    delay_ms: int = _given_by(FIXED_DELAY_DELAY)
 
 
 @dataclass(frozen=True, slots=True)
-class FailureRate:
+class FailureRate(_Strategy):
     """Restarts while failures are rare."""
 
-    max_failures: int = options.FAILURE_RATE_MAX_FAILURES.default
-    """Failures within the interval that lead to a restart."""
-    interval_ms: int = options.FAILURE_RATE_INTERVAL.default
-    """Time within which failures are counted."""
-    delay_ms: int = options.FAILURE_RATE_DELAY.default
-    """Time from a failure to the restart."""
-
-    def __post_init__(self) -> None:
-        """Check the fields with the parsers of their options."""
-        _check(
-            self,
-            max_failures=options.FAILURE_RATE_MAX_FAILURES,
-            interval_ms=options.FAILURE_RATE_INTERVAL,
-            delay_ms=options.FAILURE_RATE_DELAY,
-        )
+    max_failures: int = _given_by(FAILURE_RATE_MAX_FAILURES)
+    interval_ms: int = _given_by(FAILURE_RATE_INTERVAL)
+    delay_ms: int = _given_by(FAILURE_RATE_DELAY)
 
 
 @dataclass(frozen=True, slots=True)
-class ExponentialDelay:
+class ExponentialDelay(_Strategy):
     """Restarts after a delay that grows with every failure, up to a limit."""
 
-    initial_backoff_ms: int = options.EXPONENTIAL_INITIAL_BACKOFF.default
-    """Time from the first failure to its restart."""
-    max_backoff_ms: int = options.EXPONENTIAL_MAX_BACKOFF.default
-    """Longest time from a failure to the restart."""
-    backoff_multiplier: float = options.EXPONENTIAL_MULTIPLIER.default
-    """Factor by which the delay grows with every failure."""
-    reset_threshold_ms: int = options.EXPONENTIAL_RESET_THRESHOLD.default
-    """Time without a failure after which the delay is reset."""
-    jitter_factor: float = options.EXPONENTIAL_JITTER.default
-    """Fraction of the delay that is added or subtracted at random."""
-    attempts: int | None = options.EXPONENTIAL_ATTEMPTS.default
-    """Restarts since the last reset before the job fails permanently; None for no limit."""
+    initial_backoff_ms: int = _given_by(EXPONENTIAL_INITIAL_BACKOFF)
+    max_backoff_ms: int = _given_by(EXPONENTIAL_MAX_BACKOFF)
+    backoff_multiplier: float = _given_by(EXPONENTIAL_MULTIPLIER)
+    reset_threshold_ms: int = _given_by(EXPONENTIAL_RESET_THRESHOLD)
+    jitter_factor: float = _given_by(EXPONENTIAL_JITTER)
+    attempts: int | None = _given_by(EXPONENTIAL_ATTEMPTS)
 
     def __post_init__(self) -> None:
-        """Check the fields with the parsers of their options, and the order of the delays."""
-        _check(
-            self,
-            initial_backoff_ms=options.EXPONENTIAL_INITIAL_BACKOFF,
-            max_backoff_ms=options.EXPONENTIAL_MAX_BACKOFF,
-            backoff_multiplier=options.EXPONENTIAL_MULTIPLIER,
-            reset_threshold_ms=options.EXPONENTIAL_RESET_THRESHOLD,
-            jitter_factor=options.EXPONENTIAL_JITTER,
-            attempts=options.EXPONENTIAL_ATTEMPTS,
-        )
+        """Check the fields, and the order of the delays."""
+        # With slots, `super()` finds another class.
+        _Strategy.__post_init__(self)
         if self.initial_backoff_ms > self.max_backoff_ms:
             raise ConfigurationError(
                 f"ExponentialDelay: the initial backoff, {self.initial_backoff_ms} ms, is longer "
                 f"than the longest, {self.max_backoff_ms} ms; lower "
-                f"{options.EXPONENTIAL_INITIAL_BACKOFF.key} or raise "
-                f"{options.EXPONENTIAL_MAX_BACKOFF.key}"
+                f"{EXPONENTIAL_INITIAL_BACKOFF.key} or raise {EXPONENTIAL_MAX_BACKOFF.key}"
             )
 
 
@@ -104,6 +221,13 @@ class FallBack:
 
 RestartStrategy: TypeAlias = NoRestart | FixedDelay | FailureRate | ExponentialDelay
 """Any strategy except `FallBack`."""
+
+_STRATEGIES: Final[dict[str, type[RestartStrategy]]] = {
+    "none": NoRestart,
+    "fixed-delay": FixedDelay,
+    "failure-rate": FailureRate,
+    "exponential-delay": ExponentialDelay,
+}
 
 
 class RestartStrategies:
@@ -132,12 +256,12 @@ class RestartStrategies:
 
     @staticmethod
     def exponential_delay_restart(
-        initial_backoff: DurationLike = options.EXPONENTIAL_INITIAL_BACKOFF.default,
-        max_backoff: DurationLike = options.EXPONENTIAL_MAX_BACKOFF.default,
-        backoff_multiplier: float = options.EXPONENTIAL_MULTIPLIER.default,
-        reset_threshold: DurationLike = options.EXPONENTIAL_RESET_THRESHOLD.default,
-        jitter_factor: float = options.EXPONENTIAL_JITTER.default,
-        attempts: int | None = options.EXPONENTIAL_ATTEMPTS.default,
+        initial_backoff: DurationLike = EXPONENTIAL_INITIAL_BACKOFF.default,
+        max_backoff: DurationLike = EXPONENTIAL_MAX_BACKOFF.default,
+        backoff_multiplier: float = EXPONENTIAL_MULTIPLIER.default,
+        reset_threshold: DurationLike = EXPONENTIAL_RESET_THRESHOLD.default,
+        jitter_factor: float = EXPONENTIAL_JITTER.default,
+        attempts: int | None = EXPONENTIAL_ATTEMPTS.default,
     ) -> ExponentialDelay:
         """Restart after a delay that grows with every failure; see `ExponentialDelay`."""
         return ExponentialDelay(
@@ -166,41 +290,9 @@ def restart_strategy(configuration: Configuration, *, checkpointing: bool) -> Re
     Raises:
         ConfigurationError: The settings of the strategy contradict each other.
     """
-    given = configuration.get
     default = "exponential-delay" if checkpointing else "none"
-    match given(options.RESTART_STRATEGY) or default:
-        case "fixed-delay":
-            return FixedDelay(given(options.FIXED_DELAY_ATTEMPTS), given(options.FIXED_DELAY_DELAY))
-        case "failure-rate":
-            return FailureRate(
-                given(options.FAILURE_RATE_MAX_FAILURES),
-                given(options.FAILURE_RATE_INTERVAL),
-                given(options.FAILURE_RATE_DELAY),
-            )
-        case "exponential-delay":
-            return ExponentialDelay(
-                given(options.EXPONENTIAL_INITIAL_BACKOFF),
-                given(options.EXPONENTIAL_MAX_BACKOFF),
-                given(options.EXPONENTIAL_MULTIPLIER),
-                given(options.EXPONENTIAL_RESET_THRESHOLD),
-                given(options.EXPONENTIAL_JITTER),
-                given(options.EXPONENTIAL_ATTEMPTS),
-            )
-        case _:
-            return NoRestart()
-
-
-def _check(strategy: RestartStrategy, **fields: ConfigOption[Any]) -> None:
-    """Check that fields are numbers that their options accept."""
-    for field, option in fields.items():
-        value = getattr(strategy, field)
-        try:
-            accepted = option.parse(value)
-        except ValueError as error:
-            raise _refused(type(strategy), field, value, str(error)) from None
-        # Options also accept texts, but a field must be a number.
-        if accepted != value:
-            raise _refused(type(strategy), field, value, f"{accepted!r} is wanted")
+    name = configuration.get(RESTART_STRATEGY) or default
+    return _STRATEGIES[name].of(configuration)
 
 
 def _milliseconds(strategy: type[RestartStrategy], **field: DurationLike) -> int:
@@ -213,6 +305,6 @@ def _milliseconds(strategy: type[RestartStrategy], **field: DurationLike) -> int
 
 
 def _refused(
-    strategy: type[RestartStrategy], field: str, value: object, wanted: str
+    strategy: type[_Strategy], field: str, value: object, wanted: str
 ) -> ConfigurationError:
     return ConfigurationError(f"{strategy.__name__}: {field}: {wanted}, not {value!r}")
