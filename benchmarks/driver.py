@@ -57,8 +57,8 @@ from holdfast.runtime.report import (
 from holdfast.spark.epoch_runner import EpochRunner
 from holdfast.spark.serialization import dump_function
 from holdfast.spark.sources.query_log import capture
+from holdfast.storage.file_system import FileSystemFiles
 from holdfast.storage.handles import FileHandle, inline
-from holdfast.storage.object_store import FileSystemFiles
 from holdfast.testing.clock import ManualClock
 from holdfast.types.stream_type import StreamType
 

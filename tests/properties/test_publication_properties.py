@@ -39,7 +39,7 @@ from holdfast.job.model import EpochResult, JobIdentity
 from holdfast.job.statistics import EpochStatistics
 from holdfast.job.threads import CallEndedError, Patience
 from holdfast.spark.sources.query_log import capture
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 from tests.support.programs import Program
 from tests.support.properties import searched
 from tests.support.staged import LocalCalls, StagedRun, no_frames

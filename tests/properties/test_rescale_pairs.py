@@ -26,7 +26,7 @@ from holdfast.state.store.directories import store_directory
 from holdfast.state.store.opening import open_store
 from holdfast.state.store.process import ProcessIdentity
 from holdfast.state.timers.table import EVENT_TIMERS, PROCESSING_TIMERS
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 from tests.support.functions import Count
 from tests.support.in_memory import IN_MEMORY
 from tests.support.offline_savepoints import (

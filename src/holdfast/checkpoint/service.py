@@ -45,7 +45,7 @@ from holdfast.job.model import EpochOrder
 from holdfast.job.statistics import CheckpointingStatistics, JobStatus
 from holdfast.job.threads import Patience
 from holdfast.state.store.directories import file_name
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from holdfast.storage.handles import Handle
+    from holdfast.storage.handles import Handle, InlineHandle
 
 
 if TYPE_CHECKING:
@@ -342,6 +342,12 @@ def verify(data_size: int, checksum: str | None, handle: Handle, where: str) -> 
             f"{where}: the content has changed since the checkpoint wrote it (checksum "
             f"{checksum}); restore from another checkpoint"
         )
+
+
+def inline_content(handle: InlineHandle) -> bytes:
+    """Content of an inline handle, of the length that it names."""
+    verify(len(handle.data), None, handle, "state within the metadata")
+    return handle.data
 
 
 def _check(size: int, limit: int, what: str, scope: str) -> None:

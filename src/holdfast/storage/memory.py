@@ -11,12 +11,12 @@ from holdfast.storage.files import (
     NamesElsewhere,
     check_cancelled,
     checked_name,
+    inline_content,
     never,
     storage_error,
 )
 from holdfast.storage.handles import Handle, InlineHandle, inline
 from holdfast.storage.local import write_local
-from holdfast.storage.object_store import inline_content
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

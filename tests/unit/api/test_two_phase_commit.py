@@ -19,7 +19,7 @@ from holdfast.checkpoint.files.layout import STAGED
 from holdfast.errors import SinkError, TypeDeclarationError, UserFunctionError
 from holdfast.serde.factory import codec_for
 from holdfast.sinks import TwoPhaseCommitSinkFunction
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 from tests.support.checkpoints import checkpoint
 from tests.support.programs import Program
 from tests.support.staged import LocalCalls, Notebook, StagedRun

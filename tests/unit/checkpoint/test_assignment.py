@@ -22,8 +22,8 @@ from holdfast.job.model import JobIdentity
 from holdfast.state.key_groups import key_groups
 from holdfast.state.operator.redistribution import NamedState, OperatorStateSnapshot
 from holdfast.state.store.process import ProcessIdentity
+from holdfast.storage.file_system import FileSystemFiles
 from holdfast.storage.handles import inline
-from holdfast.storage.object_store import FileSystemFiles
 from tests.support.checkpoints import checkpoint
 from tests.support.functions import Count
 from tests.support.programs import Program

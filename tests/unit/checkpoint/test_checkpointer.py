@@ -32,8 +32,8 @@ from holdfast.runtime.plan import ChannelRows
 from holdfast.spark.serialization import dump_function
 from holdfast.spark.sources.query_log import capture
 from holdfast.spark.sources.source import Source
+from holdfast.storage.file_system import FileSystemFiles
 from holdfast.storage.handles import FileHandle
-from holdfast.storage.object_store import FileSystemFiles
 from holdfast.testing.clock import ManualClock
 from tests.support.functions import Count
 from tests.support.programs import Program

@@ -9,7 +9,7 @@ from holdfast.checkpoint.files.completed import completed_checkpoints, load_newe
 from holdfast.checkpoint.files.fence import take_fence
 from holdfast.checkpoint.files.job_files import JobStorage
 from holdfast.errors import CheckpointStorageError, FencedError
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 from tests.support.checkpoints import checkpoint
 
 

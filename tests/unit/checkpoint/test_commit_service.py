@@ -20,7 +20,7 @@ from holdfast.errors import FencedError, SinkError
 from holdfast.job.model import JobIdentity
 from holdfast.job.statistics import JobStatus
 from holdfast.spark.sources.query_log import capture
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 from tests.support.programs import Program
 from tests.support.staged import CALLS, LocalCalls, Notebook, calls, no_frames
 from tests.support.staged_drivers import published

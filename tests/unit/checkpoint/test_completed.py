@@ -26,7 +26,7 @@ from holdfast.errors import (
 from tests.support.checkpoints import checkpoint
 
 if TYPE_CHECKING:
-    from holdfast.storage.object_store import FileSystemFiles
+    from holdfast.storage.file_system import FileSystemFiles
 
 
 def complete(files: FileSystemFiles, checkpoint_id: int, fence: Fence) -> None:

@@ -20,7 +20,7 @@ from holdfast.job.model import EpochResult, JobIdentity
 from holdfast.job.statistics import EpochStatistics
 from holdfast.job.threads import AFTERWARDS, Patience
 from holdfast.spark.sources.query_log import capture
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 from tests.support.programs import Program
 from tests.support.staged import (
     LocalCalls,

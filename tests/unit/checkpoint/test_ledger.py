@@ -19,7 +19,7 @@ from holdfast.checkpoint.files.layout import metadata_name
 from holdfast.checkpoint.files.ledger import lost_checkpoint, record_completed, recorded_checkpoints
 from holdfast.checkpoint.files.metadata import encode_metadata
 from holdfast.errors import CheckpointStorageError
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 from tests.support.checkpoints import checkpoint
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from holdfast.state.store import header as store_record
 from holdfast.state.store.directories import store_directory
 from holdfast.state.store.opening import open_store
 from holdfast.state.store.process import ProcessIdentity
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,8 +14,8 @@ from holdfast.checkpoint.files.channel_state import FileStaging
 from holdfast.checkpoint.files.metadata import ChannelState, Committable, StagedHandle
 from holdfast.checkpoint.restore.assignment import assign_state
 from holdfast.errors import FencedError, NotSerializableError, RestoreError, SinkError
+from holdfast.storage.file_system import FileSystemFiles
 from holdfast.storage.handles import inline
-from holdfast.storage.object_store import FileSystemFiles
 from tests.support.checkpoints import checkpoint
 from tests.support.programs import Program
 from tests.support.staged import ANSWERS, CALLS, LocalCalls, Notebook, calls

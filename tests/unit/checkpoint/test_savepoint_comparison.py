@@ -41,8 +41,8 @@ from holdfast.serde.factory import codec_for
 from holdfast.spark.sources.source import Source
 from holdfast.state.operator.redistribution import NamedState, OperatorStateSnapshot
 from holdfast.state.schemas import as_stored
+from holdfast.storage.file_system import FileSystemFiles
 from holdfast.storage.handles import inline
-from holdfast.storage.object_store import FileSystemFiles
 from holdfast.testing.harness import OperatorHarness
 from holdfast.testing.windows import window_joined, windowed
 from holdfast.types.stream_type import StreamType

@@ -18,7 +18,7 @@ from holdfast.runtime.report import OPERATOR_STATE, STORE
 from holdfast.state.store.opening import open_store
 from holdfast.state.store.process import ProcessIdentity
 from holdfast.state.store.snapshot import snapshot_sizes
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 
 BACKENDS = [HashMapStateBackend(), EmbeddedRocksDBStateBackend()]
 

@@ -18,10 +18,10 @@ from holdfast.checkpoint.transfer import (
     upload_snapshot,
 )
 from holdfast.errors import CheckpointError, CheckpointStorageError, CorruptCheckpointError
+from holdfast.storage.file_system import FileSystemFiles
 from holdfast.storage.files import InlineLimits
 from holdfast.storage.handles import FileHandle, InlineHandle, inline
 from holdfast.storage.memory import InlineFiles, MemoryNames
-from holdfast.storage.object_store import FileSystemFiles
 from tests.support.checkpoints import FullDisk
 
 SNAPSHOT = {
@@ -187,7 +187,7 @@ def test_a_process_killed_in_mid_upload_leaves_nothing_to_restore(tmp_path, snap
 import os
 from itertools import count
 from pathlib import Path
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 from holdfast.checkpoint.transfer import upload_snapshot
 asked = count()
 upload_snapshot(

@@ -21,7 +21,7 @@ from holdfast.state.store.opening import open_store
 from holdfast.state.store.process import ProcessIdentity
 from holdfast.state.store.rocksdb_options import FILES_BEFORE_MERGE, database_options
 from holdfast.state.store.snapshot import snapshot_files
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,10 +15,10 @@ from holdfast.checkpoint.files.fence import Fence, take_fence
 from holdfast.checkpoint.files.job_files import open_files
 from holdfast.config.storage import FileSystemCheckpointStorage, JobManagerCheckpointStorage
 from holdfast.errors import CheckpointStorageError, ConfigurationError, CorruptCheckpointError
+from holdfast.storage.file_system import FileSystemFiles
 from holdfast.storage.files import InlineLimits
 from holdfast.storage.handles import FileHandle, InlineHandle, inline
 from holdfast.storage.memory import InlineFiles, MemoryNames
-from holdfast.storage.object_store import FileSystemFiles
 from tests.support.checkpoints import checkpoint
 
 

@@ -22,9 +22,9 @@ from holdfast.checkpoint.files.ledger import record_completed, record_name, reco
 from holdfast.checkpoint.files.metadata import paths_of
 from holdfast.config.storage import FileSystemCheckpointStorage
 from holdfast.errors import CheckpointError, HoldfastError
+from holdfast.storage.file_system import CHUNK, FileSystemFiles
 from holdfast.storage.files import InlineLimits, checked_name
 from holdfast.storage.memory import InlineFiles, MemoryNames
-from holdfast.storage.object_store import CHUNK, FileSystemFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

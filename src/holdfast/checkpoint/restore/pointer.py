@@ -10,7 +10,7 @@ from holdfast.checkpoint.files.completed import checkpoint_ids, load, load_newes
 from holdfast.checkpoint.files.layout import METADATA, metadata_name
 from holdfast.checkpoint.savepoint.storage import load_savepoint
 from holdfast.errors import RestoreError
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.files.metadata import CheckpointMetadata
