@@ -23,7 +23,7 @@ from holdfast.checkpoint.uploads import Uploads
 from holdfast.clock import Moment, SystemClock, monotonic
 from holdfast.errors import CheckpointError
 from holdfast.job.model import EpochOrder
-from holdfast.job.threads import LOOK, Patience, start_thread
+from holdfast.job.threads import LOOK, TimeLimits, start_thread
 from holdfast.runtime.plan import CheckpointOrder
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Checkpointer:
         *,
         savepoints: Savepoints,
         clock: Clock | None = None,
-        patience: Patience | None = None,
+        time_limits: TimeLimits | None = None,
     ) -> None:
         """Create a checkpointer without pending checkpoints.
 
@@ -93,7 +93,7 @@ class Checkpointer:
             listeners: Objects that are notified on the driver when checkpoints end.
             savepoints: The savepoints that are requested.
             clock: Decides when checkpoints are due and when they expire; the system's by default.
-            patience: How long to wait for listeners, sources and calls that hang.
+            time_limits: How long to wait for listeners, sources and calls that hang.
         """
         self._plan = plan
         self._settings = settings
@@ -101,8 +101,8 @@ class Checkpointer:
         self._uploads = Uploads(plan, calls, files)
         self._on_failure = on_failure
         self._commits = commits
-        self._patience = patience or Patience()
-        self._notifier = CheckpointNotifier(listeners, self._fail_job, self._patience)
+        self._time_limits = time_limits or TimeLimits()
+        self._notifier = CheckpointNotifier(listeners, self._fail_job, self._time_limits)
         self._savepoints = savepoints
         self._clock = clock or SystemClock()
         self._tracker = CheckpointTracker(
@@ -114,12 +114,12 @@ class Checkpointer:
             self._storage,
             self._uploads,
             commits,
-            SourceCommits(plan, self._patience),
+            SourceCommits(plan, self._time_limits),
             savepoints,
             self._notifier,
             self.statistics,
             self._clock,
-            self._patience,
+            self._time_limits,
             self._fail_job,
         )
         self._epoch_ms = 0
@@ -302,10 +302,10 @@ class Checkpointer:
         is aborted.
         """
         self._execute(self._tracker.abort_all(reason))
-        ended = self._wait_for_all(self._patience.end)
+        ended = self._wait_for_all(self._time_limits.end)
         if not ended:
-            self._patience.lose()
-            ended = self._wait_for_all(self._patience.end)
+            self._time_limits.stop_waiting()
+            ended = self._wait_for_all(self._time_limits.end)
         self._tracker.close()
         if ended:
             self._completion.retry_deletions()
@@ -340,14 +340,14 @@ class Checkpointer:
         return self._tracker.local_snapshots
 
     def _wait_for(self, pending: PendingCheckpoint) -> None:
-        """Wait until a checkpoint has ended, or the job has lost its patience.
+        """Wait until a checkpoint has ended, or the job has stopped waiting.
 
         Raises:
             CheckpointError: It has not ended long after its timeout.
         """
         limit = self._settings.timeout_ms / 1000 + self._commits.longest
         until = monotonic() + limit
-        while not self._patience.wait(pending.ended, LOOK) and not self._patience.is_lost:
+        while not self._time_limits.wait(pending.ended, LOOK) and not self._time_limits.has_stopped:
             self.expire()
             if monotonic() >= until:
                 raise CheckpointError(
@@ -359,7 +359,7 @@ class Checkpointer:
         """Wait until no checkpoint is uploaded or completed; False after `seconds`."""
         until = monotonic() + seconds
         for ended in tuple(self._uploading.values()):
-            self._patience.wait(ended, until - monotonic())
+            self._time_limits.wait(ended, until - monotonic())
         return self._completion.wait(until - monotonic()) and not self._uploading
 
     def _new_pending(

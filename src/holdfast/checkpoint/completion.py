@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.tracker import CheckpointTracker
     from holdfast.checkpoint.uploads import Uploads
     from holdfast.clock import Clock
-    from holdfast.job.threads import Patience
+    from holdfast.job.threads import TimeLimits
 
 logger = logging.getLogger("holdfast")
 
@@ -63,7 +63,7 @@ class Completion:
         notifier: CheckpointNotifier,
         statistics: CheckpointStatisticsKeeper,
         clock: Clock,
-        patience: Patience,
+        time_limits: TimeLimits,
         fail_job: Callable[[HoldfastError], None],
     ) -> None:
         """Create a completion with nothing to do."""
@@ -76,7 +76,7 @@ class Completion:
         self._notifier = notifier
         self._statistics = statistics
         self._clock = clock
-        self._patience = patience
+        self._time_limits = time_limits
         self._fail_job = fail_job
         self._lock = threading.Lock()
         self._queue: deque[int] = deque()
@@ -123,7 +123,7 @@ class Completion:
 
     def wait(self, seconds: float) -> bool:
         """Wait until no checkpoint is being completed; False after `seconds`."""
-        return self._patience.wait(self._idle, seconds)
+        return self._time_limits.wait(self._idle, seconds)
 
     # The thread that completes checkpoints
 

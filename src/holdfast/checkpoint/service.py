@@ -43,7 +43,7 @@ from holdfast.config.storage import FileSystemCheckpointStorage, JobManagerCheck
 from holdfast.errors import HoldfastError
 from holdfast.job.model import EpochOrder
 from holdfast.job.statistics import CheckpointingStatistics, JobStatus
-from holdfast.job.threads import Patience
+from holdfast.job.threads import TimeLimits
 from holdfast.state.store.directories import file_name
 from holdfast.storage.file_system import FileSystemFiles
 
@@ -131,7 +131,7 @@ class CheckpointService:
         settings: CheckpointSettings | None,
         recovery: RecoveryOrder,
         listeners: tuple[Any, ...] = (),
-        patience: Patience | None = None,
+        time_limits: TimeLimits | None = None,
     ) -> None:
         """Create the service of the job with id `job_id`.
 
@@ -142,9 +142,9 @@ class CheckpointService:
                 takes neither checkpoints nor savepoints.
             recovery: The snapshot that the job starts from.
             listeners: Objects that are notified on the driver when checkpoints end.
-            patience: How long to wait for sinks and listeners.
+            time_limits: How long to wait for sinks and listeners.
         """
-        self.patience = patience or Patience()
+        self.time_limits = time_limits or TimeLimits()
         self._job_id = job_id
         self._backend = backend
         self._settings = settings
@@ -236,7 +236,7 @@ class CheckpointService:
             self._files,
             exactly_once=self.exactly_once,
             inline_below=0 if settings is None else inline_below(settings),
-            patience=self.patience,
+            time_limits=self.time_limits,
         )
         if self._restorer is not None:
             self._restorer.publishes = self.exactly_once and publisher.has_sinks
@@ -262,7 +262,7 @@ class CheckpointService:
             self._commits,
             self._listeners,
             savepoints=Savepoints(self._backend, alone=not self.periodic),
-            patience=self.patience,
+            time_limits=self.time_limits,
         )
 
     def owned(self, job: JobIdentity) -> JobIdentity:

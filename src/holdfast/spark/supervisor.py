@@ -108,7 +108,7 @@ class Supervisor:
         self._pinning = Pinning(spark)
         self._calls = ExecutorCalls(spark, self._pinning)
         self._statistics = StatisticsKeeper(order.plan)
-        self._listeners = EpochListeners(order.listeners, checkpointing.patience)
+        self._listeners = EpochListeners(order.listeners, checkpointing.time_limits)
         self._restarts = restart_tracker(order.restarts)
         self._scratch = scratch_directory()
         self.job_attempt: JobAttempt | None = None
@@ -261,7 +261,7 @@ class Supervisor:
             query_dir,
             self._end_epoch,
             batch_id,
-            self.checkpointing.patience,
+            self.checkpointing.time_limits,
         )
 
     def _source_leaves(self) -> dict[str, tuple[int, ...]]:

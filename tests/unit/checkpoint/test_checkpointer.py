@@ -27,7 +27,7 @@ from holdfast.config.storage import FileSystemCheckpointStorage
 from holdfast.errors import CheckpointError, CheckpointStorageError, FencedError
 from holdfast.job.model import EpochResult, JobIdentity
 from holdfast.job.statistics import EpochStatistics
-from holdfast.job.threads import Patience
+from holdfast.job.threads import TimeLimits
 from holdfast.runtime.plan import ChannelRows
 from holdfast.spark.serialization import dump_function
 from holdfast.spark.sources.query_log import capture
@@ -146,7 +146,7 @@ class Bench:
         self.fence = take_fence(self.files)
         self.batch = -1
         self.epoch_ms = 0
-        self.patience = Patience()
+        self.time_limits = TimeLimits()
         self.checkpointer = self.make()
         self.begin()
 
@@ -169,7 +169,7 @@ class Bench:
             [self.listener],
             savepoints=Savepoints(self.program.settings.backend, alone=False),
             clock=self.clock,
-            patience=self.patience,
+            time_limits=self.time_limits,
         )
 
     def begin(self, base: Any = None, inherited: frozenset[Any] = frozenset()) -> None:
@@ -786,7 +786,7 @@ def test_the_end_of_the_job_does_not_wait_for_an_upload_without_end(
     make: Callable[..., Bench], caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = make(asynchronous=True)
-    bench.patience.end = 0.1
+    bench.time_limits.end = 0.1
     gate = bench.calls.hold(1)
     bench.epoch()
     wait_for(lambda: bool(bench.calls.held_up))
@@ -847,7 +847,7 @@ def test_whoever_waits_for_a_checkpoint_that_never_ends_is_told(
 ) -> None:
     """The clock of checkpoints stands still here, so this one does not expire."""
     bench = make(asynchronous=True, timeout_ms=200)
-    bench.commits._patience.answer = 0.0
+    bench.commits._time_limits.answer = 0.0
     bench.calls.hold(1)
     bench.epoch()
     with pytest.raises(CheckpointError, match="has not ended within 0 s"):

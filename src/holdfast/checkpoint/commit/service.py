@@ -16,7 +16,7 @@ from holdfast.checkpoint.files.channel_state import FileStaging
 from holdfast.config.checkpoint_options import COMMITTER_TIMEOUT
 from holdfast.errors import CheckpointError, CorruptCheckpointError, SinkError
 from holdfast.job.model import Delivery
-from holdfast.job.threads import NoAnswerError, Patience
+from holdfast.job.threads import NoAnswerError, TimeLimits
 from holdfast.storage.files import MOST_INLINE
 from holdfast.storage.handles import InlineHandle
 
@@ -93,7 +93,7 @@ class CommitService:
         *,
         exactly_once: bool,
         inline_below: int = 0,
-        patience: Patience | None = None,
+        time_limits: TimeLimits | None = None,
         most_inline: int = MOST_INLINE,
         published_known: int = PUBLISHED_KNOWN,
     ) -> None:
@@ -104,7 +104,7 @@ class CommitService:
             files: Where rows are staged, with exactly once.
             exactly_once: Whether output waits for checkpoints.
             inline_below: Size below which rows are stored inside the metadata.
-            patience: How long to wait for sinks.
+            time_limits: How long to wait for sinks.
             most_inline: Maximum bytes of rows inside the metadata.
             published_known: Number of published checkpoints to remember.
         """
@@ -113,7 +113,7 @@ class CommitService:
         self._files = files
         self._inline_below = inline_below
         self.exactly_once = exactly_once
-        self._patience = patience or Patience()
+        self._time_limits = time_limits or TimeLimits()
         self._closed = False
         self._published: deque[int] = deque(maxlen=published_known)
         self._lineage = uuid.uuid4().hex
@@ -134,7 +134,7 @@ class CommitService:
     @property
     def longest(self) -> float:
         """Longest time that a publication can take, in seconds."""
-        return self._patience.answer * (1 + self._publisher.sinks)
+        return self._time_limits.answer * (1 + self._publisher.sinks)
 
     @property
     def delivery(self) -> Delivery:
@@ -266,7 +266,7 @@ class CommitService:
                 )
 
             try:
-                self._patience.call(self._publisher.describe(uid), publish)
+                self._time_limits.call(self._publisher.describe(uid), publish)
             except NoAnswerError as error:
                 self._publisher.cancel(mine)
                 failures.append(self._unanswered(uid, mine, error))
@@ -286,7 +286,7 @@ class CommitService:
                 "the same job id"
             )
         text = f"{self._publisher.describe(uid)} has not published the output of {what}: {error}. "
-        if self._patience.is_lost:
+        if self._time_limits.has_stopped:
             text += "The job was told to end, and no longer waits for it. "
         text += (
             f"{follows}. Find out what the sink waits for; give its connections timeouts; if it "
@@ -337,7 +337,7 @@ class CommitService:
         if orphans:
             # Only now: another driver writes its notes after it has taken its fence.
             check_fence()
-            self._patience.call(
+            self._time_limits.call(
                 "sinks, to abort open transactions",
                 lambda _: self._publisher.abort_opened(self._notes, orphans),
             )
@@ -350,7 +350,7 @@ class CommitService:
                 self._publisher.clean_up(job_id, job_attempt, wanted=wanted)
 
         try:
-            self._patience.call("sinks, to clean up", clean_up)
+            self._time_limits.call("sinks, to clean up", clean_up)
         except NoAnswerError as error:
             logger.error("sinks left something behind, since one of them hangs: %s", error)
 

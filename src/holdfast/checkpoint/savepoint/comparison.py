@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from holdfast.storage.files import JobCheckpointFiles
 
 OperatorVerdict: TypeAlias = Literal["restored", "new, starts empty", "not in the program"]
-SourceVerdict: TypeAlias = Literal["goes on", "new, from its beginning", "not in the program"]
+SourceVerdict: TypeAlias = Literal["continues", "new, from its beginning", "not in the program"]
 
 ALLOWED = " [allow_non_restored_state=True lets it pass]"
 """Suffix of a problem that `allow_non_restored_state` allows."""
@@ -294,7 +294,7 @@ def _sources(metadata: CheckpointMetadata, plan: JobPlan) -> Iterator[SourceComp
     stored = [source.uid for source in metadata.sources]
     now = [source.uid for source in plan.sources]
     for uid in stored:
-        yield SourceComparison(uid, "goes on" if uid in now else "not in the program")
+        yield SourceComparison(uid, "continues" if uid in now else "not in the program")
     for uid in now:
         if uid not in stored:
             yield SourceComparison(uid, "new, from its beginning")
