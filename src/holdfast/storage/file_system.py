@@ -100,16 +100,16 @@ class FileSystemFiles(NamesElsewhere):
         if isinstance(handle, InlineHandle):
             return inline_content(handle)
         content = bytearray()
-        for piece in self._verified(handle, never):
+        for piece in self._verified(handle):
             content += piece
         return bytes(content)
 
-    def download(self, handle: Handle, local: Path, cancelled: Cancelled = never) -> None:
+    def download(self, handle: Handle, local: Path) -> None:
         """Copy the content of `handle` to a local file, verified as by `read_bytes`."""
         if isinstance(handle, InlineHandle):
             pieces: Iterable[bytes] = [inline_content(handle)]
         else:
-            pieces = self._verified(handle, cancelled)
+            pieces = self._verified(handle)
         write_local(local, pieces)
 
     def _write(self, name: str, pieces: Iterable[bytes], cancelled: Cancelled) -> FileHandle:
@@ -133,7 +133,7 @@ class FileSystemFiles(NamesElsewhere):
         with suppress(Exception):
             self._directory.delete(name)
 
-    def _verified(self, handle: FileHandle, cancelled: Cancelled) -> Iterator[bytes]:
+    def _verified(self, handle: FileHandle) -> Iterator[bytes]:
         path = self._directory.path_of(handle.path)
         size, digest = 0, xxhash.xxh3_128()
         try:
@@ -143,7 +143,6 @@ class FileSystemFiles(NamesElsewhere):
                     raise FileNotFoundError
                 with source:
                     while piece := source.read(self._chunk):
-                        check_cancelled(cancelled, path)
                         digest.update(piece)
                         size += len(piece)
                         yield piece

@@ -251,7 +251,7 @@ class JobCheckpointFiles(NamedFiles, Protocol):
     def read_bytes(self, handle: Handle) -> bytes:
         """Content of `handle`; CorruptCheckpointError if it is gone or has changed."""
 
-    def download(self, handle: Handle, local: Path, cancelled: Cancelled = ...) -> None:
+    def download(self, handle: Handle, local: Path) -> None:
         """Copy the content of `handle` to a local file, verified as by `read_bytes`."""
 
 

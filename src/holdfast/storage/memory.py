@@ -149,9 +149,8 @@ class InlineFiles(NamesElsewhere):
         """Content of `handle`."""
         return _content(handle)
 
-    def download(self, handle: Handle, local: Path, cancelled: Cancelled = never) -> None:
+    def download(self, handle: Handle, local: Path) -> None:
         """Write the content of `handle` to a local file."""
-        check_cancelled(cancelled, str(local))
         write_local(local, [_content(handle)])
 
     def create_exclusive(self, name: str, data: bytes) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -39,8 +38,6 @@ def open_files(
     storage: FileSystemCheckpointStorage | JobManagerCheckpointStorage,
     job_id: str,
     create_subdir: bool = True,
-    *,
-    limits: InlineLimits | None = None,
 ) -> JobCheckpointFiles:
     """Open the files of one job; nothing is created before the first write.
 
@@ -48,21 +45,16 @@ def open_files(
         storage: The configured storage.
         job_id: Names the job's directory.
         create_subdir: Whether the job has a subdirectory below the path.
-        limits: Limits for state in the driver's memory; `per_state` is taken from the storage
-            instead.
     """
     below = checked_name(job_id) if create_subdir else ""
     if isinstance(storage, FileSystemCheckpointStorage):
         chunk = max(CHUNK, storage.write_buffer_size)
         return FileSystemFiles(_joined(storage.checkpoint_path, below), chunk)
-    bounds = limits or InlineLimits()
-    bounds = InlineLimits(
-        per_state=storage.max_state_size, per_message=bounds.per_message, total=bounds.total
-    )
+    limits = InlineLimits(per_state=storage.max_state_size)
     path = storage.checkpoint_path
     if path is None:
-        return InlineFiles(MemoryNames(job_id, bounds.total), bounds)
-    return InlineFiles(FileSystemFiles(_joined(path, below)), bounds)
+        return InlineFiles(MemoryNames(job_id, limits.total), limits)
+    return InlineFiles(FileSystemFiles(_joined(path, below)), limits)
 
 
 def _joined(path: str, below: str) -> str:
@@ -71,7 +63,7 @@ def _joined(path: str, below: str) -> str:
 
 
 class SharedFiles:
-    """Counts which checkpoints use which shared files, without I/O.
+    """Tracks which checkpoints use which shared files, without I/O.
 
     Register a checkpoint with the files it builds on before its upload begins, and settle it with
     the files it uses when it completes. Then no other checkpoint can release these files in
@@ -90,15 +82,10 @@ class SharedFiles:
     def __init__(self) -> None:
         self._files: dict[int, set[str]] = {}
         """By checkpoint."""
-        self._users: Counter[str] = Counter()
-        """Number of checkpoints that use a file; only files in use."""
 
     def adopt(self, checkpoint_id: int, paths: Iterable[str]) -> None:
         """Record that a complete checkpoint in storage uses `paths`."""
-        known = self._files.setdefault(checkpoint_id, set())
-        added = set(paths) - known
-        known |= added
-        self._users.update(added)
+        self._files.setdefault(checkpoint_id, set()).update(paths)
 
     def register(self, checkpoint_id: int, paths: Iterable[str]) -> None:
         """Record that a checkpoint also uses `paths`.
@@ -108,9 +95,7 @@ class SharedFiles:
                 have been deleted; nothing is registered.
         """
         paths = set(paths)
-        gone = sorted(
-            path for path in paths if path not in self._users and first_user(path) != checkpoint_id
-        )
+        gone = sorted(path for path in paths - self.in_use if first_user(path) != checkpoint_id)
         if gone:
             raise CheckpointError(
                 f"checkpoint {checkpoint_id} uses {gone[0]}, which no other checkpoint uses "
@@ -129,27 +114,17 @@ class SharedFiles:
         """
         paths = set(paths)
         self.register(checkpoint_id, paths)
-        return self._give_up(checkpoint_id, self._files[checkpoint_id] - paths)
+        registered, self._files[checkpoint_id] = self._files[checkpoint_id], paths
+        return registered - self.in_use
 
     def unregister(self, checkpoint_id: int) -> set[str]:
         """Forget a checkpoint, and return the files to delete: those that no other one uses."""
-        unused = self._give_up(checkpoint_id, set(self._files.get(checkpoint_id, ())))
-        self._files.pop(checkpoint_id, None)
-        return unused
-
-    def _give_up(self, checkpoint_id: int, paths: set[str]) -> set[str]:
-        if paths:
-            self._files[checkpoint_id] -= paths
-        self._users.subtract(paths)
-        unused = {path for path in paths if not self._users[path]}
-        for path in unused:
-            del self._users[path]
-        return unused
+        return self._files.pop(checkpoint_id, set()) - self.in_use
 
     @property
     def in_use(self) -> set[str]:
         """All files that registered checkpoints use."""
-        return set(self._users)
+        return set().union(*self._files.values())
 
 
 FENCE_EVERY_MS = 2_000
