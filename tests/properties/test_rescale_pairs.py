@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.restore.assignment import RestoreTarget, assign_state
-from holdfast.checkpoint.restore.download import restore_one
+from holdfast.checkpoint.restore.assignment import assign_state
+from holdfast.checkpoint.restore.download import RestoreTarget, restore_one
 from holdfast.checkpoint.savepoint.storage import load_savepoint
 from holdfast.config.backends import backend_named
 from holdfast.job.model import JobIdentity
@@ -74,8 +74,8 @@ class Rescaled(Restored):
         program = Program(parallelism=parallelism, max_parallelism=128)
         program.source(ROWS).uid("events").key_by("k").process(Count(), ROWS).uid(UID)
         job = JobIdentity("job", "Job", str(directory / "local"), "2-1")
-        ground = RestoreTarget(job, ProcessIdentity.current(), backend_named(backend), {})
-        for restore in assign_state(self.metadata, program.compile(), ground, files):
+        ground = RestoreTarget(job, ProcessIdentity.current(), backend_named(backend))
+        for restore in assign_state(self.metadata, program.compile(), ground, files, {}):
             assert len(restore.copies) <= -(-self.snapshot.parallelism // parallelism) + 1
             self.version = restore_one(restore, files=files).version
 

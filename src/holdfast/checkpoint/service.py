@@ -26,7 +26,7 @@ from holdfast.checkpoint.files.fence import take_fence
 from holdfast.checkpoint.files.job_files import open_files
 from holdfast.checkpoint.files.layout import TASK_OWNED
 from holdfast.checkpoint.local_state import tidy_local_state
-from holdfast.checkpoint.pending import inline_below
+from holdfast.checkpoint.pending import CheckpointBase, inline_below
 from holdfast.checkpoint.restore.restorer import FRESH, Restorer
 from holdfast.checkpoint.savepoint.ownership import ClaimedSnapshot
 from holdfast.checkpoint.savepoint.requests import Savepoints
@@ -239,7 +239,7 @@ class CheckpointService:
             time_limits=self.time_limits,
         )
         if self._restorer is not None:
-            self._restorer.publishes = self.exactly_once and publisher.has_sinks
+            self._restorer.publishes = self.exactly_once and publisher.sinks > 0
             self._restorer.accepts_duplicates = settings is not None and settings.accept_duplicates
         if settings is None:
             return
@@ -309,7 +309,7 @@ class CheckpointService:
         if checkpointer is not None:
             unwanted = checkpointer.end_attempt()
             checkpointer.wait_for_completion()
-            local = checkpointer.local_snapshots.copies
+            local = checkpointer.tracker.local_snapshots.copies
         restored = restorer.restore(self._plan, job, self._backend, self._calls, local, unwanted)
         if restored.statistics is not None and checkpointer is not None:
             checkpointer.statistics.restored(restored.statistics)
@@ -326,20 +326,15 @@ class CheckpointService:
         self._commits.recover(metadata, files)
         if self._checkpointer is not None and self._claims and files is not self._files:
             assert isinstance(files, FileSystemFiles)
-            self._checkpointer.claim(ClaimedSnapshot(files, metadata))
+            self._checkpointer.tracker.claim(ClaimedSnapshot(files, metadata))
 
-    def begin(
-        self,
-        job: JobIdentity,
-        restored: RestoredJob,
-        capture: Capture,
-    ) -> None:
+    def begin(self, job: JobIdentity, restored: RestoredJob, capture: Capture) -> None:
         """Begin a job attempt; `capture` returns how far its sources were read."""
         assert self._commits is not None
         self._commits.begin(job)
         if self._checkpointer is not None:
             self._checkpointer.begin_attempt(
-                job, restored.base, restored.inherited, capture, restored.origin
+                CheckpointBase(job, restored.base, restored.inherited, capture, restored.origin)
             )
 
     def next_epoch(
@@ -409,7 +404,7 @@ class CheckpointService:
             checkpointer.close()
             if ending is not None and not self._holds_fence():
                 ending = None
-            in_doubt = checkpointer.is_in_doubt
+            in_doubt = bool(checkpointer.tracker.in_doubt)
         if commits is None:
             return
         commits.close(ended=ending is not None and not in_doubt)
@@ -458,15 +453,10 @@ class CheckpointService:
 def _warn_of_repetition(plan: JobPlan) -> None:
     """Warn of sinks that do not support exactly once."""
     names = [sink.name for output in plan.outputs for sink in output.sinks]
+    stages = [*(source.stage for source in plan.sources), *plan.stages]
     names += [
         operator.name
-        for source in plan.sources
-        for operator in source.stage.operators
-        if operator.kind is OperatorKind.SINK_FUNCTION
-    ]
-    names += [
-        operator.name
-        for stage in plan.stages
+        for stage in stages
         for operator in stage.operators
         if operator.kind is OperatorKind.SINK_FUNCTION
     ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import Configuration, HashMapStateBackend
-from holdfast.checkpoint.commit.publisher import Publisher
+from holdfast.checkpoint.commit.publisher import Publication, Publisher
 from holdfast.checkpoint.commit.service import CommitService
 from holdfast.checkpoint.files.channel_state import FileStaging
 from holdfast.checkpoint.files.completed import load
@@ -68,7 +68,7 @@ def test_functions_on_the_driver_come_last(tmp_path: Path, monkeypatch: pytest.M
         for uid in ("calls", "log")
     ]
     commits = CommitService(publisher, FileSystemFiles(str(tmp_path)), exactly_once=True)
-    commits._commit(listed, "job", "", None, recovered=False)
+    commits._commit(listed, Publication("job", "", None))
     assert order == ["log", "log", "calls", "calls"]
 
 

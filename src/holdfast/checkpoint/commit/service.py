@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast._faults import fault_point
 from holdfast.checkpoint.commit.committables import PendingCommittables, committables
 from holdfast.checkpoint.commit.opened_notes import OpenedNotes
+from holdfast.checkpoint.commit.publisher import Publication
 from holdfast.checkpoint.files.channel_state import FileStaging
 from holdfast.config.checkpoint_options import COMMITTER_TIMEOUT
 from holdfast.errors import CheckpointError, CorruptCheckpointError, SinkError
@@ -23,7 +24,6 @@ from holdfast.storage.handles import InlineHandle
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from holdfast.api.sinks import Staging
     from holdfast.checkpoint.commit.publisher import Publisher
     from holdfast.checkpoint.files.job_files import JobStorage
     from holdfast.checkpoint.files.metadata import CheckpointMetadata, Committable
@@ -139,7 +139,7 @@ class CommitService:
     @property
     def delivery(self) -> Delivery:
         """How the tasks of every epoch deliver output."""
-        return Delivery(self.exactly_once and self._publisher.has_sinks, self.staging())
+        return Delivery(self.exactly_once and self._publisher.sinks > 0, self.staging())
 
     def staging(self) -> FileStaging:
         """Where the next epoch stages rows: inside the metadata as long as there is room."""
@@ -174,7 +174,7 @@ class CommitService:
     def _release(self, epoch: int, reports: Iterable[TaskReport]) -> None:
         job, listed = self._job, committables(epoch, reports)
         assert job is not None
-        self._commit(listed, job.job_id, self._lineage, None, recovered=False)
+        self._commit(listed, Publication(job.job_id, self._lineage, None))
         if self._tidied != job.job_attempt:
             self._tidied = job.job_attempt
             self._clean_up(job.job_id, job.job_attempt)
@@ -228,25 +228,12 @@ class CommitService:
         self, metadata: CheckpointMetadata, files: JobCheckpointFiles, *, recovered: bool
     ) -> None:
         self._failed = bool(metadata.committables)
-        self._commit(
-            metadata.committables,
-            metadata.job_id,
-            metadata.lineage,
-            FileStaging(files),
-            recovered=recovered,
-        )
+        publication = Publication(metadata.job_id, metadata.lineage, FileStaging(files), recovered)
+        self._commit(metadata.committables, publication)
         self._failed = False
         self._published.append(metadata.checkpoint_id)
 
-    def _commit(
-        self,
-        listed: Sequence[Committable],
-        job_id: str,
-        lineage: str,
-        staging: Staging | None,
-        *,
-        recovered: bool,
-    ) -> None:
+    def _commit(self, listed: Sequence[Committable], publication: Publication) -> None:
         """Publish committables sink by sink; a sink that fails or hangs does not stop others.
 
         Sinks on the driver come last. They may not recognize rows that they get again, which
@@ -261,9 +248,7 @@ class CommitService:
             mine = [one for one in listed if one.uid == uid]
 
             def publish(wanted: Callable[[], bool], mine: Sequence[Committable] = mine) -> None:
-                self._publisher.publish(
-                    mine, job_id, lineage, staging, recovered=recovered, wanted=wanted
-                )
+                self._publisher.publish(mine, publication, wanted=wanted)
 
             try:
                 self._time_limits.call(self._publisher.describe(uid), publish)

@@ -24,9 +24,9 @@ from holdfast.checkpoint.files.layout import checkpoint_directory, metadata_name
 from holdfast.checkpoint.files.ledger import lost_checkpoint, recorded_checkpoints
 from holdfast.checkpoint.files.metadata import identity_of
 from holdfast.checkpoint.local_state import tidy_local_state
-from holdfast.checkpoint.restore.assignment import RestoreTarget, assign_state
+from holdfast.checkpoint.restore.assignment import assign_state
 from holdfast.checkpoint.restore.checks import check_static_rows
-from holdfast.checkpoint.restore.download import restore_one
+from holdfast.checkpoint.restore.download import RestoreTarget, restore_one
 from holdfast.checkpoint.restore.pointer import find_snapshot
 from holdfast.checkpoint.source_positions import position_of
 from holdfast.clock import SystemClock, monotonic
@@ -150,7 +150,7 @@ class Restorer:
         Raises:
             RestoreError: The checkpoint does not fit the program, or none can be used.
         """
-        target = RestoreTarget(job, ProcessIdentity.current(job.run), backend, local_copies)
+        target = RestoreTarget(job, ProcessIdentity.current(job.run), backend)
         passed_over: dict[int, str] = {}
         for attempt, (files, metadata) in enumerate(self._candidates(passed_over, unwanted)):
             if self.publishes and passed_over:
@@ -160,7 +160,7 @@ class Restorer:
                 target = replace(target, job=_next_try(job, attempt))
             try:
                 verify_handles(metadata, files)
-                restored = self._restore(metadata, files, plan, target, calls)
+                restored = self._restore(metadata, files, plan, target, calls, local_copies)
                 tidy_local_state(plan, target.job, calls, local_copies.values())
                 return restored
             except CorruptCheckpointError as error:
@@ -265,13 +265,15 @@ class Restorer:
         plan: JobPlan,
         target: RestoreTarget,
         calls: WorkerCalls,
+        local_copies: Mapping[tuple[str, int], str],
     ) -> RestoredJob:
         start = monotonic()
         position = position_of(metadata, files)
         if files is not self._files:
             check_static_rows(position, plan)
+        ignore = self._ignore_unclaimed
         wanted = list(
-            assign_state(metadata, plan, target, files, ignore_unclaimed=self._ignore_unclaimed)
+            assign_state(metadata, plan, target, files, local_copies, ignore_unclaimed=ignore)
         )
         done = _build_stores(wanted, files, plan, target, calls)
         path = files.root
@@ -375,11 +377,7 @@ def _build_stores(
     calls: WorkerCalls,
 ) -> list[Restored]:
     """Build all stores, on the executors of their subtasks."""
-    tasks = {
-        operator.uid: number
-        for stage, number in zip(plan.stages, plan.stage_parallelism, strict=True)
-        for operator in stage.operators
-    }
+    tasks = plan.operator_tasks
     items = [(one.subtask, tasks[one.uid], one) for one in wanted]
     group = f"holdfast-restore-{target.job.job_attempt}"
     try:

@@ -9,7 +9,6 @@ from holdfast.api.sinks import Sink
 from holdfast.checkpoint.restore.checks import (
     RestoreProblem,
     max_parallelism_problems,
-    operators_of,
     parallelism_problems,
     static_rows_problems,
     unclaimed_problems,
@@ -197,7 +196,7 @@ class _Comparer:
         self._metadata = metadata
         self._plan = plan
         self._nodes = {plan.uids[node.id]: node for node in graph.nodes}
-        self._running = operators_of(plan)
+        self._running = plan.operators
         self._max_parallelism = max_parallelism
         self._one_pass = one_pass
 
