@@ -196,13 +196,13 @@ class Completion:
         sources = source_snapshots(
             pending.position, pending.base.metadata, storage.files, pending.id, pending.inline_below
         )
-        metadata = pending.metadata(sources, storage.fence_number, now)
+        metadata = pending.metadata(sources, storage.fence.number, now)
         storage.complete(metadata)
         return metadata
 
     def _write_savepoint(self, pending: PendingCheckpoint, now: int) -> CheckpointMetadata:
         """Write the savepoint alone: the job keeps no checkpoints."""
-        metadata = pending.metadata([], self._storage.fence_number, now)
+        metadata = pending.metadata([], self._storage.fence.number, now)
         return self._savepoints.store(pending, metadata, pending.position)
 
     # After the metadata

@@ -28,16 +28,11 @@ class FailureReason(Enum):
     @property
     def counted(self) -> bool:
         """Whether it counts as a tolerated failure."""
-        return self in _COUNTED
-
-
-_COUNTED = frozenset(
-    {
-        FailureReason.CHECKPOINT_ASYNC_EXCEPTION,
-        FailureReason.CHECKPOINT_EXPIRED,
-        FailureReason.FINALIZE_CHECKPOINT_FAILURE,
-    }
-)
+        return self in (
+            FailureReason.CHECKPOINT_ASYNC_EXCEPTION,
+            FailureReason.CHECKPOINT_EXPIRED,
+            FailureReason.FINALIZE_CHECKPOINT_FAILURE,
+        )
 
 
 class CheckpointKind(Enum):

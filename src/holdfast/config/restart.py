@@ -8,19 +8,21 @@ A strategy is a value; `job.restart` counts failures and decides.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from holdfast.config.options import (
     ConfigOption,
-    V,
     at_least,
     bounded,
     declared_options,
     duration_ms,
+    given_by,
     lasting,
     number,
     optional,
+    options_of,
+    refused_field,
     text,
 )
 from holdfast.errors import ConfigurationError
@@ -140,11 +142,6 @@ RESTART_OPTIONS: Final = declared_options(globals())
 """All options of restarts, in the order of the documentation."""
 
 
-def _given_by(option: ConfigOption[V]) -> V:
-    """A field of a strategy, with the default and the meaning of an option."""
-    return field(default=option.default, metadata={"option": option})
-
-
 class _Strategy:
     """A strategy whose fields are given by options."""
 
@@ -153,20 +150,19 @@ class _Strategy:
     @classmethod
     def of(cls, configuration: Configuration) -> Self:
         """The strategy with the options of a configuration."""
-        given = {one.name: configuration.get(one.metadata["option"]) for one in fields(cls)}  # type: ignore[arg-type]
-        return cls(**given)
+        return cls(**{name: configuration.get(it) for name, it in options_of(cls).items()})
 
     def __post_init__(self) -> None:
         """Check that all fields are numbers that their options accept."""
-        for one in fields(self):  # type: ignore[arg-type]
-            value = getattr(self, one.name)
+        for name, option in options_of(self).items():
+            value = getattr(self, name)
             try:
-                accepted = one.metadata["option"].parse(value)
+                accepted = option.parse(value)
             except ValueError as error:
-                raise _refused(type(self), one.name, value, str(error)) from None
+                raise refused_field(self, name, str(error)) from None
             # Options also accept texts, but a field must be a number.
             if accepted != value:
-                raise _refused(type(self), one.name, value, f"{accepted!r} is wanted")
+                raise refused_field(self, name, f"{accepted!r} is wanted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,29 +174,29 @@ class NoRestart(_Strategy):
 class FixedDelay(_Strategy):
     """A limited number of restarts, each after the same delay."""
 
-    attempts: int = _given_by(FIXED_DELAY_ATTEMPTS)
-    delay_ms: int = _given_by(FIXED_DELAY_DELAY)
+    attempts: int = given_by(FIXED_DELAY_ATTEMPTS)
+    delay_ms: int = given_by(FIXED_DELAY_DELAY)
 
 
 @dataclass(frozen=True, slots=True)
 class FailureRate(_Strategy):
     """Restarts while failures are rare."""
 
-    max_failures: int = _given_by(FAILURE_RATE_MAX_FAILURES)
-    interval_ms: int = _given_by(FAILURE_RATE_INTERVAL)
-    delay_ms: int = _given_by(FAILURE_RATE_DELAY)
+    max_failures: int = given_by(FAILURE_RATE_MAX_FAILURES)
+    interval_ms: int = given_by(FAILURE_RATE_INTERVAL)
+    delay_ms: int = given_by(FAILURE_RATE_DELAY)
 
 
 @dataclass(frozen=True, slots=True)
 class ExponentialDelay(_Strategy):
     """Restarts after a delay that grows with every failure, up to a limit."""
 
-    initial_backoff_ms: int = _given_by(EXPONENTIAL_INITIAL_BACKOFF)
-    max_backoff_ms: int = _given_by(EXPONENTIAL_MAX_BACKOFF)
-    backoff_multiplier: float = _given_by(EXPONENTIAL_MULTIPLIER)
-    reset_threshold_ms: int = _given_by(EXPONENTIAL_RESET_THRESHOLD)
-    jitter_factor: float = _given_by(EXPONENTIAL_JITTER)
-    attempts: int | None = _given_by(EXPONENTIAL_ATTEMPTS)
+    initial_backoff_ms: int = given_by(EXPONENTIAL_INITIAL_BACKOFF)
+    max_backoff_ms: int = given_by(EXPONENTIAL_MAX_BACKOFF)
+    backoff_multiplier: float = given_by(EXPONENTIAL_MULTIPLIER)
+    reset_threshold_ms: int = given_by(EXPONENTIAL_RESET_THRESHOLD)
+    jitter_factor: float = given_by(EXPONENTIAL_JITTER)
+    attempts: int | None = given_by(EXPONENTIAL_ATTEMPTS)
 
     def __post_init__(self) -> None:
         """Check the fields, and the order of the delays."""
@@ -301,10 +297,4 @@ def _milliseconds(strategy: type[RestartStrategy], **field: DurationLike) -> int
     try:
         return duration_ms(value)
     except ValueError as error:
-        raise _refused(strategy, name, value, str(error)) from None
-
-
-def _refused(
-    strategy: type[_Strategy], field: str, value: object, wanted: str
-) -> ConfigurationError:
-    return ConfigurationError(f"{strategy.__name__}: {field}: {wanted}, not {value!r}")
+        raise ConfigurationError(f"{strategy.__name__}: {name}: {error}, not {value!r}") from None

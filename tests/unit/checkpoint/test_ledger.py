@@ -80,7 +80,7 @@ def lost(files: FileSystemFiles, unwanted: Collection[int] = ()) -> int | None:
 def complete(files: FileSystemFiles, *ids: int) -> JobStorage:
     storage = JobStorage(files, take_fence(files))
     for checkpoint_id in ids:
-        storage.complete(checkpoint(checkpoint_id, fence=storage.fence_number))
+        storage.complete(checkpoint(checkpoint_id, fence=storage.fence.number))
     return storage
 
 
@@ -155,7 +155,7 @@ def test_what_a_replaced_driver_completed_too_late_is_not_missed(files: FileSyst
     old = complete(files, 6)
     new = take_fence(files)
     new.going_back(1, 6)
-    late = checkpoint(7, fence=old.fence_number)
+    late = checkpoint(7, fence=old.fence.number)
     record_completed(files, late)
     assert lost(files) is None
 

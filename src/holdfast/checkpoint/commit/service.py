@@ -193,7 +193,7 @@ class CommitService:
             SinkError: Something could not be published.
         """
         self._failed = bool(metadata.committables)
-        storage.check_fence()
+        storage.fence.check()
         if self._closed:
             raise CheckpointError(
                 f"checkpoint {metadata.checkpoint_id} was completed after the job had ended; its "
@@ -292,10 +292,10 @@ class CommitService:
         first = self._tidied != job.job_attempt
         try:
             if first or self._publisher.notes_opened:
-                self._abort_opened(job.job_attempt, metadata.epoch, storage.check_fence)
+                self._abort_opened(job.job_attempt, metadata.epoch, storage.fence.check)
             if first:
                 # Another driver may have taken over while this one published.
-                storage.check_fence()
+                storage.fence.check()
                 self._tidied = job.job_attempt
                 self._clean_up(job.job_id, job.job_attempt)
                 storage.sweep_staged(job.job_attempt)

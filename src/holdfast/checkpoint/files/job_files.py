@@ -144,7 +144,7 @@ class JobStorage:
         self, files: JobCheckpointFiles, fence: Fence, completed: Iterable[CheckpointMetadata] = ()
     ) -> None:
         self.files = files
-        self._fence = fence
+        self.fence = fence
         self._fence_checked: int | None = None
         self._lock = threading.Lock()
         self._shared = SharedFiles()
@@ -156,21 +156,12 @@ class JobStorage:
         for metadata in completed:
             self.adopt(metadata)
 
-    @property
-    def fence_number(self) -> int:
-        """Number of the fence under which checkpoints are written."""
-        return self._fence.number
-
     def path_of(self, checkpoint_id: int) -> str:
         """Path of a checkpoint."""
         return f"{self.files.root}/{checkpoint_directory(checkpoint_id)}"
 
-    def check_fence(self) -> None:
-        """Raise FencedError if another driver has taken over."""
-        self._fence.check()
-
     def check_fence_sometimes(self, now: int) -> None:
-        """Call `check_fence` if the last call of this method is some time ago.
+        """Check the fence if the last call of this method is some time ago.
 
         Args:
             now: Milliseconds on a monotonic clock.
@@ -178,7 +169,7 @@ class JobStorage:
         last = self._fence_checked
         if last is None or now - last >= FENCE_EVERY_MS:
             self._fence_checked = now
-            self._fence.check()
+            self.fence.check()
 
     def adopt(self, metadata: CheckpointMetadata) -> None:
         """Keep the files of a complete checkpoint in storage."""
@@ -213,7 +204,7 @@ class JobStorage:
         there = (name for name in self.files.entries(STAGED) if is_own(STAGED, name))
         found = [name for name in there if not name.startswith(kept)]
         # Only now: another driver stages rows after it has taken its fence.
-        self._fence.check()
+        self.fence.check()
         for path in (f"{STAGED}/{name}" for name in found):
             if path not in in_use:
                 self.files.delete(path)
@@ -228,7 +219,7 @@ class JobStorage:
         with self._lock:
             # Before it is complete: it must not refer to a deleted file.
             self._shared.register(metadata.checkpoint_id, paths)
-        store_metadata(self.files, metadata, self._fence)
+        store_metadata(self.files, metadata, self.fence)
         record_completed(self.files, metadata)
         with self._lock:
             unused = self._shared.settle(metadata.checkpoint_id, paths)
@@ -253,7 +244,7 @@ class JobStorage:
             FencedError: Another driver has taken over and may need it; nothing is deleted.
             CheckpointStorageError: Storage failed; call this again later.
         """
-        self._fence.check()
+        self.fence.check()
         with self._lock:
             if checkpoint_id not in self._doomed:
                 unused = self._shared.unregister(checkpoint_id)
@@ -279,7 +270,7 @@ class JobStorage:
         """Delete the files of incomplete checkpoints with ids under `below`."""
         with self._lock:
             in_use = self._shared.in_use
-        sweep(self.files, below=below, fence=self._fence, in_use=in_use)
+        sweep(self.files, below=below, fence=self.fence, in_use=in_use)
 
 
 def _paths(metadata: CheckpointMetadata, directory: str) -> list[str]:
