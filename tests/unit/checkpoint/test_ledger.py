@@ -172,9 +172,9 @@ def test_records_of_what_is_long_gone_are_swept(files: FileSystemFiles) -> None:
     complete(files, 6, 7)
     files.delete_tree("chk-6")
     fence = take_fence(files)
-    assert sweep(files, below=8, fence=fence).removed == ("completed/1-6",)
+    assert sweep(files, below=8, fence=fence) == ["completed/1-6"]
     files.delete_tree("chk-7")
-    assert sweep(files, below=8, fence=fence).removed == ()
+    assert sweep(files, below=8, fence=fence) == []
     assert lost(files) == 7
 
 
@@ -187,9 +187,7 @@ def test_what_is_left_of_a_lost_checkpoint_is_not_swept(files: FileSystemFiles) 
     JobStorage(files, fence).complete(checkpoint(7, handles))
     files.delete(metadata_name(7))
     files.write_bytes("chk-8/a", b"unfinished")
-    swept = sweep(files, below=9, fence=fence)
-    assert swept.removed == ("chk-8",)
-    assert "no longer there" in swept.unreadable[0]
+    assert sweep(files, below=9, fence=fence) == ["chk-8"]
     assert all(map(files.exists, handles))
 
 

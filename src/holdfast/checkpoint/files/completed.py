@@ -75,6 +75,11 @@ def checkpoint_ids(files: NamedFiles) -> list[int]:
     return sorted(int(match[1]) for match in found if match)
 
 
+def written_ids(files: NamedFiles) -> set[int]:
+    """Ids of all checkpoints with metadata, readable or not."""
+    return {one for one in checkpoint_ids(files) if files.exists(metadata_name(one))}
+
+
 def used_ids(files: NamedFiles) -> set[int]:
     """Ids of all checkpoints with any file in storage, complete or not."""
     first = (first_user(f"{SHARED}/{name}") for name in files.entries(SHARED))
@@ -119,11 +124,10 @@ def load_all(files: NamedFiles) -> Iterator[CheckpointMetadata]:
     Raises:
         CorruptCheckpointError: One of them cannot be used.
     """
-    for checkpoint_id in checkpoint_ids(files):
-        if files.exists(metadata_name(checkpoint_id)):
-            # It may be deleted meanwhile.
-            with suppress(RestoreError):
-                yield load(files, checkpoint_id)
+    for checkpoint_id in sorted(written_ids(files)):
+        # It may be deleted meanwhile.
+        with suppress(RestoreError):
+            yield load(files, checkpoint_id)
 
 
 def load_newest(files: NamedFiles) -> tuple[CheckpointMetadata | None, list[Refusal]]:

@@ -6,7 +6,7 @@ import logging
 import re
 from typing import TYPE_CHECKING, Final
 
-from holdfast.checkpoint.files.completed import checkpoint_ids, load, load_newest
+from holdfast.checkpoint.files.completed import load, load_newest, written_ids
 from holdfast.checkpoint.files.layout import METADATA, metadata_name
 from holdfast.checkpoint.savepoint.storage import load_savepoint
 from holdfast.errors import RestoreError
@@ -44,7 +44,7 @@ def find_snapshot(url: str) -> tuple[FileSystemFiles, CheckpointMetadata]:
     files = FileSystemFiles(place)
     if files.exists(METADATA):
         return files, load_savepoint(files)
-    if any(files.exists(metadata_name(found)) for found in checkpoint_ids(files)):
+    if written_ids(files):
         return files, _newest(files, url)
     raise RestoreError(
         f"{url}: there is no complete savepoint or checkpoint; give the directory of a savepoint "

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 from holdfast.checkpoint.commit.committables import staged_rows
 from holdfast.checkpoint.files.channel_state import FileStaging
 from holdfast.checkpoint.files.completed import (
-    checkpoint_ids,
     completed_checkpoints,
     load,
     lost_reason,
     used_ids,
     verify_handles,
+    written_ids,
 )
 from holdfast.checkpoint.files.endings import check_not_ended
 from holdfast.checkpoint.files.fence import still_valid
-from holdfast.checkpoint.files.layout import checkpoint_directory, metadata_name
+from holdfast.checkpoint.files.layout import checkpoint_directory
 from holdfast.checkpoint.files.ledger import lost_checkpoint, recorded_checkpoints
 from holdfast.checkpoint.files.metadata import identity_of
 from holdfast.checkpoint.local_state import tidy_local_state
@@ -172,7 +172,7 @@ class Restorer:
                     metadata.checkpoint_id,
                     error,
                 )
-        if passed_over or self._written() - unwanted:
+        if passed_over or written_ids(self._files) - unwanted:
             why = "; ".join(passed_over.values()) or "the log says why"
             raise RestoreError(
                 f"{self._files.root}: none of the job's checkpoints can be restored ({why}). "
@@ -199,7 +199,7 @@ class Restorer:
         complete = completed_checkpoints(self._files)
         valid = [one for one in still_valid(self._files, complete) if one[1] not in unwanted]
         ordered = [checkpoint_id for _, checkpoint_id in valid]
-        written = self._written()
+        written = written_ids(self._files)
         if tries > 1 and not {checkpoint_id for _, checkpoint_id in complete} <= written:
             yield from self._candidates(passed_over, unwanted, tries - 1)
             return
@@ -249,11 +249,6 @@ class Restorer:
                 f"{self._files.root}. Start it under another job id, or without the savepoint to "
                 "continue from its own checkpoints"
             )
-
-    def _written(self) -> set[int]:
-        """Ids of the job's checkpoints with metadata, readable or not."""
-        ids = checkpoint_ids(self._files)
-        return {one for one in ids if self._files.exists(metadata_name(one))}
 
     def _ids_at_pointer(self) -> list[int]:
         return [metadata.checkpoint_id for _, metadata in islice(self._candidates(), 1)]

@@ -180,25 +180,20 @@ def compare(
     )
 
 
+@dataclass
 class _Comparer:
     """Compares one savepoint with one program."""
 
-    def __init__(
-        self,
-        files: JobCheckpointFiles,
-        metadata: CheckpointMetadata,
-        graph: JobGraph,
-        plan: JobPlan,
-        max_parallelism: int | None,
-        one_pass: bool,
-    ) -> None:
-        self._files = files
-        self._metadata = metadata
-        self._plan = plan
-        self._nodes = {plan.uids[node.id]: node for node in graph.nodes}
-        self._running = plan.operators
-        self._max_parallelism = max_parallelism
-        self._one_pass = one_pass
+    _files: JobCheckpointFiles
+    _metadata: CheckpointMetadata
+    _graph: JobGraph
+    _plan: JobPlan
+    _max_parallelism: int | None
+    _one_pass: bool
+
+    def __post_init__(self) -> None:
+        self._nodes = {self._plan.uids[node.id]: node for node in self._graph.nodes}
+        self._running = self._plan.operators
 
     def operators(self) -> Iterator[OperatorComparison]:
         """Yield the operators of the savepoint, then new ones."""
