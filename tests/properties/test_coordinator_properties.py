@@ -13,7 +13,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.instructions import (
     Aborted,
-    CancelUpload,
     CheckpointKind,
     Completed,
     DiscardCheckpoint,
@@ -66,7 +65,6 @@ class Record:
     answered: bool = False
     outcome: Completed | Aborted | None = None
     completed_at: int | None = None
-    cancelled: int = 0
     discarded: int = 0
     retired: int = 0
 
@@ -254,8 +252,6 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 savepoint = self.records[checkpoint].kind in (SAVEPOINT, WITH_SAVEPOINT)
                 if counting and not savepoint and reason.name in COUNTED:
                     self.log.append(("failure", checkpoint))
-            case CancelUpload(checkpoint):
-                self.records[checkpoint].cancelled += 1
             case DiscardCheckpoint(checkpoint):
                 record = self.records[checkpoint]
                 assert isinstance(record.outcome, Aborted)
@@ -321,7 +317,6 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def what_was_aborted_is_discarded_once_and_nothing_else_is(self) -> None:
         for one, record in self.records.items():
             aborted = isinstance(record.outcome, Aborted)
-            assert record.cancelled == aborted
             assert record.discarded == (aborted and not record.being_written)
             assert (one in self.job.in_doubt) == (aborted and record.being_written)
 

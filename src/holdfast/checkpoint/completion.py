@@ -17,7 +17,6 @@ from holdfast._faults import fault_point
 from holdfast.checkpoint.files.channel_state import release
 from holdfast.checkpoint.instructions import (
     Aborted,
-    CancelUpload,
     Completed,
     DiscardCheckpoint,
     FailJob,
@@ -106,11 +105,12 @@ class Completion:
         match instruction:
             case Finalize(checkpoint_id):
                 self._enqueue(checkpoint_id)
+            case Completed(checkpoint_id) if self._savepoints.alone:
+                self._finish_savepoint(checkpoint_id)
             case Completed(checkpoint_id):
-                self._completed(checkpoint_id)
+                self._finish_checkpoint(checkpoint_id)
             case Aborted(checkpoint_id, reason, detail):
                 self._aborted(checkpoint_id, reason, detail)
-            case CancelUpload(checkpoint_id):
                 self._uploads.cancel(checkpoint_id)
             case DiscardCheckpoint(checkpoint_id):
                 self._delete(checkpoint_id, aborted=True)
@@ -206,12 +206,6 @@ class Completion:
         return self._savepoints.store(pending, metadata, pending.position)
 
     # After the metadata
-
-    def _completed(self, checkpoint_id: int) -> None:
-        if self._savepoints.alone:
-            self._finish_savepoint(checkpoint_id)
-        else:
-            self._finish_checkpoint(checkpoint_id)
 
     def _finish_savepoint(self, checkpoint_id: int) -> None:
         self._tracker.forget(checkpoint_id)

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.instructions import (
     Aborted,
-    CancelUpload,
     CheckpointKind,
     Completed,
     DiscardCheckpoint,
@@ -144,7 +143,9 @@ class Coordinator:
         interval = self._settings.interval_ms
         if interval is None or self._is_full:
             return None
-        return max(now, self._last_trigger + interval, self._pause_ends(now))
+        last = self._last_completion
+        pause_ends = now if last is None else last + self._settings.min_pause_ms
+        return max(now, self._last_trigger + interval, pause_ends)
 
     def trigger(
         self,
@@ -252,10 +253,6 @@ class Coordinator:
         too_many = len(self._pending) >= self._settings.max_concurrent
         return too_many or CheckpointKind.WITH_SAVEPOINT in kinds
 
-    def _pause_ends(self, now: int) -> int:
-        last = self._last_completion
-        return now if last is None else last + self._settings.min_pause_ms
-
     def _written(self, checkpoint_id: int) -> Acknowledgements | None:
         pending = self._pending.get(checkpoint_id)
         if pending is not None and not pending.finalizing:
@@ -271,13 +268,13 @@ class Coordinator:
         self, pending: Acknowledgements, reason: FailureReason, detail: str = ""
     ) -> list[Instruction]:
         del self._pending[pending.id]
-        ended: list[Instruction] = [Aborted(pending.id, reason, detail), CancelUpload(pending.id)]
+        aborted = Aborted(pending.id, reason, detail)
         if pending.finalizing:
             # Do not delete it yet: the running write could still create `_metadata`, and the
             # checkpoint would look complete without its files.
             self._in_doubt.append(pending.id)
-            return ended
-        return [*ended, DiscardCheckpoint(pending.id)]
+            return [aborted]
+        return [aborted, DiscardCheckpoint(pending.id)]
 
     def _discard_in_doubt(self, checkpoint_id: int) -> list[Instruction]:
         if checkpoint_id not in self._in_doubt:

@@ -69,19 +69,12 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """Record that the checkpoint will never complete."""
+    """Record that the checkpoint will never complete, and cancel its uploads."""
 
     id: int
     reason: FailureReason
     detail: str = ""
     """The error message."""
-
-
-@dataclass(frozen=True, slots=True)
-class CancelUpload:
-    """Cancel the uploads of an aborted checkpoint."""
-
-    id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +98,5 @@ class FailJob:
     reason: str
 
 
-Instruction: TypeAlias = (
-    Finalize | Completed | Aborted | CancelUpload | DiscardCheckpoint | Retire | FailJob
-)
+Instruction: TypeAlias = Finalize | Completed | Aborted | DiscardCheckpoint | Retire | FailJob
 """Any instruction of the coordinator."""

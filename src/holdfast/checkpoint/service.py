@@ -173,11 +173,8 @@ class CheckpointService:
     def exactly_once(self) -> bool:
         """Whether output is published with its checkpoint, if its sink supports that."""
         settings = self._settings
-        return (
-            settings is not None
-            and settings.interval_ms is not None
-            and settings.mode is CheckpointingMode.EXACTLY_ONCE
-        )
+        exact = settings is not None and settings.mode is CheckpointingMode.EXACTLY_ONCE
+        return self.periodic and exact
 
     @property
     def delivery(self) -> Delivery:

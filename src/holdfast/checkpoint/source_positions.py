@@ -98,8 +98,9 @@ def source_snapshots(
         known = before.get(uid)
         parts = list(known.logs.get(PARTS, [])) if known is not None else []
         tail = leaves if known is None else _joined([_decoded(known.position), leaves])
-        if len(msgspec.json.encode(tail)) > inline_below and _has_log(tail):
-            kept = _larger(parts, len(msgspec.json.encode(tail)))
+        size = len(msgspec.json.encode(tail))
+        if size > inline_below and _has_log(tail):
+            kept = _larger(parts, size)
             merged = _joined([*_parts(parts[kept:], files), tail])
             data = msgspec.json.encode(merged)
             parts[kept:] = [files.write_bytes(shared_name(checkpoint_id), data)]

@@ -106,7 +106,7 @@ def test_a_deleted_checkpoint_takes_its_unused_files_with_it(files, fence):
         delete_checkpoint(files, 1, ["shared/1-aa"])
     assert completed_checkpoints(files) == [(1, 2)]
     assert set(files.entries("shared")) == {"1-bb"}
-    assert load_newest(files)[1] == []
+    assert load_newest(files)[1] == {}
 
 
 class Interrupted(FileSystemFiles):
@@ -141,7 +141,7 @@ def test_an_interrupted_deletion_leaves_no_checkpoint_that_looks_complete(tmp_pa
     with pytest.raises(CheckpointStorageError):
         delete_checkpoint(files, 1, ["shared/1-aa", "shared/1-bb"])
     newest, refusals = load_newest(files)
-    assert refusals == []
+    assert refusals == {}
     assert (newest is None) == (deletions > 0)
     files.left = 1000
     if newest is None:

@@ -10,7 +10,6 @@ import pytest
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.instructions import (
     Aborted,
-    CancelUpload,
     CheckpointKind,
     Completed,
     DiscardCheckpoint,
@@ -205,7 +204,6 @@ def test_a_failed_checkpoint_is_aborted_and_discarded():
     job.acknowledge(checkpoint, A)
     assert job.fail(checkpoint, LOST, "disk full") == [
         Aborted(1, LOST, "disk full"),
-        CancelUpload(1),
         DiscardCheckpoint(1),
     ]
     assert job.pending == ()
@@ -218,7 +216,6 @@ def test_a_checkpoint_expires_when_it_is_as_old_as_the_timeout():
     assert job.expire(1_049) == []
     assert job.expire(1_050) == [
         Aborted(1, FailureReason.CHECKPOINT_EXPIRED, "the timeout is 1000 ms"),
-        CancelUpload(1),
         DiscardCheckpoint(1),
     ]
 
@@ -316,7 +313,6 @@ def test_failing_to_store_counts_and_discards():
     checkpoint = finalizing(job)
     assert job.store_failed(checkpoint, "access denied") == [
         Aborted(1, FailureReason.FINALIZE_CHECKPOINT_FAILURE, "access denied"),
-        CancelUpload(1),
         DiscardCheckpoint(1),
     ]
     assert fails_the_job(job.store_failed(finalizing(job), "access denied"))
@@ -330,10 +326,8 @@ def test_a_completion_subsumes_older_checkpoints_and_no_savepoints():
     assert job.stored(newest, 5) == [
         Completed(newest),
         Aborted(older, FailureReason.SUBSUMED),
-        CancelUpload(older),
         DiscardCheckpoint(older),
         Aborted(newer, FailureReason.SUBSUMED),
-        CancelUpload(newer),
         DiscardCheckpoint(newer),
     ]
     assert job.pending == (savepoint,)
@@ -362,7 +356,6 @@ def test_one_overtaken_while_its_metadata_is_written_is_discarded_when_that_has_
     assert job.stored(newer, 1) == [
         Completed(newer),
         Aborted(older, FailureReason.SUBSUMED),
-        CancelUpload(older),
     ]
     assert job.in_doubt == (older,)
     discarded: list[Instruction] = [DiscardCheckpoint(older)]
@@ -378,7 +371,7 @@ def test_one_that_expires_while_its_metadata_is_written_never_completes():
     job = coordinator(tolerable_failures=1)
     checkpoint = finalizing(job)
     expired = job.expire(1_000)
-    assert [type(one) for one in expired] == [Aborted, CancelUpload]
+    assert [type(one) for one in expired] == [Aborted]
     assert job.stored(checkpoint, 1_001) == [DiscardCheckpoint(checkpoint)]
     assert job.retained == ()
     assert survived(job) == 0

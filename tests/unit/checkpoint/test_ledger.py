@@ -95,7 +95,7 @@ def test_a_newest_checkpoint_that_somebody_deleted_is_missed(
     newest, refusals = load_newest(files)
     assert newest is not None
     assert newest.checkpoint_id == 6
-    assert [(one.checkpoint_id, "no longer there" in one.reason) for one in refusals] == [(7, True)]
+    assert [(one, "no longer there" in why) for one, why in refusals.items()] == [(7, True)]
 
 
 def test_the_only_checkpoint_is_missed(files: FileSystemFiles) -> None:
@@ -252,5 +252,5 @@ def test_a_deletion_that_breaks_off_leaves_the_newest_checkpoint_or_none(
     except Died:
         files.left = 1_000
     newest, refusals = load_newest(files)
-    assert refusals == []
+    assert refusals == {}
     assert newest is None or newest.checkpoint_id == 3

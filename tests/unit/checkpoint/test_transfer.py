@@ -174,7 +174,7 @@ def test_an_upload_interrupted_anywhere_leaves_nothing_to_restore_and_a_sweep_cl
             upload_snapshot(
                 snapshot, files, 2 + moment, incremental=True, cancelled=Asked(stop_at=moment)
             )
-        assert load_newest(files) == (None, [])
+        assert load_newest(files) == (None, {})
     assert asked.times > len(whole)
     sweep(files, below=1000, fence=fence)
     assert set(files.entries()) == {"fence", "shared"}
@@ -198,7 +198,7 @@ upload_snapshot(
     assert subprocess.run([sys.executable, "-c", program]).returncode == -9
     files = FileSystemFiles(str(tmp_path / "job"))
     fence = take_fence(files)
-    assert load_newest(files) == (None, [])
+    assert load_newest(files) == (None, {})
     assert bool(sweep(files, below=2, fence=fence)) == (moment > 0)
     assert files.entries("shared") == files.entries("chk-1") == {}
 
@@ -208,7 +208,7 @@ def test_a_full_disk_in_the_middle_leaves_nothing_to_restore(tmp_path, snapshot)
     fence = take_fence(files)
     with pytest.raises(CheckpointStorageError, match="No space left"):
         upload_snapshot(snapshot, files, 1, incremental=True)
-    assert load_newest(files) == (None, [])
+    assert load_newest(files) == (None, {})
     sweep(files, below=2, fence=fence)
     assert files.entries("shared") == {}
 

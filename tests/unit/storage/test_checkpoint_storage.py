@@ -194,7 +194,7 @@ def test_too_much_state_in_the_driver_names_the_largest_part():
     newest, refusals = load_newest(files)
     assert newest is not None
     assert newest.checkpoint_id == 2
-    assert refusals == []
+    assert refusals == {}
     delete_job(files)
 
 

@@ -55,8 +55,8 @@ def find_snapshot(url: str) -> tuple[FileSystemFiles, CheckpointMetadata]:
 
 def _newest(files: FileSystemFiles, url: str) -> CheckpointMetadata:
     metadata, refusals = load_newest(files)
-    for refusal in refusals:
-        logger.warning("checkpoint %d: %s", refusal.checkpoint_id, refusal.reason)
+    for checkpoint_id, why in refusals.items():
+        logger.warning("checkpoint %d: %s", checkpoint_id, why)
     if metadata is None:
         raise RestoreError(f"{url}: no checkpoint there can be restored; the log says why")
     return metadata

@@ -119,14 +119,14 @@ class Restorer:
     def next_id(self) -> int:
         """The first checkpoint id above all that were used."""
         recorded = (checkpoint_id for _, checkpoint_id in recorded_checkpoints(self._files))
-        used = [*used_ids(self._files), *recorded, *self._ids_at_pointer()]
+        best = (metadata.checkpoint_id for metadata in self._best())
+        used = [*used_ids(self._files), *recorded, *best]
         return max(used, default=0) + 1
 
     def max_parallelism(self) -> dict[str, int]:
         """Max parallelism of every operator in the checkpoint that will be restored, by uid."""
-        for _, metadata in self._candidates():
-            return {op.uid: op.max_parallelism for op in metadata.operators}
-        return {}
+        operators = [op for metadata in self._best() for op in metadata.operators]
+        return {operator.uid: operator.max_parallelism for operator in operators}
 
     def restore(
         self,
@@ -157,7 +157,8 @@ class Restorer:
                 self._fall_back(metadata, *max(passed_over.items()))
             # The failed try may have left stores.
             if attempt:
-                target = replace(target, job=_next_try(job, attempt))
+                another = replace(job, job_attempt=f"{job.job_attempt}-{attempt}")
+                target = replace(target, job=another)
             try:
                 verify_handles(metadata, files)
                 restored = self._restore(metadata, files, plan, target, calls, local_copies)
@@ -250,8 +251,9 @@ class Restorer:
                 "continue from its own checkpoints"
             )
 
-    def _ids_at_pointer(self) -> list[int]:
-        return [metadata.checkpoint_id for _, metadata in islice(self._candidates(), 1)]
+    def _best(self) -> list[CheckpointMetadata]:
+        """The checkpoint to try first, if there is any."""
+        return [metadata for _, metadata in islice(self._candidates(), 1)]
 
     def _restore(
         self,
@@ -384,7 +386,3 @@ def _build_stores(
 
 def _had_timers(operator: OperatorSnapshot) -> bool:
     return any(state["kind"] == TIMERS for state in operator.states)
-
-
-def _next_try(job: JobIdentity, attempt: int) -> JobIdentity:
-    return replace(job, job_attempt=f"{job.job_attempt}-{attempt}")
