@@ -166,7 +166,7 @@ def static_rows_problems(
         plan: The program.
         one_pass: Whether the program reads everything in one pass.
     """
-    for uid in static_sources(position, plan):
+    for uid in _static_sources(position, plan):
         read = [leaf for leaf in position.sources[uid] if leaf.offset is not None]
         if read and one_pass:
             yield (
@@ -184,8 +184,7 @@ def static_rows_problems(
             )
 
 
-def static_sources(position: QueryPosition, plan: JobPlan) -> list[str]:
-    """Uids of the static DataFrames that a snapshot has positions of."""
+def _static_sources(position: QueryPosition, plan: JobPlan) -> list[str]:
     return [
         source.uid
         for source in plan.sources

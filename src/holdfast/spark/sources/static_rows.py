@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.checkpoint.restore.checks import static_sources
+from holdfast.checkpoint.restore.checks import _static_sources
 from holdfast.job.model import FileLog
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def with_rows_read(
     """
     moved = {
         uid: tuple(_moved(leaf, directories[uid], spark) for leaf in position.sources[uid])
-        for uid in static_sources(position, plan)
+        for uid in _static_sources(position, plan)
     }
     return replace(position, sources=position.sources | moved)
 
