@@ -33,7 +33,7 @@ from holdfast.config.options import (
     path,
     text,
 )
-from holdfast.config.restart import RESTART_OPTIONS
+from holdfast.config.restart_options import RESTART_OPTIONS
 from holdfast.errors import ConfigurationError, UnknownOptionError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Restart strategies: whether and when a failed job restarts; and their options.
+"""Restart strategies: whether and when a failed job restarts.
 
     >>> RestartStrategies.fixed_delay_restart(3, "10 s")
     FixedDelay(attempts=3, delay_ms=10000)
@@ -11,20 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from holdfast.config.options import (
-    ConfigOption,
-    at_least,
-    bounded,
-    declared_options,
-    duration_ms,
-    given_by,
-    lasting,
-    number,
-    optional,
-    options_of,
-    refused_field,
-    text,
-)
+from holdfast.config import restart_options as options
+from holdfast.config.options import duration_ms, given_by, options_of, refused_field
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -32,114 +20,6 @@ if TYPE_CHECKING:
 
     from holdfast.config.configuration import Configuration
     from holdfast.config.options import DurationLike
-
-_OTHER_NAMES: Final = {
-    "off": "none",
-    "disable": "none",
-    "fixeddelay": "fixed-delay",
-    "failurerate": "failure-rate",
-    "exponentialdelay": "exponential-delay",
-}
-_UNLIMITED: Final = 2**31 - 1
-
-
-def _type(value: object) -> str:
-    name = text(value).strip().lower()
-    strategy = _OTHER_NAMES.get(name, name)
-    if strategy not in _STRATEGIES:
-        raise ValueError(
-            "one of none (off, disable), fixed-delay, failure-rate, exponential-delay is wanted"
-        )
-    return strategy
-
-
-def _attempts(value: object) -> int | None:
-    if value is None or (isinstance(value, str) and value.strip().lower() == "infinite"):
-        return None
-    attempts = at_least(1)(value)
-    # Flink uses the largest int for "no limit".
-    return None if attempts >= _UNLIMITED else attempts
-
-
-RESTART_STRATEGY: ConfigOption[str | None] = ConfigOption(
-    "restart-strategy.type",
-    optional(_type),
-    None,
-    "Restart strategy after a failure: none (off, disable), fixed-delay, failure-rate or "
-    "exponential-delay; if not given, exponential-delay with checkpoints and none without.",
-    aliases=("restart-strategy",),
-)
-FIXED_DELAY_ATTEMPTS: ConfigOption[int] = ConfigOption(
-    "restart-strategy.fixed-delay.attempts",
-    at_least(0),
-    1,
-    "Restarts before the job fails permanently.",
-)
-FIXED_DELAY_DELAY: ConfigOption[int] = ConfigOption(
-    "restart-strategy.fixed-delay.delay",
-    duration_ms,
-    1000,
-    "Time from a failure to the restart.",
-)
-FAILURE_RATE_MAX_FAILURES: ConfigOption[int] = ConfigOption(
-    "restart-strategy.failure-rate.max-failures-per-interval",
-    at_least(1),
-    1,
-    "Failures within the interval that lead to a restart; one more fails the job.",
-)
-FAILURE_RATE_INTERVAL: ConfigOption[int] = ConfigOption(
-    "restart-strategy.failure-rate.failure-rate-interval",
-    lasting(1),
-    60_000,
-    "Time within which failures are counted.",
-)
-FAILURE_RATE_DELAY: ConfigOption[int] = ConfigOption(
-    "restart-strategy.failure-rate.delay",
-    duration_ms,
-    1000,
-    "Time from a failure to the restart.",
-)
-EXPONENTIAL_INITIAL_BACKOFF: ConfigOption[int] = ConfigOption(
-    "restart-strategy.exponential-delay.initial-backoff",
-    lasting(1),
-    1000,
-    "Time from the first failure to its restart.",
-)
-EXPONENTIAL_MAX_BACKOFF: ConfigOption[int] = ConfigOption(
-    "restart-strategy.exponential-delay.max-backoff",
-    lasting(1),
-    60_000,
-    "Longest time from a failure to the restart.",
-)
-EXPONENTIAL_MULTIPLIER: ConfigOption[float] = ConfigOption(
-    "restart-strategy.exponential-delay.backoff-multiplier",
-    bounded(number, lambda given: given > 1, "a number greater than 1"),
-    1.5,
-    "Factor by which the delay grows with every failure.",
-)
-EXPONENTIAL_RESET_THRESHOLD: ConfigOption[int] = ConfigOption(
-    "restart-strategy.exponential-delay.reset-backoff-threshold",
-    lasting(1),
-    3_600_000,
-    "Time without a failure after which the delay is reset.",
-)
-EXPONENTIAL_JITTER: ConfigOption[float] = ConfigOption(
-    "restart-strategy.exponential-delay.jitter-factor",
-    bounded(number, lambda given: 0 <= given <= 1, "a number from 0 to 1"),
-    0.1,
-    "Fraction of the delay that is added or subtracted at random, so that jobs do not restart "
-    "together.",
-)
-EXPONENTIAL_ATTEMPTS: ConfigOption[int | None] = ConfigOption(
-    "restart-strategy.exponential-delay.attempts-before-reset-backoff",
-    _attempts,
-    None,
-    "Restarts before the job fails permanently, counted again after the reset threshold; "
-    "no limit if not given.",
-)
-
-RESTART_OPTIONS: Final = declared_options(globals())
-"""All options of restarts, in the order of the documentation."""
 
 
 class _Strategy:
@@ -174,29 +54,29 @@ class NoRestart(_Strategy):
 class FixedDelay(_Strategy):
     """A limited number of restarts, each after the same delay."""
 
-    attempts: int = given_by(FIXED_DELAY_ATTEMPTS)
-    delay_ms: int = given_by(FIXED_DELAY_DELAY)
+    attempts: int = given_by(options.FIXED_DELAY_ATTEMPTS)
+    delay_ms: int = given_by(options.FIXED_DELAY_DELAY)
 
 
 @dataclass(frozen=True, slots=True)
 class FailureRate(_Strategy):
     """Restarts while failures are rare."""
 
-    max_failures: int = given_by(FAILURE_RATE_MAX_FAILURES)
-    interval_ms: int = given_by(FAILURE_RATE_INTERVAL)
-    delay_ms: int = given_by(FAILURE_RATE_DELAY)
+    max_failures: int = given_by(options.FAILURE_RATE_MAX_FAILURES)
+    interval_ms: int = given_by(options.FAILURE_RATE_INTERVAL)
+    delay_ms: int = given_by(options.FAILURE_RATE_DELAY)
 
 
 @dataclass(frozen=True, slots=True)
 class ExponentialDelay(_Strategy):
     """Restarts after a delay that grows with every failure, up to a limit."""
 
-    initial_backoff_ms: int = given_by(EXPONENTIAL_INITIAL_BACKOFF)
-    max_backoff_ms: int = given_by(EXPONENTIAL_MAX_BACKOFF)
-    backoff_multiplier: float = given_by(EXPONENTIAL_MULTIPLIER)
-    reset_threshold_ms: int = given_by(EXPONENTIAL_RESET_THRESHOLD)
-    jitter_factor: float = given_by(EXPONENTIAL_JITTER)
-    attempts: int | None = given_by(EXPONENTIAL_ATTEMPTS)
+    initial_backoff_ms: int = given_by(options.EXPONENTIAL_INITIAL_BACKOFF)
+    max_backoff_ms: int = given_by(options.EXPONENTIAL_MAX_BACKOFF)
+    backoff_multiplier: float = given_by(options.EXPONENTIAL_MULTIPLIER)
+    reset_threshold_ms: int = given_by(options.EXPONENTIAL_RESET_THRESHOLD)
+    jitter_factor: float = given_by(options.EXPONENTIAL_JITTER)
+    attempts: int | None = given_by(options.EXPONENTIAL_ATTEMPTS)
 
     def __post_init__(self) -> None:
         """Check the fields, and the order of the delays."""
@@ -206,7 +86,8 @@ class ExponentialDelay(_Strategy):
             raise ConfigurationError(
                 f"ExponentialDelay: the initial backoff, {self.initial_backoff_ms} ms, is longer "
                 f"than the longest, {self.max_backoff_ms} ms; lower "
-                f"{EXPONENTIAL_INITIAL_BACKOFF.key} or raise {EXPONENTIAL_MAX_BACKOFF.key}"
+                f"{options.EXPONENTIAL_INITIAL_BACKOFF.key} or raise "
+                f"{options.EXPONENTIAL_MAX_BACKOFF.key}"
             )
 
 
@@ -252,12 +133,12 @@ class RestartStrategies:
 
     @staticmethod
     def exponential_delay_restart(
-        initial_backoff: DurationLike = EXPONENTIAL_INITIAL_BACKOFF.default,
-        max_backoff: DurationLike = EXPONENTIAL_MAX_BACKOFF.default,
-        backoff_multiplier: float = EXPONENTIAL_MULTIPLIER.default,
-        reset_threshold: DurationLike = EXPONENTIAL_RESET_THRESHOLD.default,
-        jitter_factor: float = EXPONENTIAL_JITTER.default,
-        attempts: int | None = EXPONENTIAL_ATTEMPTS.default,
+        initial_backoff: DurationLike = options.EXPONENTIAL_INITIAL_BACKOFF.default,
+        max_backoff: DurationLike = options.EXPONENTIAL_MAX_BACKOFF.default,
+        backoff_multiplier: float = options.EXPONENTIAL_MULTIPLIER.default,
+        reset_threshold: DurationLike = options.EXPONENTIAL_RESET_THRESHOLD.default,
+        jitter_factor: float = options.EXPONENTIAL_JITTER.default,
+        attempts: int | None = options.EXPONENTIAL_ATTEMPTS.default,
     ) -> ExponentialDelay:
         """Restart after a delay that grows with every failure; see `ExponentialDelay`."""
         return ExponentialDelay(
@@ -287,7 +168,7 @@ def restart_strategy(configuration: Configuration, *, checkpointing: bool) -> Re
         ConfigurationError: The settings of the strategy contradict each other.
     """
     default = "exponential-delay" if checkpointing else "none"
-    name = configuration.get(RESTART_STRATEGY) or default
+    name = configuration.get(options.RESTART_STRATEGY) or default
     return _STRATEGIES[name].of(configuration)
 
 
