@@ -230,6 +230,14 @@ def refused_field(owner: object, name: str, wanted: str) -> ConfigurationError:
     return ConfigurationError(f"{type(owner).__name__}: {name}: {wanted}, not {value!r}")
 
 
+def argument(parse: Callable[[Any], V], value: object, what: str) -> V:
+    """The parsed value of an argument; ConfigurationError names `what` if it has no valid one."""
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise ConfigurationError(f"{what}: {error}, not {value!r}") from error
+
+
 def declared_options(module: Mapping[str, Any]) -> tuple[ConfigOption[Any], ...]:
     """The options that a module declares, in that order; `module` is its `globals()`."""
     return tuple(value for value in module.values() if isinstance(value, ConfigOption))

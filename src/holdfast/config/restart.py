@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from holdfast.config import restart_options as options
-from holdfast.config.options import duration_ms, given_by, options_of, refused_field
+from holdfast.config.options import argument, duration_ms, given_by, options_of, refused_field
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -175,7 +175,4 @@ def restart_strategy(configuration: Configuration, *, checkpointing: bool) -> Re
 def _milliseconds(strategy: type[RestartStrategy], **field: DurationLike) -> int:
     """The one field that is given, in milliseconds."""
     [(name, value)] = field.items()
-    try:
-        return duration_ms(value)
-    except ValueError as error:
-        raise ConfigurationError(f"{strategy.__name__}: {name}: {error}, not {value!r}") from None
+    return argument(duration_ms, value, f"{strategy.__name__}: {name}")
