@@ -36,13 +36,12 @@ class TimerSchedule:
             interval_ms: How long rows may wait for the next epoch while none runs.
         """
         self._watermarks = Watermarks(plan.time, now, interval_ms)
-        with_timers = {
-            operator.uid
-            for stage in plan.stages
-            for operator in stage.operators
-            if operator.has_timers
+        operators = plan.operators
+        self._unknown = {
+            (uid, subtask)
+            for uid, subtask in restored
+            if uid in operators and operators[uid].has_timers
         }
-        self._unknown = {store for store in restored if store[0] in with_timers}
         """Stores whose timers are unknown until an epoch has read them."""
         self._event: dict[Store, int] = {}
         self._processing: dict[Store, int] = {}
@@ -142,13 +141,9 @@ def _note(times: dict[Store, int], where: Store, time: int | None) -> None:
 
 def warn_of_held_time(job: str, plan: JobPlan) -> None:
     """Warn of operators with timers whose watermark never advances."""
-    names = {
-        operator.uid: operator.name
-        for stage in plan.stages
-        for operator in stage.operators
-        if operator.has_timers
-    }
-    held = [names[uid] for uid in held_back(plan.time) if uid in names]
+    known = plan.operators
+    operators = [known[uid] for uid in held_back(plan.time) if uid in known]
+    held = [operator.name for operator in operators if operator.has_timers]
     if held:
         logger.warning(
             "job %r: the watermark of %s stays where it is until the job ends, since one of "
