@@ -40,6 +40,7 @@ from holdfast.checkpoint.checkpointer import Checkpointer
 from holdfast.checkpoint.commit.publisher import Publisher
 from holdfast.checkpoint.commit.service import CommitService
 from holdfast.checkpoint.files.fence import take_fence
+from holdfast.checkpoint.pending import CheckpointBase
 from holdfast.checkpoint.savepoint.requests import Savepoints
 from holdfast.checkpoint.subtask_upload import Upload, Uploaded
 from holdfast.config.checkpointing import checkpoint_settings
@@ -57,8 +58,8 @@ from holdfast.runtime.report import (
 from holdfast.spark.epoch_runner import EpochRunner
 from holdfast.spark.serialization import dump_function
 from holdfast.spark.sources.query_log import capture
+from holdfast.storage.file_system import FileSystemFiles
 from holdfast.storage.handles import FileHandle, inline
-from holdfast.storage.object_store import FileSystemFiles
 from holdfast.testing.clock import ManualClock
 from holdfast.types.stream_type import StreamType
 
@@ -293,9 +294,8 @@ class Driver:
         self._query = directory / "query"
         (self._query / "offsets").mkdir(parents=True)
         self._commits.begin(identity)
-        self.checkpointer.begin_attempt(
-            identity, None, frozenset(), partial(capture, self._query, {"source": (0,)})
-        )
+        captured = partial(capture, self._query, {"source": (0,)})
+        self.checkpointer.begin_attempt(CheckpointBase(identity, None, frozenset(), captured))
         self._epoch = 0
         for _ in range(FILES):
             self.epoch()

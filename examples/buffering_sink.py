@@ -7,7 +7,7 @@ the subtask, not to a key, and is part of every checkpoint.
     buffering_sink.py [OUTPUT] [--checkpoints DIRECTORY] [--threshold N]
 
 Kill it midway and start it again with the same arguments. The job has a lasting id, so
-it goes on from its newest checkpoint, buffer included. The file is no part of the
+it continues from its newest checkpoint, buffer included. The file is no part of the
 checkpoint: lines that were written after it are written again. So lines may repeat, and
 none is missing.
 

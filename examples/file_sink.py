@@ -6,7 +6,7 @@ for each day. Files appear when the checkpoint that contains their rows is compl
     file_sink.py [OUTPUT] [--checkpoints DIRECTORY]
 
 Kill it midway and start it again with the same arguments. The job has a lasting id, so
-it goes on from its newest checkpoint, and publishes what that one has not published
+it continues from its newest checkpoint, and publishes what that one has not published
 yet. At its end the program reads all files and checks that no order is missing and none
 is there twice.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.checkpoint.files.completed import load
 from holdfast.checkpoint.files.layout import metadata_name
 from holdfast.checkpoint.files.metadata import paths_of
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 from tests.chaos.disks import LOOK_EVERY, SmallDisk, may_mount
 from tests.chaos.places import newest_checkpoint, state_of, storage_of
 from tests.chaos.seams import CALM, Seams, Weather

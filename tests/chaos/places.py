@@ -12,7 +12,7 @@ from holdfast.checkpoint.files.layout import FENCES, STAGED, metadata_name
 from holdfast.checkpoint.files.ledger import record_name
 from holdfast.checkpoint.files.metadata import paths_of
 from holdfast.errors import CheckpointError
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.files.metadata import CheckpointMetadata

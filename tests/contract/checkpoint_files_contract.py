@@ -170,7 +170,7 @@ class CheckpointFilesContract:
         store_metadata(files, checkpoint(1, handles), take_fence(files))
         newest, refusals = load_newest(files)
         assert newest is not None
-        assert refusals == []
+        assert refusals == {}
         download_snapshot(newest.operators[0].subtasks[0].files, files, tmp_path / "copy")
         assert (tmp_path / "copy" / "000001.sst").read_bytes() == CONTENTS[2]
         assert (tmp_path / "copy" / "deep" / "CURRENT").read_bytes() == b"tiny"

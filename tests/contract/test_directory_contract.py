@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.connectors.files.directory import SINK_ERRORS
 from holdfast.errors import CheckpointStorageError, CorruptCheckpointError, SinkError
+from holdfast.storage.file_system import open_directory
 from holdfast.storage.files import CHECKPOINT_ERRORS
-from holdfast.storage.object_store import open_directory
 from tests.contract.test_checkpoint_storage_contract import ArrowLocal
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from holdfast.checkpoint.files.completed import load
 from holdfast.checkpoint.files.metadata import paths_of
 from holdfast.errors import FencedError, JobExecutionError, RestoreError, UserFunctionError
 from holdfast.spark import job_attempt as job_attempt
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 from tests.support.recovery_jobs import TIMEOUT, Mishap, RecoveryJob, expected
 from tests.support.recovery_tools import Feed, figures, referenced, stored, wait_for
 

@@ -151,7 +151,7 @@ def test_a_start_does_what_the_comparison_said(spark: SparkSession, tmp_path: Pa
 
     def compared(env: StreamExecutionEnvironment, **options: Any) -> SavepointComparison:
         found = env.compare_savepoint(path, **options)
-        assert [source.verdict for source in found.sources] == ["goes on"]
+        assert [source.verdict for source in found.sources] == ["continues"]
         return found
 
     def runs(change: Change, least: int, **options: Any) -> None:

@@ -14,7 +14,7 @@ from holdfast.checkpoint.restore.pointer import find_snapshot
 from holdfast.checkpoint.savepoint.storage import load_savepoint
 from holdfast.errors import RestoreError
 from holdfast.savepoints import dispose_savepoint, rewrite_max_parallelism
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 from tests.integration.test_savepoint_schemas import (
     Account,
     Keep,

@@ -11,7 +11,7 @@ import pytest
 from holdfast import CheckpointListener
 from holdfast.checkpoint.files.completed import completed_checkpoints, load
 from holdfast.errors import JobExecutionError
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 from tests.support.output_jobs import Element, OutputJob, Process
 from tests.support.recovery_jobs import HASHMAP, ROCKSDB, TIMEOUT
 from tests.support.recovery_tools import Faults, Feed, figures, referenced, stored, wait_for

@@ -17,7 +17,7 @@ from holdfast.checkpoint.files.channel_state import FileStaging
 from holdfast.runtime import channel_cut as input_cut
 from holdfast.serde.keys import key_group_of
 from holdfast.state.key_groups import subtask_of
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 from holdfast.testing.clock import ManualClock
 from tests.support.programs import Program
 from tests.support.properties import searched

@@ -37,9 +37,9 @@ from holdfast.config.storage import FileSystemCheckpointStorage
 from holdfast.errors import CheckpointStorageError, FencedError, HoldfastError
 from holdfast.job.model import EpochResult, JobIdentity
 from holdfast.job.statistics import EpochStatistics
-from holdfast.job.threads import CallEndedError, Patience
+from holdfast.job.threads import CallEndedError, TimeLimits
 from holdfast.spark.sources.query_log import capture
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 from tests.support.programs import Program
 from tests.support.properties import searched
 from tests.support.staged import LocalCalls, StagedRun, no_frames
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 PARALLELISM = 2
 
 
-class Mortal(Patience):
-    """The patience of a driver that may die in a call, and not only fail."""
+class Mortal(TimeLimits):
+    """The time limits of a driver that may die in a call, and not only fail."""
 
     def call(self, what: str, work: Callable[[Callable[[], bool]], Any]) -> Any:
         try:
@@ -195,7 +195,7 @@ class Driver:
             self.backend,
             replace(found, asynchronous=False),
             RecoveryOrder(),
-            patience=Mortal(),
+            time_limits=Mortal(),
         )
         self.failures: list[BaseException] = []
         calls: Any = LocalCalls()

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.restore.assignment import RestoreTarget, assign_state
-from holdfast.checkpoint.restore.download import restore_one
+from holdfast.checkpoint.restore.assignment import assign_state
+from holdfast.checkpoint.restore.download import RestoreTarget, restore_one
 from holdfast.checkpoint.savepoint.storage import load_savepoint
 from holdfast.config.backends import backend_named
 from holdfast.job.model import JobIdentity
@@ -26,7 +26,7 @@ from holdfast.state.store.directories import store_directory
 from holdfast.state.store.opening import open_store
 from holdfast.state.store.process import ProcessIdentity
 from holdfast.state.timers.table import EVENT_TIMERS, PROCESSING_TIMERS
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 from tests.support.functions import Count
 from tests.support.in_memory import IN_MEMORY
 from tests.support.offline_savepoints import (
@@ -74,8 +74,8 @@ class Rescaled(Restored):
         program = Program(parallelism=parallelism, max_parallelism=128)
         program.source(ROWS).uid("events").key_by("k").process(Count(), ROWS).uid(UID)
         job = JobIdentity("job", "Job", str(directory / "local"), "2-1")
-        ground = RestoreTarget(job, ProcessIdentity.current(), backend_named(backend), {})
-        for restore in assign_state(self.metadata, program.compile(), ground, files):
+        ground = RestoreTarget(job, ProcessIdentity.current(), backend_named(backend))
+        for restore in assign_state(self.metadata, program.compile(), ground, files, {}):
             assert len(restore.copies) <= -(-self.snapshot.parallelism // parallelism) + 1
             self.version = restore_one(restore, files=files).version
 

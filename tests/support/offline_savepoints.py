@@ -32,7 +32,7 @@ from holdfast.state.store.snapshot import CANONICAL
 from holdfast.state.table import CurrentKey
 from holdfast.state.timers.table import EVENT_TIMERS, PROCESSING_TIMERS
 from holdfast.state.ttl.states import ClockTime, TtlContext
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 from holdfast.testing.clock import ManualClock
 from tests.support.checkpoints import checkpoint
 from tests.support.functions import Mean, plus

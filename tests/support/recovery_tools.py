@@ -12,7 +12,7 @@ import fsspec
 from holdfast._faults import VARIABLE
 from holdfast.checkpoint.files.completed import completed_checkpoints, load
 from holdfast.checkpoint.files.metadata import paths_of
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -18,7 +18,7 @@ from holdfast.checkpoint.files.layout import STAGED
 from holdfast.errors import CorruptCheckpointError
 from holdfast.job.model import EpochResult, JobIdentity
 from holdfast.job.statistics import EpochStatistics
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 from tests.support.checkpoints import checkpoint
 from tests.support.programs import Program
 from tests.support.staged import LocalCalls, Notebook, StagedRun, calls
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.checkpoint.files.metadata import CheckpointMetadata
-    from holdfast.job.threads import Patience
+    from holdfast.job.threads import TimeLimits
 
 
 class Driver:
@@ -42,7 +42,7 @@ class Driver:
         *,
         exactly_once: bool = True,
         files: FileSystemFiles | None = None,
-        patience: Patience | None = None,
+        time_limits: TimeLimits | None = None,
     ) -> None:
         program = Program(parallelism=1)
         program.source(ROWS).sink_to(sink).uid("sink")
@@ -54,7 +54,7 @@ class Driver:
         self.job_attempts = 0
         publisher = Publisher(self.plan, LocalCalls())
         self.commits = CommitService(
-            publisher, self.files, exactly_once=exactly_once, patience=patience
+            publisher, self.files, exactly_once=exactly_once, time_limits=time_limits
         )
         with suppress(CorruptCheckpointError):
             self.commits.inherit(list(load_all(self.files)))

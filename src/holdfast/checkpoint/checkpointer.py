@@ -15,7 +15,7 @@ from holdfast.checkpoint.completion import Completion
 from holdfast.checkpoint.files.job_files import JobStorage
 from holdfast.checkpoint.instructions import CheckpointKind, FailureReason, Finalize
 from holdfast.checkpoint.listeners import CheckpointNotifier
-from holdfast.checkpoint.pending import CheckpointBase, PendingCheckpoint
+from holdfast.checkpoint.pending import PendingCheckpoint
 from holdfast.checkpoint.source_positions import SourceCommits, end_of
 from holdfast.checkpoint.statistics import CheckpointStatisticsKeeper
 from holdfast.checkpoint.tracker import CheckpointTracker
@@ -23,7 +23,7 @@ from holdfast.checkpoint.uploads import Uploads
 from holdfast.clock import Moment, SystemClock, monotonic
 from holdfast.errors import CheckpointError
 from holdfast.job.model import EpochOrder
-from holdfast.job.threads import LOOK, Patience, start_thread
+from holdfast.job.threads import LOOK, TimeLimits, start_thread
 from holdfast.runtime.plan import CheckpointOrder
 
 if TYPE_CHECKING:
@@ -33,16 +33,14 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.files.fence import Fence
     from holdfast.checkpoint.files.metadata import CheckpointMetadata
     from holdfast.checkpoint.instructions import Instruction
-    from holdfast.checkpoint.local_state import LocalSnapshots
-    from holdfast.checkpoint.pending import Capture
-    from holdfast.checkpoint.savepoint.ownership import ClaimedSnapshot
+    from holdfast.checkpoint.pending import CheckpointBase
     from holdfast.checkpoint.savepoint.requests import SavepointRequest, Savepoints
     from holdfast.checkpoint.subtask_upload import Uploaded
     from holdfast.checkpoint.worker_calls import WorkerCalls
     from holdfast.clock import Clock
     from holdfast.config.checkpointing import CheckpointSettings
     from holdfast.errors import HoldfastError
-    from holdfast.job.model import EpochResult, JobIdentity, JobPlan
+    from holdfast.job.model import EpochResult, JobPlan
     from holdfast.storage.files import JobCheckpointFiles
 
 
@@ -76,7 +74,7 @@ class Checkpointer:
         *,
         savepoints: Savepoints,
         clock: Clock | None = None,
-        patience: Patience | None = None,
+        time_limits: TimeLimits | None = None,
     ) -> None:
         """Create a checkpointer without pending checkpoints.
 
@@ -93,7 +91,7 @@ class Checkpointer:
             listeners: Objects that are notified on the driver when checkpoints end.
             savepoints: The savepoints that are requested.
             clock: Decides when checkpoints are due and when they expire; the system's by default.
-            patience: How long to wait for listeners, sources and calls that hang.
+            time_limits: How long to wait for listeners, sources and calls that hang.
         """
         self._plan = plan
         self._settings = settings
@@ -101,25 +99,25 @@ class Checkpointer:
         self._uploads = Uploads(plan, calls, files)
         self._on_failure = on_failure
         self._commits = commits
-        self._patience = patience or Patience()
-        self._notifier = CheckpointNotifier(listeners, self._fail_job, self._patience)
+        self._time_limits = time_limits or TimeLimits()
+        self._notifier = CheckpointNotifier(listeners, self._fail_job, self._time_limits)
         self._savepoints = savepoints
         self._clock = clock or SystemClock()
-        self._tracker = CheckpointTracker(
+        self.tracker = CheckpointTracker(
             settings, self._clock, [metadata.checkpoint_id for metadata in completed], next_id
         )
         self.statistics = CheckpointStatisticsKeeper()
         self._completion = Completion(
-            self._tracker,
+            self.tracker,
             self._storage,
             self._uploads,
             commits,
-            SourceCommits(plan, self._patience),
+            SourceCommits(plan, self._time_limits),
             savepoints,
             self._notifier,
             self.statistics,
             self._clock,
-            self._patience,
+            self._time_limits,
             self._fail_job,
         )
         self._epoch_ms = 0
@@ -133,10 +131,10 @@ class Checkpointer:
 
         Returns the ids that may still look complete in storage, and must not be restored.
         """
-        self._tracker.end_attempt()
-        self._execute(self._tracker.abort_all(FailureReason.JOB_RESTARTING))
+        self.tracker.end_attempt()
+        self._execute(self.tracker.abort_all(FailureReason.JOB_RESTARTING))
         self._completion.retry_deletions()
-        return self._tracker.in_doubt
+        return self.tracker.in_doubt
 
     def wait_for_completion(self) -> None:
         """Wait until nothing of the last job attempt is published any more.
@@ -152,30 +150,11 @@ class Checkpointer:
                 "check that checkpoint storage responds"
             )
 
-    def begin_attempt(
-        self,
-        job: JobIdentity,
-        base: CheckpointMetadata | None,
-        inherited: frozenset[tuple[str, int]],
-        capture: Capture,
-        origin: str = "",
-    ) -> None:
-        """Begin another job attempt.
-
-        Args:
-            job: Names the job attempt.
-            base: The job's own checkpoint that it was restored from, if any.
-            inherited: Stores whose local files continue those of `base`.
-            capture: Returns how far the sources were read.
-            origin: Names the snapshot that the job's first checkpoint began from.
-        """
-        if base is not None:
-            self._storage.adopt(base)
-        self._tracker.begin_attempt(CheckpointBase(job, base, inherited, capture, origin))
-
-    def claim(self, snapshot: ClaimedSnapshot) -> None:
-        """Delete the snapshot that the job started from once the job has enough checkpoints."""
-        self._tracker.claim(snapshot)
+    def begin_attempt(self, base: CheckpointBase) -> None:
+        """Begin another job attempt."""
+        if base.metadata is not None:
+            self._storage.adopt(base.metadata)
+        self.tracker.begin_attempt(base)
 
     # Epochs
 
@@ -187,17 +166,10 @@ class Checkpointer:
         plain: bool = False,
         savepoint: SavepointRequest | None = None,
     ) -> EpochOrder | None:
-        """The order for the next epoch; None if an idle epoch is not needed.
-
-        Args:
-            idle: The epoch has no input, and would run for a checkpoint alone.
-            last: All input is processed, so the checkpoint does not have to be due.
-            plain: The epoch carries no checkpoint, even if one is due.
-            savepoint: A savepoint that the epoch carries.
-        """
+        """The order for the next epoch, as `CheckpointService.next_epoch` says."""
         self.expire()
         self._storage.check_fence_sometimes(self._clock.monotonic_ms())
-        tracker = self._tracker
+        tracker = self.tracker
         with tracker.lock:
             now = self._clock.monotonic_ms()
             tracker.raise_failure()
@@ -241,7 +213,7 @@ class Checkpointer:
         """Record a new checkpoint, and return its order."""
         now = Moment.of(self._clock)
         self._uploads.begin(checkpoint_id)
-        self._tracker.local_snapshots.begun(checkpoint_id)
+        self.tracker.local_snapshots.begun(checkpoint_id)
         self.statistics.begun(checkpoint_id, now, len(self._plan.tasks))
         if savepoint is not None:
             self._savepoints.begin(checkpoint_id, savepoint)
@@ -249,24 +221,24 @@ class Checkpointer:
 
     def expire(self) -> None:
         """Abort the checkpoints that have reached their timeout."""
-        self._execute(self._tracker.expire())
+        self._execute(self.tracker.expire())
 
     def epoch_completed(self, order: EpochOrder, result: EpochResult, batch_id: int) -> None:
         """Record an epoch, and start the upload of the checkpoint that it carried."""
         checkpoint = order.checkpoint
-        wanted = checkpoint is not None and self._tracker.is_pending(checkpoint.id)
+        wanted = checkpoint is not None and self.tracker.is_pending(checkpoint.id)
         if checkpoint is not None and not wanted:
             # It was aborted while the epoch ran.
             self._savepoints.leave_unwritten(checkpoint.id)
-        if not self._tracker.is_running(order.job_attempt):
+        if not self.tracker.is_running(order.job_attempt):
             return
         self._epoch_ms = result.statistics.duration_ms
         self._uploads.record_locations(result.reports)
-        self._tracker.epoch_completed(result.channel_rows, covered=wanted)
+        self.tracker.epoch_completed(result.channel_rows, covered=wanted)
         if checkpoint is None or not wanted:
             return
         pending = self._new_pending(checkpoint, result, batch_id)
-        if not self._tracker.add(pending):
+        if not self.tracker.add(pending):
             self._savepoints.leave_unwritten(checkpoint.id)
             return
         self.statistics.epoch_ended(
@@ -280,14 +252,14 @@ class Checkpointer:
             self._wait_for(pending)
             if pending.error is not None:
                 raise pending.error
-            self._tracker.raise_failure()
+            self.tracker.raise_failure()
 
     def await_final_checkpoint(self) -> bool:
         """Wait for the checkpoint taken last; whether it covers all epochs."""
-        pending = self._tracker.newest
+        pending = self.tracker.newest
         if pending is not None:
             self._wait_for(pending)
-        return not self._tracker.has_uncovered_epochs
+        return not self.tracker.has_uncovered_epochs
 
     def epoch_failed(self, order: EpochOrder) -> None:
         """Abort the checkpoint that a failed epoch carried."""
@@ -295,18 +267,18 @@ class Checkpointer:
             self._fail(order.checkpoint.id, FailureReason.EPOCH_FAILED, "")
             self._savepoints.leave_unwritten(order.checkpoint.id)
 
-    def close(self, reason: FailureReason = FailureReason.JOB_STOPPED) -> None:
+    def close(self) -> None:
         """Abort all pending checkpoints, wait for running work, and sweep storage.
 
         Work that hangs is left alone. It can do no harm: it publishes nothing, and its checkpoint
         is aborted.
         """
-        self._execute(self._tracker.abort_all(reason))
-        ended = self._wait_for_all(self._patience.end)
+        self._execute(self.tracker.abort_all(FailureReason.JOB_STOPPED))
+        ended = self._wait_for_all(self._time_limits.end)
         if not ended:
-            self._patience.lose()
-            ended = self._wait_for_all(self._patience.end)
-        self._tracker.close()
+            self._time_limits.stop_waiting()
+            ended = self._wait_for_all(self._time_limits.end)
+        self.tracker.close()
         if ended:
             self._completion.retry_deletions()
             self._completion.sweep()
@@ -321,33 +293,18 @@ class Checkpointer:
     def drop_staged(self) -> None:
         """Delete staged rows that no checkpoint will publish: the job has ended."""
         # A checkpoint in doubt may still look complete, and lists staged rows.
-        if not self._tracker.in_doubt:
+        if not self.tracker.in_doubt:
             self._storage.sweep_staged(None)
 
-    @property
-    def is_in_doubt(self) -> bool:
-        """Whether an aborted checkpoint may still look complete in storage."""
-        return bool(self._tracker.in_doubt)
-
-    @property
-    def retained(self) -> tuple[int, ...]:
-        """Ids of the completed checkpoints that are kept, oldest first."""
-        return self._tracker.retained
-
-    @property
-    def local_snapshots(self) -> LocalSnapshots:
-        """The local snapshots that are still needed."""
-        return self._tracker.local_snapshots
-
     def _wait_for(self, pending: PendingCheckpoint) -> None:
-        """Wait until a checkpoint has ended, or the job has lost its patience.
+        """Wait until a checkpoint has ended, or the job has stopped waiting.
 
         Raises:
             CheckpointError: It has not ended long after its timeout.
         """
         limit = self._settings.timeout_ms / 1000 + self._commits.longest
         until = monotonic() + limit
-        while not self._patience.wait(pending.ended, LOOK) and not self._patience.is_lost:
+        while not self._time_limits.wait(pending.ended, LOOK) and not self._time_limits.has_stopped:
             self.expire()
             if monotonic() >= until:
                 raise CheckpointError(
@@ -359,14 +316,14 @@ class Checkpointer:
         """Wait until no checkpoint is uploaded or completed; False after `seconds`."""
         until = monotonic() + seconds
         for ended in tuple(self._uploading.values()):
-            self._patience.wait(ended, until - monotonic())
+            self._time_limits.wait(ended, until - monotonic())
         return self._completion.wait(until - monotonic()) and not self._uploading
 
     def _new_pending(
         self, checkpoint: CheckpointOrder, result: EpochResult, batch_id: int
     ) -> PendingCheckpoint:
-        with self._tracker.lock:
-            base = self._tracker.base
+        with self.tracker.lock:
+            base = self.tracker.base
             assert base is not None
             # Under the lock: otherwise the files of the base could be released in between.
             self._storage.build_upon(checkpoint.id, base.metadata)
@@ -424,16 +381,16 @@ class Checkpointer:
         now = Moment.of(self._clock)
         figures = [pending.figures(store, now.wall_ms) for store in stores]
         self.statistics.acknowledged(pending.id, now, figures)
-        instructions = self._tracker.acknowledge(pending.id, task)
+        instructions = self.tracker.acknowledge(pending.id, task)
         self._execute(instructions)
         return any(isinstance(one, Finalize) for one in instructions)
 
     def _fail(self, checkpoint_id: int, reason: FailureReason, detail: str) -> None:
-        self._execute(self._tracker.fail(checkpoint_id, reason, detail))
+        self._execute(self.tracker.fail(checkpoint_id, reason, detail))
 
     def _execute(self, instructions: list[Instruction]) -> None:
         self._completion.execute(instructions)
 
     def _fail_job(self, error: HoldfastError) -> None:
-        if self._tracker.record_failure(error):
+        if self.tracker.record_failure(error):
             self._on_failure(error)

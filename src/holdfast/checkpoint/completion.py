@@ -17,7 +17,6 @@ from holdfast._faults import fault_point
 from holdfast.checkpoint.files.channel_state import release
 from holdfast.checkpoint.instructions import (
     Aborted,
-    CancelUpload,
     Completed,
     DiscardCheckpoint,
     FailJob,
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.tracker import CheckpointTracker
     from holdfast.checkpoint.uploads import Uploads
     from holdfast.clock import Clock
-    from holdfast.job.threads import Patience
+    from holdfast.job.threads import TimeLimits
 
 logger = logging.getLogger("holdfast")
 
@@ -63,7 +62,7 @@ class Completion:
         notifier: CheckpointNotifier,
         statistics: CheckpointStatisticsKeeper,
         clock: Clock,
-        patience: Patience,
+        time_limits: TimeLimits,
         fail_job: Callable[[HoldfastError], None],
     ) -> None:
         """Create a completion with nothing to do."""
@@ -76,7 +75,7 @@ class Completion:
         self._notifier = notifier
         self._statistics = statistics
         self._clock = clock
-        self._patience = patience
+        self._time_limits = time_limits
         self._fail_job = fail_job
         self._lock = threading.Lock()
         self._queue: deque[int] = deque()
@@ -106,11 +105,12 @@ class Completion:
         match instruction:
             case Finalize(checkpoint_id):
                 self._enqueue(checkpoint_id)
+            case Completed(checkpoint_id) if self._savepoints.alone:
+                self._finish_savepoint(checkpoint_id)
             case Completed(checkpoint_id):
-                self._completed(checkpoint_id)
-            case Aborted(checkpoint_id, reason, _, detail):
+                self._finish_checkpoint(checkpoint_id)
+            case Aborted(checkpoint_id, reason, detail):
                 self._aborted(checkpoint_id, reason, detail)
-            case CancelUpload(checkpoint_id):
                 self._uploads.cancel(checkpoint_id)
             case DiscardCheckpoint(checkpoint_id):
                 self._delete(checkpoint_id, aborted=True)
@@ -123,7 +123,7 @@ class Completion:
 
     def wait(self, seconds: float) -> bool:
         """Wait until no checkpoint is being completed; False after `seconds`."""
-        return self._patience.wait(self._idle, seconds)
+        return self._time_limits.wait(self._idle, seconds)
 
     # The thread that completes checkpoints
 
@@ -196,22 +196,16 @@ class Completion:
         sources = source_snapshots(
             pending.position, pending.base.metadata, storage.files, pending.id, pending.inline_below
         )
-        metadata = pending.metadata(sources, storage.fence_number, now)
+        metadata = pending.metadata(sources, storage.fence.number, now)
         storage.complete(metadata)
         return metadata
 
     def _write_savepoint(self, pending: PendingCheckpoint, now: int) -> CheckpointMetadata:
         """Write the savepoint alone: the job keeps no checkpoints."""
-        metadata = pending.metadata([], self._storage.fence_number, now)
+        metadata = pending.metadata([], self._storage.fence.number, now)
         return self._savepoints.store(pending, metadata, pending.position)
 
     # After the metadata
-
-    def _completed(self, checkpoint_id: int) -> None:
-        if self._savepoints.alone:
-            self._finish_savepoint(checkpoint_id)
-        else:
-            self._finish_checkpoint(checkpoint_id)
 
     def _finish_savepoint(self, checkpoint_id: int) -> None:
         self._tracker.forget(checkpoint_id)

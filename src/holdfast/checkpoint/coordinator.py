@@ -1,7 +1,7 @@
 """The checkpoint coordinator: a state machine without I/O.
 
-Events are method calls. They carry the time in milliseconds on a monotonic clock, and return a
-list of instructions. The states of a checkpoint:
+Events are method calls, which return a list of instructions. Times are in milliseconds on a
+monotonic clock. The states of a checkpoint:
 
     trigger ──► collecting ──all acknowledged──► finalizing ──stored──► completed
                     │                                │                      │
@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.instructions import (
     Aborted,
-    CancelUpload,
     CheckpointKind,
     Completed,
     DiscardCheckpoint,
@@ -90,7 +89,9 @@ class Coordinator:
                 f"next_id is {next_id}; it must be at least {newest + 1}, since no id is used twice"
             )
         self._next_id = next_id
-        self._failures = _FailureCounter(settings.tolerable_failures, last_success=newest)
+        self._failures = 0
+        """Consecutive failures since the last success, or since they last failed the job."""
+        self._last_success = newest
         self._last_trigger = now
         self._last_completion: int | None = None
         self._pending: dict[int, Acknowledgements] = {}
@@ -142,7 +143,9 @@ class Coordinator:
         interval = self._settings.interval_ms
         if interval is None or self._is_full:
             return None
-        return max(now, self._last_trigger + interval, self._pause_ends(now))
+        last = self._last_completion
+        pause_ends = now if last is None else last + self._settings.min_pause_ms
+        return max(now, self._last_trigger + interval, pause_ends)
 
     def trigger(
         self,
@@ -167,9 +170,7 @@ class Coordinator:
         self._pending[pending.id] = pending
         return pending.id
 
-    def acknowledge(
-        self, checkpoint_id: int, participant: Participant, now: int
-    ) -> list[Instruction]:
+    def acknowledge(self, checkpoint_id: int, participant: Participant) -> list[Instruction]:
         """Record an acknowledgement; the last one finalizes the checkpoint.
 
         Late, repeated and unexpected acknowledgements have no effect.
@@ -178,14 +179,17 @@ class Coordinator:
         if pending is None or not pending.awaits(participant):
             return []
         pending.acknowledged.add(participant)
-        return [Finalize(checkpoint_id, now)] if pending.finalizing else []
+        return [Finalize(checkpoint_id)] if pending.finalizing else []
 
     def fail(
-        self, checkpoint_id: int, reason: FailureReason, now: int, detail: str = ""
+        self, checkpoint_id: int, reason: FailureReason, detail: str = ""
     ) -> list[Instruction]:
         """Abort a checkpoint; no effect if it is not pending."""
         pending = self._pending.get(checkpoint_id)
-        return [] if pending is None else self._fail(pending, reason, now, detail)
+        if pending is None:
+            return []
+        aborted = self._abort(pending, reason, detail)
+        return [*aborted, *self._judge(pending, reason, detail)]
 
     def expire(self, now: int) -> list[Instruction]:
         """Abort the checkpoints that have reached the timeout; fails the job at most once."""
@@ -195,7 +199,7 @@ class Coordinator:
         instructions: list[Instruction] = []
         verdicts: list[Instruction] = []
         for one in expired:
-            instructions += self._abort(one, FailureReason.CHECKPOINT_EXPIRED, now, detail)
+            instructions += self._abort(one, FailureReason.CHECKPOINT_EXPIRED, detail)
             verdicts += self._judge(one, FailureReason.CHECKPOINT_EXPIRED, detail)
         return [*instructions, *verdicts[:1]]
 
@@ -210,14 +214,16 @@ class Coordinator:
             return self._discard_in_doubt(checkpoint_id)
         del self._pending[checkpoint_id]
         self._last_completion = now
-        self._failures.succeeded(checkpoint_id)
-        done = Completed(checkpoint_id, now)
+        if checkpoint_id > self._last_success:
+            self._last_success = checkpoint_id
+            self._failures = 0
+        done = Completed(checkpoint_id)
         if pending.kind is CheckpointKind.SAVEPOINT:
             return [done]
         self._retained.append(checkpoint_id)
-        return [done, *self._subsume(checkpoint_id, now), *self._retire()]
+        return [done, *self._subsume(checkpoint_id), *self._retire()]
 
-    def store_failed(self, checkpoint_id: int, now: int, reason: str) -> list[Instruction]:
+    def store_failed(self, checkpoint_id: int, reason: str) -> list[Instruction]:
         """Abort a checkpoint whose metadata could not be written.
 
         Raises:
@@ -228,16 +234,16 @@ class Coordinator:
             return self._discard_in_doubt(checkpoint_id)
         why = FailureReason.FINALIZE_CHECKPOINT_FAILURE
         return [
-            *self._abort(pending, why, now, reason),
+            *self._abort(pending, why, reason),
             *self._discard_in_doubt(checkpoint_id),
             *self._judge(pending, why, reason),
         ]
 
-    def abort_all(self, now: int, reason: FailureReason) -> list[Instruction]:
+    def abort_all(self, reason: FailureReason) -> list[Instruction]:
         """Abort all pending checkpoints and savepoints; does not count as a failure."""
         instructions: list[Instruction] = []
         for pending in tuple(self._pending.values()):
-            instructions += self._abort(pending, reason, now)
+            instructions += self._abort(pending, reason)
         return instructions
 
     @property
@@ -246,10 +252,6 @@ class Coordinator:
         kinds = {one.kind for one in self._pending.values()}
         too_many = len(self._pending) >= self._settings.max_concurrent
         return too_many or CheckpointKind.WITH_SAVEPOINT in kinds
-
-    def _pause_ends(self, now: int) -> int:
-        last = self._last_completion
-        return now if last is None else last + self._settings.min_pause_ms
 
     def _written(self, checkpoint_id: int) -> Acknowledgements | None:
         pending = self._pending.get(checkpoint_id)
@@ -262,26 +264,17 @@ class Coordinator:
             )
         return pending
 
-    def _fail(
-        self, pending: Acknowledgements, reason: FailureReason, now: int, detail: str
-    ) -> list[Instruction]:
-        aborted = self._abort(pending, reason, now, detail)
-        return [*aborted, *self._judge(pending, reason, detail)]
-
     def _abort(
-        self, pending: Acknowledgements, reason: FailureReason, now: int, detail: str = ""
+        self, pending: Acknowledgements, reason: FailureReason, detail: str = ""
     ) -> list[Instruction]:
         del self._pending[pending.id]
-        ended: list[Instruction] = [
-            Aborted(pending.id, reason, now, detail),
-            CancelUpload(pending.id),
-        ]
+        aborted = Aborted(pending.id, reason, detail)
         if pending.finalizing:
             # Do not delete it yet: the running write could still create `_metadata`, and the
             # checkpoint would look complete without its files.
             self._in_doubt.append(pending.id)
-            return ended
-        return [*ended, DiscardCheckpoint(pending.id)]
+            return [aborted]
+        return [aborted, DiscardCheckpoint(pending.id)]
 
     def _discard_in_doubt(self, checkpoint_id: int) -> list[Instruction]:
         if checkpoint_id not in self._in_doubt:
@@ -292,62 +285,36 @@ class Coordinator:
     def _judge(
         self, pending: Acknowledgements, reason: FailureReason, detail: str
     ) -> list[Instruction]:
-        savepoint = pending.kind in (CheckpointKind.SAVEPOINT, CheckpointKind.WITH_SAVEPOINT)
-        verdict = self._failures.failed(pending.id, reason, detail, savepoint=savepoint)
-        return [] if verdict is None else [FailJob(verdict)]
+        """Fail the job if there are more consecutive failures than tolerated.
 
-    def _subsume(self, checkpoint_id: int, now: int) -> list[Instruction]:
+        Savepoints and checkpoints older than the last success are not counted.
+        """
+        savepoint = pending.kind in (CheckpointKind.SAVEPOINT, CheckpointKind.WITH_SAVEPOINT)
+        if savepoint or not reason.counted or pending.id <= self._last_success:
+            return []
+        self._failures += 1
+        tolerable = self._settings.tolerable_failures
+        if self._failures <= tolerable:
+            return []
+        # The job restarts now, with its full tolerance.
+        self._failures = 0
+        what = f"{reason.value} ({detail})" if detail else reason.value
+        return [
+            FailJob(
+                f"checkpoint {pending.id} failed: {what}; that is one consecutive failure more "
+                f"than the {tolerable} tolerated. Remove the cause, or raise "
+                "execution.checkpointing.tolerable-failed-checkpoints"
+            )
+        ]
+
+    def _subsume(self, checkpoint_id: int) -> list[Instruction]:
         instructions: list[Instruction] = []
         for pending in tuple(self._pending.values()):
             if pending.id < checkpoint_id and pending.kind is not CheckpointKind.SAVEPOINT:
-                instructions += self._abort(pending, FailureReason.SUBSUMED, now)
+                instructions += self._abort(pending, FailureReason.SUBSUMED)
         return instructions
 
     def _retire(self) -> list[Instruction]:
         surplus = self._retained[: -self._settings.num_retained]
         del self._retained[: len(surplus)]
         return [Retire(one) for one in surplus]
-
-
-class _FailureCounter:
-    """Counts consecutive failures; the caller reports each checkpoint at most once.
-
-    Attributes:
-        consecutive: Failures since the last success, or since the job last failed because of
-            them.
-    """
-
-    def __init__(self, tolerable: int, *, last_success: int = 0) -> None:
-        self.consecutive = 0
-        self._tolerable = tolerable
-        self._last_success = last_success
-
-    def succeeded(self, checkpoint_id: int) -> None:
-        """Reset the count, unless a newer checkpoint has succeeded already."""
-        if checkpoint_id > self._last_success:
-            self._last_success = checkpoint_id
-            self.consecutive = 0
-
-    def failed(
-        self, checkpoint_id: int, reason: FailureReason, detail: str, *, savepoint: bool
-    ) -> str | None:
-        """Why the job has to fail now, or None if it continues.
-
-        It fails if a local snapshot could not be taken, or after more consecutive failures than
-        tolerated. Savepoints and checkpoints older than the last success are not counted.
-        """
-        what = f"checkpoint {checkpoint_id} failed: {reason.value}"
-        what += f" ({detail})" if detail else ""
-        if reason is FailureReason.SYNCHRONOUS_FAILURE:
-            return f"{what}; the job has to restart from its last complete checkpoint"
-        if savepoint or not reason.counted or checkpoint_id <= self._last_success:
-            return None
-        self.consecutive += 1
-        if self.consecutive <= self._tolerable:
-            return None
-        # The job restarts now, with its full tolerance.
-        self.consecutive = 0
-        return (
-            f"{what}; that is one consecutive failure more than the {self._tolerable} tolerated. "
-            "Remove the cause, or raise execution.checkpointing.tolerable-failed-checkpoints"
-        )

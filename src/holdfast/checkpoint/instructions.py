@@ -1,8 +1,7 @@
 """The instructions that the coordinator gives.
 
 Instructions are executed in the order given. Those that delete (`DiscardCheckpoint`, `Retire`) can
-be repeated or lost: no restore depends on them. Timestamps are those of the coordinator's
-monotonic clock.
+be repeated or lost: no restore depends on them.
 """
 
 from __future__ import annotations
@@ -18,11 +17,9 @@ Participant: TypeAlias = tuple[str | int, int]
 class FailureReason(Enum):
     """Why a checkpoint was aborted; the value completes "checkpoint 7 failed: ..."."""
 
-    IO_EXCEPTION = "its data could not be read or written"
     CHECKPOINT_ASYNC_EXCEPTION = "a snapshot could not be uploaded"
     CHECKPOINT_EXPIRED = "it was not complete within its timeout"
     FINALIZE_CHECKPOINT_FAILURE = "its metadata could not be written"
-    SYNCHRONOUS_FAILURE = "a subtask could not take its local snapshot"
     EPOCH_FAILED = "the epoch that carried it failed"
     SUBSUMED = "a newer checkpoint was complete before it"
     JOB_RESTARTING = "the job is restarting"
@@ -31,17 +28,11 @@ class FailureReason(Enum):
     @property
     def counted(self) -> bool:
         """Whether it counts as a tolerated failure."""
-        return self in _COUNTED
-
-
-_COUNTED = frozenset(
-    {
-        FailureReason.IO_EXCEPTION,
-        FailureReason.CHECKPOINT_ASYNC_EXCEPTION,
-        FailureReason.CHECKPOINT_EXPIRED,
-        FailureReason.FINALIZE_CHECKPOINT_FAILURE,
-    }
-)
+        return self in (
+            FailureReason.CHECKPOINT_ASYNC_EXCEPTION,
+            FailureReason.CHECKPOINT_EXPIRED,
+            FailureReason.FINALIZE_CHECKPOINT_FAILURE,
+        )
 
 
 class CheckpointKind(Enum):
@@ -67,8 +58,6 @@ class Finalize:
     """
 
     id: int
-    timestamp: int
-    """Time of the last acknowledgement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,25 +65,16 @@ class Completed:
     """Publish the output of the checkpoint, which is complete."""
 
     id: int
-    timestamp: int
 
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """Record that the checkpoint will never complete."""
+    """Record that the checkpoint will never complete, and cancel its uploads."""
 
     id: int
     reason: FailureReason
-    timestamp: int
     detail: str = ""
     """The error message."""
-
-
-@dataclass(frozen=True, slots=True)
-class CancelUpload:
-    """Cancel the uploads of an aborted checkpoint."""
-
-    id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +98,5 @@ class FailJob:
     reason: str
 
 
-Instruction: TypeAlias = (
-    Finalize | Completed | Aborted | CancelUpload | DiscardCheckpoint | Retire | FailJob
-)
+Instruction: TypeAlias = Finalize | Completed | Aborted | DiscardCheckpoint | Retire | FailJob
 """Any instruction of the coordinator."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.config.checkpoint_options import COMMITTER_TIMEOUT
 from holdfast.errors import CheckpointError
-from holdfast.job.threads import NoAnswerError, Patience
+from holdfast.job.threads import NoAnswerError, TimeLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -24,11 +24,11 @@ class CheckpointNotifier:
         self,
         listeners: Iterable[Any],
         on_failure: Callable[[CheckpointError], None],
-        patience: Patience | None = None,
+        time_limits: TimeLimits | None = None,
     ) -> None:
         """Notify `listeners`; one that raises or hangs is reported to `on_failure`."""
         self._listeners = tuple(listeners)
-        self._patience = patience or Patience()
+        self._time_limits = time_limits or TimeLimits()
         self._on_failure = on_failure
         self._lock = threading.Lock()
         self._completed: list[int] = []
@@ -57,7 +57,7 @@ class CheckpointNotifier:
         for listener in self._listeners:
             call = partial(_call, getattr(listener, method), checkpoint_id)
             try:
-                self._patience.call(f"listener {type(listener).__name__}", call)
+                self._time_limits.call(f"listener {type(listener).__name__}", call)
             except NoAnswerError as error:
                 self._on_failure(
                     CheckpointError(

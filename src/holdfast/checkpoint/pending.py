@@ -269,7 +269,6 @@ class PendingCheckpoint:
     ) -> CheckpointMetadata:
         """The metadata; everything must be uploaded."""
         job = self.base.job
-        operators = [op for stage in self._plan.stages for op in stage.operators]
         return CheckpointMetadata(
             version=VERSION,
             checkpoint_id=self.id,
@@ -285,7 +284,9 @@ class PendingCheckpoint:
             mode=self._settings.mode.name,
             origin=self.base.origin or UNSET,
             operators=[
-                snapshot for op in operators if (snapshot := self._operator(op)) is not None
+                self._operator(operator, stores)
+                for uid, operator in self._plan.operators.items()
+                if (stores := self._uploaded.get(uid))
             ],
             sources=self.named(sources),
             committables=self.pending_committables.listed(self._epoch, self.id),
@@ -317,10 +318,7 @@ class PendingCheckpoint:
             for one in sources
         ]
 
-    def _operator(self, operator: OperatorPlan) -> OperatorSnapshot | None:
-        stores = self._uploaded.get(operator.uid)
-        if not stores:
-            return None
+    def _operator(self, operator: OperatorPlan, stores: dict[int, Uploaded]) -> OperatorSnapshot:
         states: dict[str, dict[str, object]] = {}
         keys: list[str | None] = []
         before = self._before.get(operator.uid)

@@ -27,7 +27,7 @@ from holdfast.checkpoint.files.fence import take_fence
 from holdfast.checkpoint.files.job_files import open_files
 from holdfast.checkpoint.files.layout import TASK_OWNED
 from holdfast.checkpoint.local_state import tidy_local_state
-from holdfast.checkpoint.pending import inline_below
+from holdfast.checkpoint.pending import CheckpointBase, inline_below
 from holdfast.checkpoint.restore.restorer import FRESH, Restorer
 from holdfast.checkpoint.savepoint.ownership import ClaimedSnapshot
 from holdfast.checkpoint.savepoint.requests import Savepoints
@@ -44,9 +44,9 @@ from holdfast.config.storage import FileSystemCheckpointStorage, JobManagerCheck
 from holdfast.errors import HoldfastError
 from holdfast.job.model import EpochOrder
 from holdfast.job.statistics import CheckpointingStatistics, JobStatus
-from holdfast.job.threads import Patience
+from holdfast.job.threads import TimeLimits
 from holdfast.state.store.directories import file_name
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,7 +133,7 @@ class CheckpointService:
         settings: CheckpointSettings | None,
         recovery: RecoveryOrder,
         listeners: tuple[Any, ...] = (),
-        patience: Patience | None = None,
+        time_limits: TimeLimits | None = None,
     ) -> None:
         """Create the service of the job with id `job_id`.
 
@@ -144,9 +144,9 @@ class CheckpointService:
                 takes neither checkpoints nor savepoints.
             recovery: The snapshot that the job starts from.
             listeners: Objects that are notified on the driver when checkpoints end.
-            patience: How long to wait for sinks and listeners.
+            time_limits: How long to wait for sinks and listeners.
         """
-        self.patience = patience or Patience()
+        self.time_limits = time_limits or TimeLimits()
         self._job_id = job_id
         self._backend = backend
         self._settings = settings
@@ -175,11 +175,8 @@ class CheckpointService:
     def exactly_once(self) -> bool:
         """Whether output is published with its checkpoint, if its sink supports that."""
         settings = self._settings
-        return (
-            settings is not None
-            and settings.interval_ms is not None
-            and settings.mode is CheckpointingMode.EXACTLY_ONCE
-        )
+        exact = settings is not None and settings.mode is CheckpointingMode.EXACTLY_ONCE
+        return self.periodic and exact
 
     @property
     def delivery(self) -> Delivery:
@@ -238,10 +235,10 @@ class CheckpointService:
             self._files,
             exactly_once=self.exactly_once,
             inline_below=0 if settings is None else inline_below(settings),
-            patience=self.patience,
+            time_limits=self.time_limits,
         )
         if self._restorer is not None:
-            self._restorer.publishes = self.exactly_once and publisher.has_sinks
+            self._restorer.publishes = self.exactly_once and publisher.sinks > 0
             self._restorer.accepts_duplicates = settings is not None and settings.accept_duplicates
         if settings is None:
             return
@@ -264,7 +261,7 @@ class CheckpointService:
             self._commits,
             self._listeners,
             savepoints=Savepoints(self._backend, alone=not self.periodic),
-            patience=self.patience,
+            time_limits=self.time_limits,
         )
 
     def owned(self, job: JobIdentity) -> JobIdentity:
@@ -311,7 +308,7 @@ class CheckpointService:
         if checkpointer is not None:
             unwanted = checkpointer.end_attempt()
             checkpointer.wait_for_completion()
-            local = checkpointer.local_snapshots.copies
+            local = checkpointer.tracker.local_snapshots.copies
         restored = restorer.restore(self._plan, job, self._backend, self._calls, local, unwanted)
         if restored.statistics is not None and checkpointer is not None:
             checkpointer.statistics.restored(restored.statistics)
@@ -328,20 +325,15 @@ class CheckpointService:
         self._commits.recover(metadata, files)
         if self._checkpointer is not None and self._claims and files is not self._files:
             assert isinstance(files, FileSystemFiles)
-            self._checkpointer.claim(ClaimedSnapshot(files, metadata))
+            self._checkpointer.tracker.claim(ClaimedSnapshot(files, metadata))
 
-    def begin(
-        self,
-        job: JobIdentity,
-        restored: RestoredJob,
-        capture: Capture,
-    ) -> None:
+    def begin(self, job: JobIdentity, restored: RestoredJob, capture: Capture) -> None:
         """Begin a job attempt; `capture` returns how far its sources were read."""
         assert self._commits is not None
         self._commits.begin(job)
         if self._checkpointer is not None:
             self._checkpointer.begin_attempt(
-                job, restored.base, restored.inherited, capture, restored.origin
+                CheckpointBase(job, restored.base, restored.inherited, capture, restored.origin)
             )
 
     def next_epoch(
@@ -411,7 +403,7 @@ class CheckpointService:
             checkpointer.close()
             if ending is not None and not self._holds_fence():
                 ending = None
-            in_doubt = checkpointer.is_in_doubt
+            in_doubt = bool(checkpointer.tracker.in_doubt)
         if commits is None:
             return
         commits.close(ended=ending is not None and not in_doubt)
@@ -460,15 +452,10 @@ class CheckpointService:
 def _warn_of_repetition(plan: JobPlan) -> None:
     """Warn of sinks that do not support exactly once."""
     names = [sink.name for output in plan.outputs for sink in output.sinks]
+    stages = [*(source.stage for source in plan.sources), *plan.stages]
     names += [
         operator.name
-        for source in plan.sources
-        for operator in source.stage.operators
-        if operator.kind is OperatorKind.SINK_FUNCTION
-    ]
-    names += [
-        operator.name
-        for stage in plan.stages
+        for stage in stages
         for operator in stage.operators
         if operator.kind is OperatorKind.SINK_FUNCTION
     ]

@@ -17,7 +17,7 @@ from holdfast.checkpoint.files.layout import shared_name
 from holdfast.checkpoint.files.metadata import SourceSnapshot
 from holdfast.errors import CheckpointError
 from holdfast.job.model import QueryPosition, SourcePosition, join
-from holdfast.job.threads import NoAnswerError, Patience
+from holdfast.job.threads import NoAnswerError, TimeLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 class SourceCommits:
     """Passes the offsets of completed checkpoints to sources with a `commit` method."""
 
-    def __init__(self, plan: JobPlan, patience: Patience | None = None) -> None:
+    def __init__(self, plan: JobPlan, time_limits: TimeLimits | None = None) -> None:
         """Collect the `commit` methods of the job's sources."""
-        self._patience = patience or Patience()
+        self._time_limits = time_limits or TimeLimits()
         self._commits: dict[str, Callable[[str], None]] = {
             source.uid: commit
             for source in plan.sources
@@ -69,7 +69,7 @@ class SourceCommits:
         if commit is None or offsets[0] is None:
             return None
         try:
-            self._patience.call(f"source (uid {uid!r})", lambda _: commit(offsets[0]))
+            self._time_limits.call(f"source (uid {uid!r})", lambda _: commit(offsets[0]))
         except NoAnswerError as error:
             return f"source (uid {uid!r}) hangs in commit(): {error}"
         except Exception as error:
@@ -98,8 +98,9 @@ def source_snapshots(
         known = before.get(uid)
         parts = list(known.logs.get(PARTS, [])) if known is not None else []
         tail = leaves if known is None else _joined([_decoded(known.position), leaves])
-        if len(msgspec.json.encode(tail)) > inline_below and _has_log(tail):
-            kept = _larger(parts, len(msgspec.json.encode(tail)))
+        size = len(msgspec.json.encode(tail))
+        if size > inline_below and _has_log(tail):
+            kept = _larger(parts, size)
             merged = _joined([*_parts(parts[kept:], files), tail])
             data = msgspec.json.encode(merged)
             parts[kept:] = [files.write_bytes(shared_name(checkpoint_id), data)]

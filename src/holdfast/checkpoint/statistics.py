@@ -34,9 +34,8 @@ class CheckpointStatisticsKeeper:
     def __init__(self) -> None:
         """Create empty statistics."""
         self._lock = threading.Lock()
-        self._open: dict[int, CheckpointStatistics] = {}
-        self._triggered: dict[int, int] = {}
-        """Trigger times of the pending checkpoints, on the monotonic clock."""
+        self._open: dict[int, tuple[CheckpointStatistics, int]] = {}
+        """The pending checkpoints, and their trigger times on the monotonic clock."""
         self._history: deque[CheckpointStatistics] = deque(maxlen=HISTORY)
         self._total = self._completed = self._failed = self._restored = 0
         self._latest_completed: CheckpointStatistics | None = None
@@ -48,8 +47,7 @@ class CheckpointStatisticsKeeper:
         """Record a new checkpoint."""
         with self._lock:
             one = CheckpointStatistics(checkpoint_id, now.wall_ms, subtasks)
-            self._open[checkpoint_id] = one
-            self._triggered[checkpoint_id] = now.monotonic_ms
+            self._open[checkpoint_id] = one, now.monotonic_ms
             self._history.append(one)
             self._total += 1
 
@@ -58,10 +56,10 @@ class CheckpointStatisticsKeeper:
     ) -> None:
         """Record the end of the epoch that carried it, and the size of its channel state."""
         with self._lock:
-            one = self._open.get(checkpoint_id)
-            if one is not None:
+            if checkpoint_id in self._open:
+                one, triggered = self._open[checkpoint_id]
                 one.epoch = epoch
-                one.epoch_duration_ms = self._since(checkpoint_id, now)
+                one.epoch_duration_ms = now.monotonic_ms - triggered
                 one.persisted_size = persisted_size
 
     def acknowledged(
@@ -69,12 +67,12 @@ class CheckpointStatisticsKeeper:
     ) -> None:
         """Record the acknowledgement of one task."""
         with self._lock:
-            one = self._open.get(checkpoint_id)
-            if one is None:
+            if checkpoint_id not in self._open:
                 return
+            one, triggered = self._open[checkpoint_id]
             one.num_acknowledged_subtasks += 1
             one.latest_ack_timestamp = now.wall_ms
-            one.async_duration_ms = self._since(checkpoint_id, now) - one.epoch_duration_ms
+            one.async_duration_ms = now.monotonic_ms - triggered - one.epoch_duration_ms
             one.subtasks += stores
             one.state_size += sum(store.state_size for store in stores)
             one.checkpointed_size += sum(store.checkpointed_size for store in stores)
@@ -85,16 +83,14 @@ class CheckpointStatisticsKeeper:
     def completed(self, checkpoint_id: int, now: Moment, path: str) -> None:
         """Record its completion."""
         with self._lock:
-            took = self._since(checkpoint_id, now)
-            one = self._close(checkpoint_id)
             self._completed += 1
-            if one is not None:
+            if checkpoint_id in self._open:
+                one = self._close(checkpoint_id, now)
                 one.status = CheckpointStatus.COMPLETED
                 one.external_path = path
                 if one.num_acknowledged_subtasks:
                     uploaded = one.epoch_duration_ms + one.async_duration_ms
-                    one.finalize_duration_ms = took - uploaded
-                one.end_to_end_duration_ms = took
+                    one.finalize_duration_ms = one.end_to_end_duration_ms - uploaded
                 self._latest_completed = one
                 for name, tally in self._tallies.items():
                     tally.add(getattr(one, name))
@@ -102,14 +98,12 @@ class CheckpointStatisticsKeeper:
     def failed(self, checkpoint_id: int, now: Moment, message: str) -> None:
         """Record its failure."""
         with self._lock:
-            took = self._since(checkpoint_id, now)
-            one = self._close(checkpoint_id)
             self._failed += 1
-            if one is not None:
+            if checkpoint_id in self._open:
+                one = self._close(checkpoint_id, now)
                 one.status = CheckpointStatus.FAILED
                 one.failure_timestamp = now.wall_ms
                 one.failure_message = message
-                one.end_to_end_duration_ms = took
                 self._latest_failed = one
 
     def published(self, checkpoint_id: int, duration_ms: int) -> None:
@@ -132,13 +126,10 @@ class CheckpointStatisticsKeeper:
             self._restored += 1
             self._latest_restored = restore
 
-    def _since(self, checkpoint_id: int, now: Moment) -> int:
-        """Milliseconds since a checkpoint was triggered."""
-        return now.monotonic_ms - self._triggered.get(checkpoint_id, now.monotonic_ms)
-
-    def _close(self, checkpoint_id: int) -> CheckpointStatistics | None:
-        self._triggered.pop(checkpoint_id, None)
-        return self._open.pop(checkpoint_id, None)
+    def _close(self, checkpoint_id: int, now: Moment) -> CheckpointStatistics:
+        one, triggered = self._open.pop(checkpoint_id)
+        one.end_to_end_duration_ms = now.monotonic_ms - triggered
+        return one
 
     def snapshot(self) -> CheckpointingStatistics:
         """A copy of the statistics."""

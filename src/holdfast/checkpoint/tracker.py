@@ -55,10 +55,13 @@ class CheckpointTracker:
         self._running: str | None = None
         """The job attempt that runs now, if any."""
         self._pending: dict[int, PendingCheckpoint] = {}
-        self._newest: PendingCheckpoint | None = None
+        self.newest: PendingCheckpoint | None = None
+        """The checkpoint taken last, complete or not."""
         self._failure: HoldfastError | None = None
-        self._has_uncovered_epochs = False
-        self._needs_sweep = False
+        self.has_uncovered_epochs = False
+        """Whether an epoch has completed that no checkpoint contains."""
+        self.needs_sweep = False
+        """Whether failed checkpoints may have left files in storage."""
         self._closed = False
         self._undeleted: dict[int, bool] = {}
         """Ids that storage has not deleted yet, and whether each was aborted."""
@@ -75,7 +78,7 @@ class CheckpointTracker:
             self.base = base
             self._running = base.job.job_attempt
             self._failure = None
-            self._has_uncovered_epochs = False
+            self.has_uncovered_epochs = False
 
     def end_attempt(self) -> None:
         """End the job attempt: results of its epochs are ignored from now on."""
@@ -111,27 +114,11 @@ class CheckpointTracker:
             raise self._failure
 
     @property
-    def has_uncovered_epochs(self) -> bool:
-        """Whether an epoch has completed that no checkpoint contains."""
-        return self._has_uncovered_epochs
-
-    @property
-    def retained(self) -> tuple[int, ...]:
-        """Ids of the completed checkpoints that are kept, oldest first."""
-        with self.lock:
-            return self.coordinator.retained
-
-    @property
     def in_doubt(self) -> frozenset[int]:
         """Ids of aborted checkpoints that may still look complete in storage."""
         with self.lock:
             undeleted = (one for one, aborted in self._undeleted.items() if aborted)
             return frozenset([*self.coordinator.in_doubt, *undeleted])
-
-    @property
-    def newest(self) -> PendingCheckpoint | None:
-        """The checkpoint taken last, complete or not."""
-        return self._newest
 
     # The life of a checkpoint
 
@@ -143,7 +130,7 @@ class CheckpointTracker:
     def epoch_completed(self, channel_rows: Iterable[ChannelRows], *, covered: bool) -> None:
         """Record an epoch, its channel state, and whether a checkpoint is about to cover it."""
         with self.lock:
-            self._has_uncovered_epochs = not covered
+            self.has_uncovered_epochs = not covered
             assert self.base is not None
             self.base.channel_state.taken(channel_rows)
 
@@ -151,9 +138,9 @@ class CheckpointTracker:
         """Add a checkpoint whose epoch has ended; False if it was aborted meanwhile."""
         with self.lock:
             if pending.id not in self.coordinator.pending:
-                self._has_uncovered_epochs = True
+                self.has_uncovered_epochs = True
                 return False
-            self._pending[pending.id] = self._newest = pending
+            self._pending[pending.id] = self.newest = pending
             return True
 
     def pending(self, checkpoint_id: int) -> PendingCheckpoint | None:
@@ -164,14 +151,12 @@ class CheckpointTracker:
     def acknowledge(self, checkpoint_id: int, task: tuple[int, int]) -> list[Instruction]:
         """Record that a task's part is uploaded."""
         with self.lock:
-            now = self._clock.monotonic_ms()
-            return self.coordinator.acknowledge(checkpoint_id, task, now)
+            return self.coordinator.acknowledge(checkpoint_id, task)
 
     def fail(self, checkpoint_id: int, reason: FailureReason, detail: str) -> list[Instruction]:
         """Abort a checkpoint."""
         with self.lock:
-            now = self._clock.monotonic_ms()
-            return self.coordinator.fail(checkpoint_id, reason, now, detail)
+            return self.coordinator.fail(checkpoint_id, reason, detail)
 
     def expire(self) -> list[Instruction]:
         """Abort the checkpoints that have reached their timeout."""
@@ -181,7 +166,7 @@ class CheckpointTracker:
     def abort_all(self, reason: FailureReason) -> list[Instruction]:
         """Abort all pending checkpoints."""
         with self.lock:
-            return self.coordinator.abort_all(self._clock.monotonic_ms(), reason)
+            return self.coordinator.abort_all(reason)
 
     def stored(self, checkpoint_id: int, metadata: CheckpointMetadata) -> list[Instruction]:
         """Record that the metadata of a checkpoint is written."""
@@ -192,8 +177,7 @@ class CheckpointTracker:
     def store_failed(self, checkpoint_id: int, why: str) -> list[Instruction]:
         """Record that the metadata was not written, or is no longer needed."""
         with self.lock:
-            now = self._clock.monotonic_ms()
-            return self.coordinator.store_failed(checkpoint_id, now, why)
+            return self.coordinator.store_failed(checkpoint_id, why)
 
     def complete(self, checkpoint_id: int) -> PendingCheckpoint:
         """Make a completed checkpoint the base of the next one, and return it."""
@@ -210,8 +194,8 @@ class CheckpointTracker:
     def aborted(self, checkpoint_id: int) -> PendingCheckpoint | None:
         """Record that a checkpoint is aborted; returns it if its epoch had ended."""
         with self.lock:
-            self._needs_sweep = True
-            self._has_uncovered_epochs = True
+            self.needs_sweep = True
+            self.has_uncovered_epochs = True
             self.local_snapshots.aborted(checkpoint_id)
             return self._pending.get(checkpoint_id)
 
@@ -236,7 +220,7 @@ class CheckpointTracker:
         """Record that storage did not delete a checkpoint, so that it is tried again."""
         with self.lock:
             self._undeleted[checkpoint_id] = aborted
-            self._needs_sweep = True
+            self.needs_sweep = True
 
     def unneeded_channel_state(self, metadata: CheckpointMetadata) -> set[str]:
         """Channel-state files that no checkpoint needs, now that this one is complete."""
@@ -254,21 +238,16 @@ class CheckpointTracker:
             claimed, self._claimed = self._claimed, None
             return claimed
 
-    @property
-    def needs_sweep(self) -> bool:
-        """Whether failed checkpoints may have left files in storage."""
-        return self._needs_sweep
-
     def begin_sweep(self) -> int:
         """Start a sweep; files of checkpoints below the returned id may go."""
         with self.lock:
-            self._needs_sweep = False
+            self.needs_sweep = False
             return min([*self.coordinator.pending, self.coordinator.next_id])
 
     def sweep_failed(self) -> None:
         """Record that storage failed during a sweep, so that another one is needed."""
         with self.lock:
-            self._needs_sweep = True
+            self.needs_sweep = True
 
     def _is_of_this_attempt(self, metadata: CheckpointMetadata) -> bool:
         return self.base is not None and metadata.job_attempt == self.base.job.job_attempt

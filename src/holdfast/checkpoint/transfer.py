@@ -108,11 +108,7 @@ def upload_bytes(
 
 
 def download_snapshot(
-    handles: Mapping[str, Handle],
-    files: JobCheckpointFiles,
-    directory: Path,
-    *,
-    cancelled: Cancelled = never,
+    handles: Mapping[str, Handle], files: JobCheckpointFiles, directory: Path
 ) -> None:
     """Download a local snapshot, and verify every file.
 
@@ -121,17 +117,13 @@ def download_snapshot(
     Raises:
         CorruptCheckpointError: A file is missing, or has changed since the checkpoint.
         CheckpointStorageError: Storage or the local disk failed.
-        CheckpointError: The transfer was cancelled.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise storage_error("writing the local copy", str(directory), error) from error
     targets = {name: directory / checked_name(name) for name in handles}
-    _all_done(
-        partial(files.download, handle, targets[name], cancelled)
-        for name, handle in handles.items()
-    )
+    _all_done(partial(files.download, handle, targets[name]) for name, handle in handles.items())
 
 
 def _all_done(calls: Iterable[Callable[[], T]]) -> list[T]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.config import checkpoint_options as options
 from holdfast.config.checkpoint_options import CheckpointingMode, ExternalizedCheckpointRetention
+from holdfast.config.options import given_by, options_of
 from holdfast.config.storage import (
     CheckpointStorage,
     JobManagerCheckpointStorage,
@@ -27,36 +28,36 @@ class CheckpointSettings:
     interval_ms: int | None
     """Time from one checkpoint to the next, at least the pause; None if checkpoints are taken
     only with savepoints."""
-    mode: CheckpointingMode
-    timeout_ms: int
+    mode: CheckpointingMode = given_by(options.CHECKPOINTING_MODE)
+    timeout_ms: int = given_by(options.CHECKPOINT_TIMEOUT)
     """Time after which an incomplete checkpoint is aborted."""
-    min_pause_ms: int
+    min_pause_ms: int = given_by(options.MIN_PAUSE)
     """Minimum time from the completion of a checkpoint to the start of the next."""
-    max_concurrent: int
+    max_concurrent: int = given_by(options.MAX_CONCURRENT_CHECKPOINTS)
     """Maximum number of concurrent checkpoints; 1 if they are unaligned."""
-    tolerable_failures: int
+    tolerable_failures: int = given_by(options.TOLERABLE_FAILURES)
     """Consecutive failures that do not fail the job."""
-    retention: ExternalizedCheckpointRetention
-    unaligned: bool
+    retention: ExternalizedCheckpointRetention = given_by(options.CHECKPOINT_RETENTION)
+    unaligned: bool = given_by(options.UNALIGNED)
     """Whether a checkpoint may contain unprocessed input."""
-    aligned_timeout_ms: int
+    aligned_timeout_ms: int = given_by(options.ALIGNED_TIMEOUT)
     """How long an unaligned checkpoint waits for the epoch to end."""
-    num_retained: int
+    num_retained: int = given_by(options.NUM_RETAINED)
     """Number of completed checkpoints that are kept."""
-    incremental: bool
+    incremental: bool = given_by(options.INCREMENTAL)
     """Whether a checkpoint stores only changes, if the backend supports it."""
-    asynchronous: bool
+    asynchronous: bool = given_by(options.ASYNCHRONOUS)
     """Whether epochs continue during the upload."""
-    local_backup: bool
+    local_backup: bool = given_by(options.LOCAL_BACKUP)
     """Whether workers keep a copy of the newest checkpoint."""
-    after_tasks_finish: bool
+    after_tasks_finish: bool = given_by(options.AFTER_TASKS_FINISH)
     """Whether checkpoints continue after some sources have ended."""
-    create_subdir: bool
+    create_subdir: bool = given_by(options.CREATE_SUBDIR)
     """Whether the job's id is part of the directory."""
-    accept_duplicates: bool
+    accept_duplicates: bool = given_by(options.ACCEPT_DUPLICATES)
     """Whether a recovery may go back beyond published output."""
     storage: CheckpointStorage
-    transfer_threads: int = options.TRANSFER_THREADS.default
+    transfer_threads: int = given_by(options.TRANSFER_THREADS)
     """Files, or outputs of subtasks, that an executor transfers at a time."""
 
     def cut_after(self, now: int, due: int | None) -> int | None:
@@ -108,27 +109,11 @@ def savepoint_settings(configuration: Configuration) -> CheckpointSettings:
 def _settings(
     configuration: Configuration, interval_ms: int | None, storage: CheckpointStorage
 ) -> CheckpointSettings:
-    given = configuration.get
-    return CheckpointSettings(
-        interval_ms=interval_ms,
-        mode=given(options.CHECKPOINTING_MODE),
-        timeout_ms=given(options.CHECKPOINT_TIMEOUT),
-        min_pause_ms=min(given(options.MIN_PAUSE), _YEAR_MS),
-        max_concurrent=given(options.MAX_CONCURRENT_CHECKPOINTS),
-        tolerable_failures=given(options.TOLERABLE_FAILURES),
-        retention=given(options.CHECKPOINT_RETENTION),
-        unaligned=given(options.UNALIGNED),
-        aligned_timeout_ms=given(options.ALIGNED_TIMEOUT),
-        num_retained=given(options.NUM_RETAINED),
-        incremental=given(options.INCREMENTAL),
-        asynchronous=given(options.ASYNCHRONOUS),
-        local_backup=given(options.LOCAL_BACKUP),
-        after_tasks_finish=given(options.AFTER_TASKS_FINISH),
-        create_subdir=given(options.CREATE_SUBDIR),
-        accept_duplicates=given(options.ACCEPT_DUPLICATES),
-        storage=storage,
-        transfer_threads=given(options.TRANSFER_THREADS),
-    )
+    given = {
+        name: configuration.get(option) for name, option in options_of(CheckpointSettings).items()
+    }
+    given["min_pause_ms"] = min(given["min_pause_ms"], _YEAR_MS)
+    return CheckpointSettings(interval_ms=interval_ms, storage=storage, **given)
 
 
 def _check_backlog(during_backlog_ms: int | None, interval_ms: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
@@ -215,6 +215,22 @@ def lasting(least_ms: int) -> Callable[[Any], int]:
     return bounded(
         duration_ms, lambda given: given >= least_ms, f"a duration of at least {least_ms} ms"
     )
+
+
+def given_by(option: ConfigOption[V]) -> V:
+    """A field of a dataclass, with the default and the meaning of an option."""
+    return field(default=option.default, metadata={"option": option})
+
+
+def options_of(kind: Any) -> dict[str, ConfigOption[Any]]:
+    """The options that give the fields of a dataclass, by the names of the fields."""
+    return {one.name: one.metadata["option"] for one in fields(kind) if "option" in one.metadata}
+
+
+def refused_field(owner: object, name: str, wanted: str) -> ConfigurationError:
+    """The error for a field of a dataclass whose value is not what is `wanted`."""
+    value = getattr(owner, name)
+    return ConfigurationError(f"{type(owner).__name__}: {name}: {wanted}, not {value!r}")
 
 
 def argument(parse: Callable[[Any], V], value: object, what: str) -> V:

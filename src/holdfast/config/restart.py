@@ -9,85 +9,79 @@ A strategy is a value; `job.restart` counts failures and decides.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from holdfast.config import restart_options as options
-from holdfast.config.options import duration_ms
+from holdfast.config.options import argument, duration_ms, given_by, options_of, refused_field
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from holdfast.config.configuration import Configuration
-    from holdfast.config.options import ConfigOption, DurationLike
+    from holdfast.config.options import DurationLike
+
+
+class _Strategy:
+    """A strategy whose fields are given by options."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, configuration: Configuration) -> Self:
+        """The strategy with the options of a configuration."""
+        return cls(**{name: configuration.get(it) for name, it in options_of(cls).items()})
+
+    def __post_init__(self) -> None:
+        """Check that all fields are numbers that their options accept."""
+        for name, option in options_of(self).items():
+            value = getattr(self, name)
+            try:
+                accepted = option.parse(value)
+            except ValueError as error:
+                raise refused_field(self, name, str(error)) from None
+            # Options also accept texts, but a field must be a number.
+            if accepted != value:
+                raise refused_field(self, name, f"{accepted!r} is wanted")
 
 
 @dataclass(frozen=True, slots=True)
-class NoRestart:
+class NoRestart(_Strategy):
     """The first failure fails the job."""
 
 
 @dataclass(frozen=True, slots=True)
-class FixedDelay:
+class FixedDelay(_Strategy):
     """A limited number of restarts, each after the same delay."""
 
-    attempts: int = options.FIXED_DELAY_ATTEMPTS.default
-    """Restarts before the job fails permanently."""
-    delay_ms: int = options.FIXED_DELAY_DELAY.default
-    """Time from a failure to the restart."""
-
-    def __post_init__(self) -> None:
-        """Check the fields with the parsers of their options."""
-        _check(self, attempts=options.FIXED_DELAY_ATTEMPTS, delay_ms=options.FIXED_DELAY_DELAY)
+    attempts: int = given_by(options.FIXED_DELAY_ATTEMPTS)
+    delay_ms: int = given_by(options.FIXED_DELAY_DELAY)
 
 
 @dataclass(frozen=True, slots=True)
-class FailureRate:
+class FailureRate(_Strategy):
     """Restarts while failures are rare."""
 
-    max_failures: int = options.FAILURE_RATE_MAX_FAILURES.default
-    """Failures within the interval that lead to a restart."""
-    interval_ms: int = options.FAILURE_RATE_INTERVAL.default
-    """Time within which failures are counted."""
-    delay_ms: int = options.FAILURE_RATE_DELAY.default
-    """Time from a failure to the restart."""
-
-    def __post_init__(self) -> None:
-        """Check the fields with the parsers of their options."""
-        _check(
-            self,
-            max_failures=options.FAILURE_RATE_MAX_FAILURES,
-            interval_ms=options.FAILURE_RATE_INTERVAL,
-            delay_ms=options.FAILURE_RATE_DELAY,
-        )
+    max_failures: int = given_by(options.FAILURE_RATE_MAX_FAILURES)
+    interval_ms: int = given_by(options.FAILURE_RATE_INTERVAL)
+    delay_ms: int = given_by(options.FAILURE_RATE_DELAY)
 
 
 @dataclass(frozen=True, slots=True)
-class ExponentialDelay:
+class ExponentialDelay(_Strategy):
     """Restarts after a delay that grows with every failure, up to a limit."""
 
-    initial_backoff_ms: int = options.EXPONENTIAL_INITIAL_BACKOFF.default
-    """Time from the first failure to its restart."""
-    max_backoff_ms: int = options.EXPONENTIAL_MAX_BACKOFF.default
-    """Longest time from a failure to the restart."""
-    backoff_multiplier: float = options.EXPONENTIAL_MULTIPLIER.default
-    """Factor by which the delay grows with every failure."""
-    reset_threshold_ms: int = options.EXPONENTIAL_RESET_THRESHOLD.default
-    """Time without a failure after which the delay is reset."""
-    jitter_factor: float = options.EXPONENTIAL_JITTER.default
-    """Fraction of the delay that is added or subtracted at random."""
-    attempts: int | None = options.EXPONENTIAL_ATTEMPTS.default
-    """Restarts since the last reset before the job fails permanently; None for no limit."""
+    initial_backoff_ms: int = given_by(options.EXPONENTIAL_INITIAL_BACKOFF)
+    max_backoff_ms: int = given_by(options.EXPONENTIAL_MAX_BACKOFF)
+    backoff_multiplier: float = given_by(options.EXPONENTIAL_MULTIPLIER)
+    reset_threshold_ms: int = given_by(options.EXPONENTIAL_RESET_THRESHOLD)
+    jitter_factor: float = given_by(options.EXPONENTIAL_JITTER)
+    attempts: int | None = given_by(options.EXPONENTIAL_ATTEMPTS)
 
     def __post_init__(self) -> None:
-        """Check the fields with the parsers of their options, and the order of the delays."""
-        _check(
-            self,
-            initial_backoff_ms=options.EXPONENTIAL_INITIAL_BACKOFF,
-            max_backoff_ms=options.EXPONENTIAL_MAX_BACKOFF,
-            backoff_multiplier=options.EXPONENTIAL_MULTIPLIER,
-            reset_threshold_ms=options.EXPONENTIAL_RESET_THRESHOLD,
-            jitter_factor=options.EXPONENTIAL_JITTER,
-            attempts=options.EXPONENTIAL_ATTEMPTS,
-        )
+        """Check the fields, and the order of the delays."""
+        # With slots, `super()` finds another class.
+        _Strategy.__post_init__(self)
         if self.initial_backoff_ms > self.max_backoff_ms:
             raise ConfigurationError(
                 f"ExponentialDelay: the initial backoff, {self.initial_backoff_ms} ms, is longer "
@@ -104,6 +98,13 @@ class FallBack:
 
 RestartStrategy: TypeAlias = NoRestart | FixedDelay | FailureRate | ExponentialDelay
 """Any strategy except `FallBack`."""
+
+_STRATEGIES: Final[dict[str, type[RestartStrategy]]] = {
+    "none": NoRestart,
+    "fixed-delay": FixedDelay,
+    "failure-rate": FailureRate,
+    "exponential-delay": ExponentialDelay,
+}
 
 
 class RestartStrategies:
@@ -166,53 +167,12 @@ def restart_strategy(configuration: Configuration, *, checkpointing: bool) -> Re
     Raises:
         ConfigurationError: The settings of the strategy contradict each other.
     """
-    given = configuration.get
     default = "exponential-delay" if checkpointing else "none"
-    match given(options.RESTART_STRATEGY) or default:
-        case "fixed-delay":
-            return FixedDelay(given(options.FIXED_DELAY_ATTEMPTS), given(options.FIXED_DELAY_DELAY))
-        case "failure-rate":
-            return FailureRate(
-                given(options.FAILURE_RATE_MAX_FAILURES),
-                given(options.FAILURE_RATE_INTERVAL),
-                given(options.FAILURE_RATE_DELAY),
-            )
-        case "exponential-delay":
-            return ExponentialDelay(
-                given(options.EXPONENTIAL_INITIAL_BACKOFF),
-                given(options.EXPONENTIAL_MAX_BACKOFF),
-                given(options.EXPONENTIAL_MULTIPLIER),
-                given(options.EXPONENTIAL_RESET_THRESHOLD),
-                given(options.EXPONENTIAL_JITTER),
-                given(options.EXPONENTIAL_ATTEMPTS),
-            )
-        case _:
-            return NoRestart()
-
-
-def _check(strategy: RestartStrategy, **fields: ConfigOption[Any]) -> None:
-    """Check that fields are numbers that their options accept."""
-    for field, option in fields.items():
-        value = getattr(strategy, field)
-        try:
-            accepted = option.parse(value)
-        except ValueError as error:
-            raise _refused(type(strategy), field, value, str(error)) from None
-        # Options also accept texts, but a field must be a number.
-        if accepted != value:
-            raise _refused(type(strategy), field, value, f"{accepted!r} is wanted")
+    name = configuration.get(options.RESTART_STRATEGY) or default
+    return _STRATEGIES[name].of(configuration)
 
 
 def _milliseconds(strategy: type[RestartStrategy], **field: DurationLike) -> int:
     """The one field that is given, in milliseconds."""
     [(name, value)] = field.items()
-    try:
-        return duration_ms(value)
-    except ValueError as error:
-        raise _refused(strategy, name, value, str(error)) from None
-
-
-def _refused(
-    strategy: type[RestartStrategy], field: str, value: object, wanted: str
-) -> ConfigurationError:
-    return ConfigurationError(f"{strategy.__name__}: {field}: {wanted}, not {value!r}")
+    return argument(duration_ms, value, f"{strategy.__name__}: {name}")

@@ -16,23 +16,21 @@ from holdfast.config.options import (
     text,
 )
 
-_TYPES: Final = {
-    "none": "none",
+_NAMES: Final = ("none", "fixed-delay", "failure-rate", "exponential-delay")
+_OTHER_NAMES: Final = {
     "off": "none",
     "disable": "none",
-    "fixed-delay": "fixed-delay",
     "fixeddelay": "fixed-delay",
-    "failure-rate": "failure-rate",
     "failurerate": "failure-rate",
-    "exponential-delay": "exponential-delay",
     "exponentialdelay": "exponential-delay",
 }
 _UNLIMITED: Final = 2**31 - 1
 
 
 def _type(value: object) -> str:
-    strategy = _TYPES.get(text(value).strip().lower())
-    if strategy is None:
+    name = text(value).strip().lower()
+    strategy = _OTHER_NAMES.get(name, name)
+    if strategy not in _NAMES:
         raise ValueError(
             "one of none (off, disable), fixed-delay, failure-rate, exponential-delay is wanted"
         )

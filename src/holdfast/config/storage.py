@@ -7,15 +7,15 @@ the configuration always has the storage in use.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from holdfast.config import checkpoint_options as options
-from holdfast.config.options import path
+from holdfast.config.options import given_by, options_of, path, refused_field
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from holdfast.config.configuration import Configuration
-    from holdfast.config.options import ConfigOption, PathLike
+    from holdfast.config.options import PathLike
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +31,15 @@ class FileSystemCheckpointStorage:
 
     checkpoint_path: PathLike
     """Directory of the checkpoints: a path, or an address that fsspec can open. Kept as text."""
-    file_state_size_threshold: int = options.INLINE_THRESHOLD.default
+    file_state_size_threshold: int = given_by(options.INLINE_THRESHOLD)
     """State up to this size, in bytes, is stored inside the metadata; at most 1 MB."""
-    write_buffer_size: int = options.WRITE_BUFFER_SIZE.default
+    write_buffer_size: int = given_by(options.WRITE_BUFFER_SIZE)
     """Bytes that are buffered before a write."""
 
     def __post_init__(self) -> None:
         """Check the fields with the parsers of their options."""
-        _check_path(self, self.checkpoint_path)
-        _check_size(self, "file_state_size_threshold", options.INLINE_THRESHOLD)
-        _check_size(self, "write_buffer_size", options.WRITE_BUFFER_SIZE)
+        _check_path(self)
+        _check_sizes(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +55,14 @@ class JobManagerCheckpointStorage:
 
     checkpoint_path: PathLike | None = None
     """Directory of the metadata, which contains the state; kept in memory if None."""
-    max_state_size: int = options.JOBMANAGER_MAX_STATE_SIZE.default
+    max_state_size: int = given_by(options.JOBMANAGER_MAX_STATE_SIZE)
     """Largest state of a subtask, in bytes; a larger one fails the checkpoint."""
 
     def __post_init__(self) -> None:
         """Check the fields with the parsers of their options."""
         if self.checkpoint_path is not None:
-            _check_path(self, self.checkpoint_path)
-        _check_size(self, "max_state_size", options.JOBMANAGER_MAX_STATE_SIZE)
+            _check_path(self)
+        _check_sizes(self)
 
 
 CheckpointStorage: TypeAlias = FileSystemCheckpointStorage | JobManagerCheckpointStorage
@@ -100,40 +99,31 @@ def configure_storage(configuration: Configuration, storage: CheckpointStorage) 
     Raises:
         ConfigurationError: `storage` is not a checkpoint storage.
     """
-    match storage:
-        case FileSystemCheckpointStorage():
-            configuration.set(options.INLINE_THRESHOLD, storage.file_state_size_threshold)
-            configuration.set(options.WRITE_BUFFER_SIZE, storage.write_buffer_size)
-        case JobManagerCheckpointStorage():
-            configuration.set(options.JOBMANAGER_MAX_STATE_SIZE, storage.max_state_size)
-        case _:
-            raise ConfigurationError(
-                f"{storage!r} is not a checkpoint storage; give a FileSystemCheckpointStorage or a "
-                "JobManagerCheckpointStorage"
-            )
+    if not isinstance(storage, FileSystemCheckpointStorage | JobManagerCheckpointStorage):
+        raise ConfigurationError(
+            f"{storage!r} is not a checkpoint storage; give a FileSystemCheckpointStorage or a "
+            "JobManagerCheckpointStorage"
+        )
+    for name, option in options_of(storage).items():
+        configuration.set(option, getattr(storage, name))
     configuration.set(options.CHECKPOINT_STORAGE, storage.name)
     configuration.set(options.CHECKPOINT_DIR, storage.checkpoint_path)
 
 
-def _check_path(storage: CheckpointStorage, given: object) -> None:
+def _check_path(storage: CheckpointStorage) -> None:
     try:
         # The dataclass is frozen, so the text replaces a path object this way.
-        object.__setattr__(storage, "checkpoint_path", path(given))
+        object.__setattr__(storage, "checkpoint_path", path(storage.checkpoint_path))
     except ValueError as error:
-        raise _refused(storage, "checkpoint_path", given, str(error)) from None
+        raise refused_field(storage, "checkpoint_path", str(error)) from None
 
 
-def _check_size(storage: CheckpointStorage, field: str, option: ConfigOption[Any]) -> None:
-    value = getattr(storage, field)
-    if not isinstance(value, int):
-        raise _refused(storage, field, value, "a number of bytes is wanted")
-    try:
-        option.parse(value)
-    except ValueError as error:
-        raise _refused(storage, field, value, str(error)) from None
-
-
-def _refused(
-    storage: CheckpointStorage, field: str, value: object, wanted: str
-) -> ConfigurationError:
-    return ConfigurationError(f"{type(storage).__name__}: {field}: {wanted}, not {value!r}")
+def _check_sizes(storage: CheckpointStorage) -> None:
+    for name, option in options_of(storage).items():
+        value = getattr(storage, name)
+        if not isinstance(value, int):
+            raise refused_field(storage, name, "a number of bytes is wanted")
+        try:
+            option.parse(value)
+        except ValueError as error:
+            raise refused_field(storage, name, str(error)) from None

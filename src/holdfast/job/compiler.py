@@ -45,13 +45,8 @@ if TYPE_CHECKING:
 
 
 _SINKS = -1
-
-
 """Used instead of a node's id for all sinks of an output."""
-
 _RAW = -1
-
-
 """Id of the channel between a source and its stage."""
 
 

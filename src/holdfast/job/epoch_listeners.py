@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from holdfast.job.statistics import EpochStatistics
-    from holdfast.job.threads import Patience
+    from holdfast.job.threads import TimeLimits
 
     Listener = Callable[[EpochStatistics], None]
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 class EpochListeners:
     """The epoch listeners of one job; the next epoch waits for them, with a time limit."""
 
-    def __init__(self, listeners: Iterable[Listener], patience: Patience) -> None:
+    def __init__(self, listeners: Iterable[Listener], time_limits: TimeLimits) -> None:
         """Notify `listeners`, one after the other."""
         self._listeners = tuple(listeners)
-        self._patience = patience
+        self._time_limits = time_limits
 
     def tell(self, epoch: EpochStatistics) -> None:
         """Notify all listeners of a completed epoch.
@@ -35,7 +35,7 @@ class EpochListeners:
         for listener in self._listeners:
             name = getattr(listener, "__qualname__", type(listener).__qualname__)
             try:
-                self._patience.call(f"epoch listener {name}", partial(_tell, listener, epoch))
+                self._time_limits.call(f"epoch listener {name}", partial(_tell, listener, epoch))
             except NoAnswerError as error:
                 raise JobExecutionError(
                     f"the epoch listener {name} hangs after epoch {epoch.epoch}: {error}; find out "

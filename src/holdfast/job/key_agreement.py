@@ -25,9 +25,8 @@ class KeyAgreement:
     def __init__(self, plan: JobPlan, known: Mapping[str, str]) -> None:
         """Check the operators of `plan`; `known` are the key shapes of restored state, by uid."""
         self._operators = {
-            operator.uid: f"operator {operator.name!r} (uid {operator.uid!r})"
-            for stage in plan.stages
-            for operator in stage.operators
+            uid: f"operator {operator.name!r} (uid {uid!r})"
+            for uid, operator in plan.operators.items()
         }
         self._shapes = {uid: name for uid, name in known.items() if uid in self._operators}
 

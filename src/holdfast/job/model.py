@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         ChannelRows,
         CheckpointOrder,
         Exchange,
+        OperatorPlan,
         StagePlan,
         TimeColumn,
     )
@@ -287,6 +288,20 @@ class JobPlan:
     """The time sources, and the operators that depend on them."""
     lookups: dict[str, LookupJoin] = field(default_factory=dict)
     """Lookup joins, by uid."""
+
+    @property
+    def operators(self) -> dict[str, OperatorPlan]:
+        """Operators behind the first exchange, which may have state, by uid."""
+        return {operator.uid: operator for stage in self.stages for operator in stage.operators}
+
+    @property
+    def operator_tasks(self) -> dict[str, int]:
+        """Number of tasks of the stage of each of these operators, by uid."""
+        return {
+            operator.uid: number
+            for stage, number in zip(self.stages, self.stage_parallelism, strict=True)
+            for operator in stage.operators
+        }
 
     @property
     def tasks(self) -> list[tuple[int, int]]:

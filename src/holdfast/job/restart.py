@@ -6,7 +6,6 @@ Times are in milliseconds on a monotonic clock.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from random import Random
 from typing import Protocol, assert_never
 
@@ -19,39 +18,20 @@ from holdfast.config.restart import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RestartDecision:
-    """A decision to restart the job."""
+class RestartTracker(Protocol):
+    """Decides after each failure of one job whether it restarts."""
 
-    delay_ms: int
-    """Milliseconds to wait before the restart."""
+    def failed(self, now: int) -> int | None:
+        """Milliseconds from a failure at `now` to the restart; None if the job ends."""
 
 
-class RestartTracker:
-    """Decides after each failure of one job whether it restarts.
+def restart_tracker(strategy: RestartStrategy, *, random: Random | None = None) -> RestartTracker:
+    """The tracker of a strategy.
 
     Args:
         strategy: The configured strategy.
         random: Source of jitter; a new generator by default.
     """
-
-    def __init__(self, strategy: RestartStrategy, *, random: Random | None = None) -> None:
-        self._rule = _rule_for(strategy, random or Random())
-
-    def failed(self, now: int) -> RestartDecision | None:
-        """Decide after a failure at `now`; None if the job ends."""
-        delay = self._rule.failed(now)
-        return None if delay is None else RestartDecision(delay)
-
-
-class _Rule(Protocol):
-    """A strategy and its memory of failures."""
-
-    def failed(self, now: int) -> int | None:
-        """Milliseconds until the restart, or None for no restart."""
-
-
-def _rule_for(strategy: RestartStrategy, random: Random) -> _Rule:
     match strategy:
         case NoRestart():
             return _Never()
@@ -60,7 +40,7 @@ def _rule_for(strategy: RestartStrategy, random: Random) -> _Rule:
         case FailureRate():
             return _Rate(strategy)
         case ExponentialDelay():
-            return _Exponential(strategy, random)
+            return _Exponential(strategy, random or Random())
         case _:
             assert_never(strategy)
 

@@ -95,7 +95,7 @@ def in_threads(
 AFTERWARDS = 5.0
 LONGEST_END = 60.0
 LOOK = 0.05
-"""Seconds between two checks whether patience is lost."""
+"""Seconds between two checks whether the job has stopped waiting."""
 MOST_HANGING = 3
 """Calls of one kind that may hang at a time; further calls fail until one of them returns."""
 
@@ -111,10 +111,10 @@ class CallEndedError(Exception):
     """
 
 
-class Patience:
+class TimeLimits:
     """Time limits of one job for sinks, listeners and its end; thread-safe.
 
-    A job that should have ended, and has not, loses its patience: then it waits for nothing more.
+    A job that should have ended, and has not, stops waiting for calls that have begun.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Patience:
         Args:
             answer: Seconds that one call of a sink or listener may take.
             end: Seconds that the job may take to end after it was cancelled.
-            afterwards: Time limit in seconds of calls that begin when patience is lost.
+            afterwards: Time limit in seconds of calls that begin after `stop_waiting`.
             longest_end: Seconds that the job may take to end, in addition to `end`.
         """
         self._afterwards = afterwards
@@ -138,24 +138,24 @@ class Patience:
         self.answer = answer
         self.end = end
         self._lock = threading.Lock()
-        self._lost = threading.Event()
+        self._stopped = threading.Event()
         self._hanging: Counter[str] = Counter()
         self._threads: set[int] = set()
 
     @staticmethod
-    def of(configuration: Configuration) -> Patience:
+    def of(configuration: Configuration) -> TimeLimits:
         """The configured time limits."""
         given = configuration.get
-        return Patience(given(COMMITTER_TIMEOUT) / 1000, given(CANCELLATION_TIMEOUT) / 1000)
+        return TimeLimits(given(COMMITTER_TIMEOUT) / 1000, given(CANCELLATION_TIMEOUT) / 1000)
 
     @property
-    def is_lost(self) -> bool:
+    def has_stopped(self) -> bool:
         """Whether earlier calls are no longer waited for."""
-        return self._lost.is_set()
+        return self._stopped.is_set()
 
-    def lose(self) -> None:
+    def stop_waiting(self) -> None:
         """Stop waiting for all calls: the job was cancelled, and has not ended."""
-        self._lost.set()
+        self._stopped.set()
 
     def is_calling(self) -> bool:
         """Whether this thread runs a call, so that it cannot wait for the job."""
@@ -164,11 +164,11 @@ class Patience:
     def wait(self, event: threading.Event, seconds: float) -> bool:
         """Wait for an event, at most `seconds`; whether it is set.
 
-        If patience is lost already, the limit is `afterwards`. The wait ends when it gets lost.
+        After `stop_waiting` the limit is `afterwards`; a wait before it ends with it.
         """
-        lost = self.is_lost
-        until = monotonic() + (min(seconds, self._afterwards) if lost else seconds)
-        while not event.is_set() and self.is_lost == lost:
+        stopped = self.has_stopped
+        until = monotonic() + (min(seconds, self._afterwards) if stopped else seconds)
+        while not event.is_set() and self.has_stopped == stopped:
             left = until - monotonic()
             if left <= 0:
                 break
@@ -176,9 +176,9 @@ class Patience:
         return event.is_set()
 
     def limit_end(self, ended: threading.Event) -> None:
-        """Lose patience if a job that was cancelled has not ended in time."""
+        """Stop waiting if a job that was cancelled has not ended in time."""
         if not ended.wait(self.end):
-            self.lose()
+            self.stop_waiting()
 
     def wait_for_end(self, name: str, ended: threading.Event) -> None:
         """Wait for the end of a job, somewhat longer than `end`.

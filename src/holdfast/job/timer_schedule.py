@@ -43,13 +43,12 @@ class TimerSchedule:
             event_times: How far event time had advanced in the restored checkpoint.
         """
         self._watermarks = Watermarks(plan.time, now, interval_ms, event_times)
-        with_timers = {
-            operator.uid
-            for stage in plan.stages
-            for operator in stage.operators
-            if operator.has_timers
+        operators = plan.operators
+        self._unknown = {
+            (uid, subtask)
+            for uid, subtask in restored
+            if uid in operators and operators[uid].has_timers
         }
-        self._unknown = {store for store in restored if store[0] in with_timers}
         """Stores whose timers are unknown until an epoch has read them."""
         self._event: dict[Store, int] = {}
         self._processing: dict[Store, int] = {}
@@ -62,9 +61,7 @@ class TimerSchedule:
         """Whether any timer is or may be pending."""
         return bool(self._unknown or self._event or self._processing)
 
-    def of_epoch(
-        self, order: EpochOrder, now: Moment, *, channel_state: bool = False
-    ) -> EpochTime:
+    def of_epoch(self, order: EpochOrder, now: Moment, *, channel_state: bool = False) -> EpochTime:
         """How time advances in the next epoch.
 
         Args:
@@ -163,13 +160,9 @@ def _note(times: dict[Store, int], where: Store, time: int | None) -> None:
 
 def warn_of_held_time(job: str, plan: JobPlan) -> None:
     """Warn of operators with timers whose watermark never advances."""
-    names = {
-        operator.uid: operator.name
-        for stage in plan.stages
-        for operator in stage.operators
-        if operator.has_timers
-    }
-    held = [names[uid] for uid in held_back(plan.time) if uid in names]
+    known = plan.operators
+    operators = [known[uid] for uid in held_back(plan.time) if uid in known]
+    held = [operator.name for operator in operators if operator.has_timers]
     if held:
         logger.warning(
             "job %r: the watermark of %s stays where it is until the job ends, since one of "

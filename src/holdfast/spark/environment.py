@@ -33,7 +33,7 @@ from holdfast.job.compiler import compile_job
 from holdfast.job.model import JobExecutionResult, JobPlan, Settings
 from holdfast.job.progress import wait_watched
 from holdfast.job.results import CollectedResults
-from holdfast.job.threads import Patience
+from holdfast.job.threads import TimeLimits
 from holdfast.job.trigger import job_trigger, runs_as_batch
 from holdfast.spark.job import JobClient, new_job_id
 from holdfast.spark.session import check_session, local_session
@@ -306,8 +306,8 @@ class StreamExecutionEnvironment(SourceMethods):
                 self._configuration
             )
         listeners = tuple(self._checkpoint_listeners)
-        patience = Patience.of(self._configuration)
-        return CheckpointService(job_id, backend, settings, recovery, listeners, patience)
+        time_limits = TimeLimits.of(self._configuration)
+        return CheckpointService(job_id, backend, settings, recovery, listeners, time_limits)
 
     def execute_and_collect(
         self, stream: Stream[Any], job_name: str | None = None, limit: int | None = None

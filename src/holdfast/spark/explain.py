@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from holdfast.api.functions import Function
 from holdfast.api.streams.graph import OperatorKind, Partitioner
 from holdfast.api.windows.spec import Windowing
-from holdfast.checkpoint.restore.checks import operators_of
 from holdfast.job.declared_states import declared_states
 from holdfast.job.model import EpochOrder, JobIdentity
 from holdfast.job.statistics_keeper import StatisticsKeeper
@@ -108,7 +107,7 @@ def _states(node: Node, plan: JobPlan) -> list[str]:
         return [f"value 'reduced': {node.output}"]
     if not isinstance(node.function, Function):
         return []
-    operator = operators_of(plan)[plan.uids[node.id]]
+    operator = plan.operators[plan.uids[node.id]]
     declared = declared_states(operator, plan.stages[0].job_parameters)
     found = [f"{d.kind} {d.name!r}: {_type_text(d)}{_ttl_text(d)}" for d in declared.keyed.values()]
     return (

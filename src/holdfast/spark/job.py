@@ -97,17 +97,17 @@ class JobClient:
         """
         supervisor = self._supervisor
         supervisor.cancelled.set()
-        patience = supervisor.checkpointing.patience
+        time_limits = supervisor.checkpointing.time_limits
         start_thread(f"stopping {self._name}", supervisor.stop)
-        start_thread(f"end of {self._name}", partial(patience.limit_end, supervisor.ended))
+        start_thread(f"end of {self._name}", partial(time_limits.limit_end, supervisor.ended))
         if not self._is_own_thread():
-            patience.wait_for_end(self._name, supervisor.ended)
+            time_limits.wait_for_end(self._name, supervisor.ended)
 
     def _is_own_thread(self) -> bool:
         """Whether the job itself runs in this thread, which then cannot wait for it."""
         job_attempt = self._supervisor.job_attempt
         in_epoch = None if job_attempt is None else job_attempt.epoch_thread
-        calling = self._supervisor.checkpointing.patience.is_calling()
+        calling = self._supervisor.checkpointing.time_limits.is_calling()
         return threading.get_ident() == in_epoch or calling
 
     def trigger_savepoint(
@@ -187,7 +187,7 @@ class JobClient:
             ),
         )
         path = request.result()
-        self._supervisor.checkpointing.patience.wait_for_end(self._name, self._supervisor.ended)
+        self._supervisor.checkpointing.time_limits.wait_for_end(self._name, self._supervisor.ended)
         return path
 
     def _savepoint_request(

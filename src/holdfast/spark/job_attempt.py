@@ -16,7 +16,7 @@ from pyspark import InheritableThread
 
 from holdfast.clock import monotonic
 from holdfast.errors import JobExecutionError
-from holdfast.job.threads import Patience, guarded, start_thread
+from holdfast.job.threads import TimeLimits, guarded, start_thread
 from holdfast.spark.failures import original_error
 from holdfast.spark.session import QUERY_SETTINGS, one_pass_settings, settings
 
@@ -77,7 +77,7 @@ class JobAttempt:
         query_dir: Path,
         on_epoch: Callable[[EpochResult], None],
         restored_batch: int | None = None,
-        patience: Patience | None = None,
+        time_limits: TimeLimits | None = None,
     ) -> None:
         """Create a job attempt that is not started yet.
 
@@ -91,9 +91,9 @@ class JobAttempt:
             query_dir: Directory of the query's log; it has content if the job was restored.
             on_epoch: Called after every epoch.
             restored_batch: Last micro-batch that the restored state contains.
-            patience: How long to wait for an epoch after the query has ended.
+            time_limits: How long to wait for an epoch after the query has ended.
         """
-        self._patience = patience or Patience()
+        self._time_limits = time_limits or TimeLimits()
         self._spark = spark
         self._name = name
         self._trigger = trigger
@@ -160,11 +160,11 @@ class JobAttempt:
         One that hangs is left alone: its result is ignored.
         """
         self._cancel_idle_jobs()
-        if self._lock.acquire(timeout=self._patience.end):
+        if self._lock.acquire(timeout=self._time_limits.end):
             self._lock.release()
         elif self._failure is None:
             self._failure = JobExecutionError(
-                f"job {self._name!r}: an epoch has not ended within {self._patience.end:.0f} s "
+                f"job {self._name!r}: an epoch has not ended within {self._time_limits.end:.0f} s "
                 "after the query; check that Spark and checkpoint storage respond"
             )
 
@@ -202,7 +202,7 @@ class JobAttempt:
             JobExecutionError: The epoch hangs, or the job attempt has ended.
         """
         while not self._lock.acquire(timeout=LOOK_AROUND):
-            if self._patience.is_lost or self._ended.is_set():
+            if self._time_limits.has_stopped or self._ended.is_set():
                 raise JobExecutionError(f"job {self._name!r}: an epoch hangs")
         try:
             yield

@@ -30,7 +30,7 @@ from holdfast.errors import (
 )
 from holdfast.job.epoch_listeners import EpochListeners
 from holdfast.job.model import JobIdentity
-from holdfast.job.restart import RestartTracker
+from holdfast.job.restart import restart_tracker
 from holdfast.job.statistics import EpochStatistics, JobStatistics, JobStatus
 from holdfast.job.statistics_keeper import StatisticsKeeper
 from holdfast.job.timer_schedule import warn_of_held_time
@@ -107,8 +107,8 @@ class Supervisor:
         self._pinning = Pinning(spark)
         self._calls = ExecutorCalls(spark, self._pinning)
         self._statistics = StatisticsKeeper(order.plan)
-        self._listeners = EpochListeners(order.listeners, checkpointing.patience)
-        self._restarts = RestartTracker(order.restarts)
+        self._listeners = EpochListeners(order.listeners, checkpointing.time_limits)
+        self._restarts = restart_tracker(order.restarts)
         self._scratch = scratch_directory()
         self.job_attempt: JobAttempt | None = None
         """The job attempt that runs now."""
@@ -260,7 +260,7 @@ class Supervisor:
             query_dir,
             self._end_epoch,
             batch_id,
-            self.checkpointing.patience,
+            self.checkpointing.time_limits,
         )
 
     def _source_leaves(self) -> dict[str, tuple[int, ...]]:
@@ -315,20 +315,20 @@ class Supervisor:
             assert self.job_attempt is not None
             failure = self.job_attempt.wait()
         while failure is not None and not self.cancelled.is_set():
-            decision = None
+            delay_ms = None
             if not isinstance(failure, (*HOPELESS, QueryStoppedError)) and is_alive(self._spark):
-                decision = self._restarts.failed(SystemClock().monotonic_ms())
-            if decision is None:
+                delay_ms = self._restarts.failed(SystemClock().monotonic_ms())
+            if delay_ms is None:
                 return failure
             logger.warning(
                 "job %r failed and restarts in %.1f s: %s",
                 self._name,
-                decision.delay_ms / 1000,
+                delay_ms / 1000,
                 summary(failure),
             )
             self.status = JobStatus.RESTARTING
             self._statistics.restarted()
-            self.cancelled.wait(decision.delay_ms / 1000)
+            self.cancelled.wait(delay_ms / 1000)
             failure = self._begin_and_wait()
         return failure
 

@@ -21,7 +21,7 @@ from holdfast.errors import ConfigurationError, RestoreError, StoreFullError
 from holdfast.state.store.directories import file_name
 from holdfast.state.store.snapshot import CANONICAL
 from holdfast.state_processor.rewrite import Rewriting, copied_operator, rewritten_operator
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.files.metadata import OperatorSnapshot
     from holdfast.state.operator.redistribution import OperatorStateSnapshot
     from holdfast.state.store.snapshot import ReadOnlySnapshot
-    from holdfast.storage.object_store import FileSystemFiles
+    from holdfast.storage.file_system import FileSystemFiles
 
     OperatorStates = list[OperatorStateSnapshot | None]
 

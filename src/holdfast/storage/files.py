@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from holdfast.storage.handles import Handle
+    from holdfast.storage.handles import Handle, InlineHandle
 
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ class JobCheckpointFiles(NamedFiles, Protocol):
     def read_bytes(self, handle: Handle) -> bytes:
         """Content of `handle`; CorruptCheckpointError if it is gone or has changed."""
 
-    def download(self, handle: Handle, local: Path, cancelled: Cancelled = ...) -> None:
+    def download(self, handle: Handle, local: Path) -> None:
         """Copy the content of `handle` to a local file, verified as by `read_bytes`."""
 
 
@@ -342,6 +342,12 @@ def verify(data_size: int, checksum: str | None, handle: Handle, where: str) -> 
             f"{where}: the content has changed since the checkpoint wrote it (checksum "
             f"{checksum}); restore from another checkpoint"
         )
+
+
+def inline_content(handle: InlineHandle) -> bytes:
+    """Content of an inline handle, of the length that it names."""
+    verify(len(handle.data), None, handle, "state within the metadata")
+    return handle.data
 
 
 def _check(size: int, limit: int, what: str, scope: str) -> None:

@@ -11,12 +11,12 @@ from holdfast.storage.files import (
     NamesElsewhere,
     check_cancelled,
     checked_name,
+    inline_content,
     never,
     storage_error,
 )
 from holdfast.storage.handles import Handle, InlineHandle, inline
 from holdfast.storage.local import write_local
-from holdfast.storage.object_store import inline_content
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -149,9 +149,8 @@ class InlineFiles(NamesElsewhere):
         """Content of `handle`."""
         return _content(handle)
 
-    def download(self, handle: Handle, local: Path, cancelled: Cancelled = never) -> None:
+    def download(self, handle: Handle, local: Path) -> None:
         """Write the content of `handle` to a local file."""
-        check_cancelled(cancelled, str(local))
         write_local(local, [_content(handle)])
 
     def create_exclusive(self, name: str, data: bytes) -> bool:

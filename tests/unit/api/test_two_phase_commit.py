@@ -13,13 +13,13 @@ from holdfast.api.sinks import CommitRequest
 from holdfast.api.two_phase_commit import TwoPhaseCommitSink
 from holdfast.checkpoint.commit.committables import PendingCommittables
 from holdfast.checkpoint.commit.opened_notes import OpenedNotes
-from holdfast.checkpoint.commit.publisher import Publisher
+from holdfast.checkpoint.commit.publisher import Publication, Publisher
 from holdfast.checkpoint.files.channel_state import FileStaging
 from holdfast.checkpoint.files.layout import STAGED
 from holdfast.errors import SinkError, TypeDeclarationError, UserFunctionError
 from holdfast.serde.factory import codec_for
 from holdfast.sinks import TwoPhaseCommitSinkFunction
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 from tests.support.checkpoints import checkpoint
 from tests.support.programs import Program
 from tests.support.staged import LocalCalls, Notebook, StagedRun
@@ -128,9 +128,8 @@ class Desk:
 
     def publish(self, checkpoint_id: int, *, recovered: bool = False) -> None:
         listed = self.pending_committables.listed(self.run.epoch, checkpoint_id)
-        self.publisher.publish(
-            listed, "job", "lineage", FileStaging(self.files), recovered=recovered
-        )
+        publication = Publication("job", "lineage", FileStaging(self.files), recovered)
+        self.publisher.publish(listed, publication)
 
     def metadata(self, epoch: int) -> CheckpointMetadata:
         """A checkpoint of everything up to an epoch."""
@@ -451,7 +450,7 @@ def test_what_was_put_into_a_checkpoint_runs_no_code(tmp_path: Path) -> None:
         for one in desk.pending_committables.listed(1, 1)
     ]
     with pytest.raises(SinkError, match=r"uid 'shop'.*was written with another type"):
-        desk.publisher.publish(listed, "job", "lineage", FileStaging(desk.files))
+        desk.publisher.publish(listed, Publication("job", "lineage", FileStaging(desk.files)))
     desk.abort("1-2", 0)
     assert names("sprung", "commit", "recover_and_abort") == []
 

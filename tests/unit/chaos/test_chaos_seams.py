@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.clock import SystemClock, monotonic
 from holdfast.errors import CheckpointStorageError
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 from tests.chaos import seams
 from tests.chaos.disks import SmallDisk, may_mount
 from tests.chaos.ground import flip_bits

@@ -16,14 +16,15 @@ from holdfast import (
     SinkFunction,
 )
 from holdfast.checkpoint.files.metadata import OperatorSnapshot, StoreSnapshot
-from holdfast.checkpoint.restore.assignment import RestoreTarget, assign_state
+from holdfast.checkpoint.restore.assignment import assign_state
+from holdfast.checkpoint.restore.download import RestoreTarget
 from holdfast.errors import RestoreError
 from holdfast.job.model import JobIdentity
 from holdfast.state.key_groups import key_groups
 from holdfast.state.operator.redistribution import NamedState, OperatorStateSnapshot
 from holdfast.state.store.process import ProcessIdentity
+from holdfast.storage.file_system import FileSystemFiles
 from holdfast.storage.handles import inline
-from holdfast.storage.object_store import FileSystemFiles
 from tests.support.checkpoints import checkpoint
 from tests.support.functions import Count
 from tests.support.programs import Program
@@ -40,7 +41,6 @@ TARGET = RestoreTarget(
     JobIdentity("job", "Job", "/local", "2-1-abc"),
     ProcessIdentity.current(),
     HashMapStateBackend(),
-    {},
 )
 
 
@@ -112,9 +112,11 @@ def plan_of(
     plan: JobPlan,
     tmp_path: Path,
     target: RestoreTarget = TARGET,
+    local_copies: dict[tuple[str, int], str] | None = None,
     **options: Any,
 ) -> list[Restore]:
-    return list(assign_state(taken, plan, target, FileSystemFiles(str(tmp_path)), **options))
+    files = FileSystemFiles(str(tmp_path))
+    return list(assign_state(taken, plan, target, files, local_copies or {}, **options))
 
 
 def contents(restore: Restore) -> list[bytes]:
@@ -131,7 +133,7 @@ def test_with_as_many_subtasks_each_takes_its_predecessor_over_whole(tmp_path: P
     assert (first.key_groups, second.key_groups) == (range(64), range(64, 128))
     assert (contents(first), contents(second)) == ([b"store 0"], [b"store 1"])
     assert first.version == second.version == "restored-7-2-1-abc"
-    assert (first.job_id, first.job_attempt, first.local_dir) == ("job", "2-1-abc", "/local")
+    assert first.target is TARGET
     assert first.operator_state is None
 
 
@@ -161,10 +163,10 @@ def test_with_another_number_each_takes_from_those_that_hold_its_key_groups(
 
 
 def test_local_copies_are_offered_for_the_stores_they_are_of(tmp_path: Path) -> None:
-    target = replace(TARGET, local_copies={("count", 1): "/local/snapshot"})
-    first, second = plan_of(metadata(), counting(2), tmp_path, target)
+    local = {("count", 1): "/local/snapshot"}
+    first, second = plan_of(metadata(), counting(2), tmp_path, local_copies=local)
     assert [copy.local for copy in (*first.copies, *second.copies)] == [None, "/local/snapshot"]
-    [both] = plan_of(metadata(), counting(1), tmp_path, target)
+    [both] = plan_of(metadata(), counting(1), tmp_path, local_copies=local)
     assert [(copy.local, copy.version) for copy in both.copies] == [
         (None, "70-0"),
         ("/local/snapshot", "70-1"),

@@ -13,10 +13,10 @@ from holdfast.api.sinks import StagedRows
 from holdfast.checkpoint.files.channel_state import FileStaging
 from holdfast.checkpoint.files.layout import STAGED
 from holdfast.errors import CheckpointStorageError, CorruptCheckpointError
+from holdfast.storage.file_system import FileSystemFiles
 from holdfast.storage.files import InlineLimits
 from holdfast.storage.handles import FileHandle, InlineHandle, inline
 from holdfast.storage.memory import InlineFiles, MemoryNames
-from holdfast.storage.object_store import FileSystemFiles
 from tests.support import checkpoints as _register_file_systems  # noqa: F401
 
 if TYPE_CHECKING:

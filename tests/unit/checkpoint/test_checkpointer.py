@@ -21,19 +21,20 @@ from holdfast.checkpoint.files.completed import checkpoint_ids, completed_checkp
 from holdfast.checkpoint.files.fence import take_fence
 from holdfast.checkpoint.files.job_files import FENCE_EVERY_MS
 from holdfast.checkpoint.listeners import CheckpointNotifier
+from holdfast.checkpoint.pending import CheckpointBase
 from holdfast.checkpoint.savepoint.requests import Savepoints
 from holdfast.config.checkpointing import checkpoint_settings
 from holdfast.config.storage import FileSystemCheckpointStorage
 from holdfast.errors import CheckpointError, CheckpointStorageError, FencedError
 from holdfast.job.model import EpochResult, JobIdentity
 from holdfast.job.statistics import EpochStatistics
-from holdfast.job.threads import Patience
+from holdfast.job.threads import TimeLimits
 from holdfast.runtime.plan import ChannelRows
 from holdfast.spark.serialization import dump_function
 from holdfast.spark.sources.query_log import capture
 from holdfast.spark.sources.source import Source
+from holdfast.storage.file_system import FileSystemFiles
 from holdfast.storage.handles import FileHandle
-from holdfast.storage.object_store import FileSystemFiles
 from holdfast.testing.clock import ManualClock
 from tests.support.functions import Count
 from tests.support.programs import Program
@@ -146,7 +147,7 @@ class Bench:
         self.fence = take_fence(self.files)
         self.batch = -1
         self.epoch_ms = 0
-        self.patience = Patience()
+        self.time_limits = TimeLimits()
         self.checkpointer = self.make()
         self.begin()
 
@@ -169,13 +170,13 @@ class Bench:
             [self.listener],
             savepoints=Savepoints(self.program.settings.backend, alone=False),
             clock=self.clock,
-            patience=self.patience,
+            time_limits=self.time_limits,
         )
 
     def begin(self, base: Any = None, inherited: frozenset[Any] = frozenset()) -> None:
         job = JobIdentity("job", "Job", None, "1-1")
         self.commits.begin(job)
-        self.checkpointer.begin_attempt(job, base, inherited, self.capture)
+        self.checkpointer.begin_attempt(CheckpointBase(job, base, inherited, self.capture))
 
     def order(self, *, due: bool = True) -> EpochOrder:
         if due:
@@ -264,7 +265,7 @@ def test_a_checkpoint_completes_and_holds_all_there_is_to_restore(bench: Bench) 
     assert [store.key_groups for store in operator.subtasks] == [(0, 63), (64, 127)]
     assert [store.version for store in operator.subtasks] == ["1-1", "1-2"]
     assert [source.uid for source in metadata.sources] == ["events"]
-    assert bench.checkpointer.retained == (1,)
+    assert bench.checkpointer.tracker.coordinator.retained == (1,)
     assert bench.failures == []
     assert set(bench.calls.homes) == {0, 1}
 
@@ -289,15 +290,17 @@ def test_local_snapshots_of_the_newest_checkpoint_stay_as_a_backup(
 ) -> None:
     bench = make(local_backup=True)
     bench.epoch()
-    first = dict(bench.checkpointer.local_snapshots.copies)
+    first = dict(bench.checkpointer.tracker.local_snapshots.copies)
     assert set(first) == {("count", 0), ("count", 1)}
     assert all((Path(directory) / "store").is_dir() for directory in first.values())
     bench.epoch()
-    newest = dict(bench.checkpointer.local_snapshots.copies)
+    newest = dict(bench.checkpointer.tracker.local_snapshots.copies)
     bench.epoch()
     assert not any(Path(directory).exists() for directory in first.values())
-    assert not newest.items() & bench.checkpointer.local_snapshots.copies.items()
-    assert all(Path(path).exists() for path in bench.checkpointer.local_snapshots.copies.values())
+    assert not newest.items() & bench.checkpointer.tracker.local_snapshots.copies.items()
+    assert all(
+        Path(path).exists() for path in bench.checkpointer.tracker.local_snapshots.copies.values()
+    )
 
 
 def test_its_figures_are_kept(bench: Bench) -> None:
@@ -741,7 +744,7 @@ def watched(make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> Benc
     """A bench that notes which calls are made with the checkpointer's lock held."""
     bench = make(tolerable_failures=9, num_retained=1)
     lock: Any = OwnedLock()
-    bench.checkpointer._tracker.lock = lock
+    bench.checkpointer.tracker.lock = lock
     bench.held = []  # type: ignore[attr-defined]
 
     def watch(owner: Any, name: str) -> None:
@@ -786,7 +789,7 @@ def test_the_end_of_the_job_does_not_wait_for_an_upload_without_end(
     make: Callable[..., Bench], caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = make(asynchronous=True)
-    bench.patience.end = 0.1
+    bench.time_limits.end = 0.1
     gate = bench.calls.hold(1)
     bench.epoch()
     wait_for(lambda: bool(bench.calls.held_up))
@@ -847,7 +850,7 @@ def test_whoever_waits_for_a_checkpoint_that_never_ends_is_told(
 ) -> None:
     """The clock of checkpoints stands still here, so this one does not expire."""
     bench = make(asynchronous=True, timeout_ms=200)
-    bench.commits._patience.answer = 0.0
+    bench.commits._time_limits.answer = 0.0
     bench.calls.hold(1)
     bench.epoch()
     with pytest.raises(CheckpointError, match="has not ended within 0 s"):
@@ -869,7 +872,7 @@ def test_a_claimed_savepoint_goes_when_output_is_out(
 ) -> None:
     """Another driver that takes over may start from it, if this one has failed."""
     claimed: Any = Claimed()
-    bench.checkpointer.claim(claimed)
+    bench.checkpointer.tracker.claim(claimed)
     if published:
         bench.epoch()
     else:
@@ -920,7 +923,7 @@ def test_a_checkpoint_that_storage_did_not_delete_is_deleted_with_the_next_one(
     assert bench.complete == [1, 2]
     bench.epoch()
     assert bench.complete == [3]
-    assert bench.checkpointer._tracker.undeleted() == {}
+    assert bench.checkpointer.tracker.undeleted() == {}
 
 
 def test_a_checkpoint_that_was_given_up_stays_in_doubt_until_storage_has_deleted_it(
@@ -938,7 +941,7 @@ def test_a_checkpoint_that_was_given_up_stays_in_doubt_until_storage_has_deleted
     monkeypatch.setattr("holdfast._faults.watcher", reach)
     bench.epoch()
     assert bench.complete == [1, 2]
-    assert bench.checkpointer.is_in_doubt
+    assert bench.checkpointer.tracker.in_doubt
     assert bench.checkpointer.end_attempt() == frozenset({2})
     assert bench.checkpointer.end_attempt() == frozenset()
     assert bench.complete == [1]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import Configuration, HashMapStateBackend
-from holdfast.checkpoint.commit.publisher import Publisher
+from holdfast.checkpoint.commit.publisher import Publication, Publisher
 from holdfast.checkpoint.commit.service import CommitService
 from holdfast.checkpoint.files.channel_state import FileStaging
 from holdfast.checkpoint.files.completed import load
@@ -20,7 +20,7 @@ from holdfast.errors import FencedError, SinkError
 from holdfast.job.model import JobIdentity
 from holdfast.job.statistics import JobStatus
 from holdfast.spark.sources.query_log import capture
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 from tests.support.programs import Program
 from tests.support.staged import CALLS, LocalCalls, Notebook, calls, no_frames
 from tests.support.staged_drivers import published
@@ -68,7 +68,7 @@ def test_functions_on_the_driver_come_last(tmp_path: Path, monkeypatch: pytest.M
         for uid in ("calls", "log")
     ]
     commits = CommitService(publisher, FileSystemFiles(str(tmp_path)), exactly_once=True)
-    commits._commit(listed, "job", "", None, recovered=False)
+    commits._commit(listed, Publication("job", "", None))
     assert order == ["log", "log", "calls", "calls"]
 
 

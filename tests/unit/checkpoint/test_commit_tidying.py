@@ -14,7 +14,7 @@ from holdfast.checkpoint.files.completed import load
 from holdfast.checkpoint.files.fence import Fence
 from holdfast.checkpoint.files.layout import STAGED
 from holdfast.errors import CheckpointStorageError
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 from tests.support.checkpoints import checkpoint
 from tests.support.staged import Notebook, calls, forget
 from tests.support.staged_drivers import Driver, published

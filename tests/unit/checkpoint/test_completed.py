@@ -26,7 +26,7 @@ from holdfast.errors import (
 from tests.support.checkpoints import checkpoint
 
 if TYPE_CHECKING:
-    from holdfast.storage.object_store import FileSystemFiles
+    from holdfast.storage.file_system import FileSystemFiles
 
 
 def complete(files: FileSystemFiles, checkpoint_id: int, fence: Fence) -> None:
@@ -39,11 +39,11 @@ def complete(files: FileSystemFiles, checkpoint_id: int, fence: Fence) -> None:
 def newest_id(files: FileSystemFiles) -> tuple[int | None, list[int]]:
     metadata, refusals = load_newest(files)
     found = None if metadata is None else metadata.checkpoint_id
-    return found, [refusal.checkpoint_id for refusal in refusals]
+    return found, list(refusals)
 
 
 def test_without_checkpoints_there_is_no_newest(files):
-    assert load_newest(files) == (None, [])
+    assert load_newest(files) == (None, {})
     assert completed_checkpoints(files) == []
 
 
@@ -98,8 +98,8 @@ def test_a_missing_or_shortened_file_makes_a_checkpoint_unusable(files, tmp_path
     metadata, refusals = load_newest(files)
     assert metadata is not None
     assert metadata.checkpoint_id == 1
-    assert "'data.mdb' of operator 'count', subtask 0 in checkpoint 3 is gone" in refusals[0].reason
-    assert "has 3 bytes instead of 5" in refusals[1].reason
+    assert "'data.mdb' of operator 'count', subtask 0 in checkpoint 3 is gone" in refusals[3]
+    assert "has 3 bytes instead of 5" in refusals[2]
     verify_handles(metadata, files)
 
 

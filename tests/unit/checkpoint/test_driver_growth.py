@@ -45,7 +45,7 @@ def life(bench: Bench) -> None:
     bench.epoch(due=False)
     bench.epoch()
     bench.epoch()
-    number = bench.checkpointer._tracker.coordinator.next_id
+    number = bench.checkpointer.tracker.coordinator.next_id
     bench.calls.fail(number, CheckpointError("no room"))
     bench.epoch()
     bench.checkpointer.epoch_failed(bench.order())

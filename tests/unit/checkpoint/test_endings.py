@@ -22,7 +22,7 @@ from holdfast.checkpoint.files.fence import take_fence
 from holdfast.checkpoint.files.layout import metadata_name
 from holdfast.checkpoint.files.metadata import encode_metadata, identity_of
 from holdfast.errors import RestoreError
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 from tests.support.checkpoints import checkpoint
 
 if TYPE_CHECKING:

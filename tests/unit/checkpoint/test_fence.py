@@ -11,13 +11,13 @@ import pytest
 from holdfast.checkpoint.files.cleanup import delete_job
 from holdfast.checkpoint.files.fence import still_valid, take_fence
 from holdfast.errors import FencedError
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 
 RACER = """
 import sys
 from holdfast.checkpoint.files.fence import still_valid
 from holdfast.checkpoint.files.fence import take_fence
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 files = FileSystemFiles(sys.argv[1])
 sys.stdin.readline()
 print(*(take_fence(files).number for _ in range(20)))

@@ -18,9 +18,9 @@ from holdfast.config.storage import FileSystemCheckpointStorage
 from holdfast.errors import CheckpointError, SinkError
 from holdfast.job.model import EpochResult, JobIdentity
 from holdfast.job.statistics import EpochStatistics
-from holdfast.job.threads import AFTERWARDS, Patience
+from holdfast.job.threads import AFTERWARDS, TimeLimits
 from holdfast.spark.sources.query_log import capture
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 from tests.support.programs import Program
 from tests.support.staged import (
     LocalCalls,
@@ -86,7 +86,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
 
 @pytest.fixture
 def drive(drive: Callable[..., Driver]) -> Callable[..., Driver]:
-    return partial(drive, patience=Patience(answer=SOON))
+    return partial(drive, time_limits=TimeLimits(answer=SOON))
 
 
 # A sink that does not answer
@@ -135,7 +135,7 @@ def test_what_comes_back_late_goes_on_with_nothing(drive: Any, gate: Gate) -> No
         driver.publish(driver.stored(2))
     gate.open()
     wait_until(lambda: len(published()) == 2)
-    wait_until(lambda: not driver.commits._patience._hanging)
+    wait_until(lambda: not driver.commits._time_limits._hanging)
     assert published() == [(1, [1]), (1, [1])], "checkpoint 2 is the recovery's"
 
 
@@ -171,7 +171,7 @@ def test_no_job_attempt_begins_while_a_clean_up_of_another_may_come_back(
         driver.recover(metadata)
     gate.open()
     assert gate.passed.wait(WAIT)
-    wait_until(lambda: not driver.commits._patience._hanging)
+    wait_until(lambda: not driver.commits._time_limits._hanging)
     driver.recover(metadata)
 
 
@@ -200,7 +200,7 @@ class Job:
         found = checkpoint_settings(configured, storage)
         assert found is not None
         self.settings = replace(found, asynchronous=True)
-        self.patience = Patience(answer=answer, end=SOON, afterwards=afterwards)
+        self.time_limits = TimeLimits(answer=answer, end=SOON, afterwards=afterwards)
         self.listener = Listener()
         self.failures: list[BaseException] = []
         self.checkpointing = CheckpointService(
@@ -209,7 +209,7 @@ class Job:
             self.settings,
             RecoveryOrder(),
             (self.listener,),
-            self.patience,
+            self.time_limits,
         )
         calls: Any = LocalCalls()
         self.checkpointing.open(self.plan, calls, no_frames, self.failures.append)

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 
 from holdfast import KeyedCoProcessFunction, KeyedProcessFunction, KeySelector, ValueStateDescriptor
-from holdfast.checkpoint.restore.checks import operators_of
 from holdfast.checkpoint.savepoint.state_comparison import compare_keys
 from holdfast.job.compiler import compile_job
 from holdfast.runtime.partitioners import Keys
@@ -86,7 +85,7 @@ def keyed(*key: Any, rows: Any = "k string, n bigint") -> Program:
 
 
 def compared(stored: str, program: Program, *, has_state: bool = True) -> KeyComparison:
-    operator = operators_of(compile_job(program.graph, program.settings))["op"]
+    operator = compile_job(program.graph, program.settings).operators["op"]
     return compare_keys(stored, operator, has_state=has_state)
 
 

@@ -11,16 +11,16 @@ import pytest
 
 from holdfast import EmbeddedRocksDBStateBackend, HashMapStateBackend
 from holdfast.checkpoint.restore import download
-from holdfast.checkpoint.restore.download import Restore, StoredCopy, restore_one
+from holdfast.checkpoint.restore.download import Restore, RestoreTarget, StoredCopy, restore_one
 from holdfast.checkpoint.transfer import upload_snapshot
 from holdfast.errors import StateError
+from holdfast.job.model import JobIdentity
 from holdfast.runtime.report import STORE
 from holdfast.state.restore import restore_store
 from holdfast.state.store import header as store_record
-from holdfast.state.store.directories import store_directory
 from holdfast.state.store.opening import open_store
 from holdfast.state.store.process import ProcessIdentity
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,11 +54,11 @@ class Backup:
             self.copy / STORE, self.files, 1, inline_below=inline_below
         )
         self.order = Restore(
-            job_id="job",
-            job_attempt="2-0",
-            local_dir=str(tmp_path / "local"),
-            owner=ProcessIdentity.current(),
-            backend=backend,
+            target=RestoreTarget(
+                JobIdentity("job", "Job", str(tmp_path / "local"), "2-0"),
+                ProcessIdentity.current(),
+                backend,
+            ),
             uid="count",
             subtask=0,
             version="restored-1-2",
@@ -76,10 +76,10 @@ class Backup:
     def restore(self, **changes: Any) -> tuple[Restored, dict[bytes, bytes]]:
         """Restore as another job attempt; what became of it, and the entries there are then."""
         self._restores += 1
-        order = replace(self.order, job_attempt=f"2-{self._restores}", **changes)
+        job = replace(self.order.target.job, job_attempt=f"2-{self._restores}")
+        order = replace(self.order, target=replace(self.order.target, job=job), **changes)
         restored = restore_one(order, files=self.files)
-        target = store_directory(order.local_dir, "job", order.job_attempt, "count", 0)
-        store = open_store(order.backend, target, restored.version)
+        store = open_store(order.target.backend, order.target.store("count", 0), restored.version)
         entries = dict(store.scan(b""))
         store.abort()
         return restored, entries

@@ -169,7 +169,11 @@ def test_a_backup_whose_checkpoint_never_completed_is_removed(make: Callable[...
     assert bench.complete != [2]
     plain_epoch(bench)
     assert left(bench) == ["chk-1"]
-    assert {path for path in bench.checkpointer.local_snapshots.copies.values() if "chk-1" in path}
+    assert {
+        path
+        for path in bench.checkpointer.tracker.local_snapshots.copies.values()
+        if "chk-1" in path
+    }
 
 
 def test_what_an_epoch_that_failed_has_left_goes_when_the_next_job_attempt_begins(
@@ -181,7 +185,7 @@ def test_what_an_epoch_that_failed_has_left_goes_when_the_next_job_attempt_begin
     order = bench.order()
     bench.run(order)
     bench.checkpointer.epoch_failed(order)
-    copies = bench.checkpointer.local_snapshots.copies.values()
+    copies = bench.checkpointer.tracker.local_snapshots.copies.values()
     tidy_job(str(bench.tasks.directory), "job", run="", job_attempt="2", snapshots=copies)
     assert left(bench) == ["chk-1"]
     bench.checkpointer.end_attempt()
@@ -243,7 +247,9 @@ def test_those_that_are_being_uploaded_stay(make: Callable[..., Bench]) -> None:
     assert order is not None
     bench.run(order)
     assert left(bench) == ["chk-3"]
-    assert all("chk-3" in path for path in bench.checkpointer.local_snapshots.copies.values())
+    assert all(
+        "chk-3" in path for path in bench.checkpointer.tracker.local_snapshots.copies.values()
+    )
 
 
 def test_epochs_look_for_what_is_to_be_removed_only_if_there_may_be_something(

@@ -28,8 +28,8 @@ from tests.support.checkpoints import checkpoint
 if TYPE_CHECKING:
     from holdfast.checkpoint.files.fence import Fence
     from holdfast.checkpoint.files.metadata import CheckpointMetadata
+    from holdfast.storage.file_system import FileSystemFiles
     from holdfast.storage.handles import Handle
-    from holdfast.storage.object_store import FileSystemFiles
 
 
 def complete(files: FileSystemFiles, number: int, fence: Fence, *shared: str) -> None:

@@ -9,13 +9,13 @@ import pytest
 
 from holdfast.checkpoint.commit import publisher as module
 from holdfast.checkpoint.commit.committables import staged_handle
-from holdfast.checkpoint.commit.publisher import Publisher
+from holdfast.checkpoint.commit.publisher import Publication, Publisher
 from holdfast.checkpoint.files.channel_state import FileStaging
 from holdfast.checkpoint.files.metadata import ChannelState, Committable, StagedHandle
 from holdfast.checkpoint.restore.assignment import assign_state
 from holdfast.errors import FencedError, NotSerializableError, RestoreError, SinkError
+from holdfast.storage.file_system import FileSystemFiles
 from holdfast.storage.handles import inline
-from holdfast.storage.object_store import FileSystemFiles
 from tests.support.checkpoints import checkpoint
 from tests.support.programs import Program
 from tests.support.staged import ANSWERS, CALLS, LocalCalls, Notebook, calls
@@ -53,8 +53,9 @@ class Shelf:
             self.plan, self.calls, first_pause=pauses[0], longest_pause=pauses[1]
         )
 
-    def publish(self, *committables: Committable, **options: Any) -> None:
-        self.publisher.publish(committables, "job", "lineage", None, **options)
+    def publish(self, *committables: Committable, recovered: bool = False) -> None:
+        publication = Publication("job", "lineage", None, recovered)
+        self.publisher.publish(committables, publication)
 
 
 def committed() -> list[Any]:
@@ -122,7 +123,7 @@ def test_staged_rows_can_be_read_by_the_committer(
         lambda self, requests: read.extend(list(request.rows()) for request in requests),
     )
     listed = replace_rows(one("x"), staged_handle(staged))
-    Shelf().publisher.publish([listed], "job", "lineage", staging)
+    Shelf().publisher.publish([listed], Publication("job", "lineage", staging))
     assert len(read) == 1
 
 
@@ -272,7 +273,7 @@ def waiting(shelf: Shelf, tmp_path: Path, **held: Any) -> None:
     metadata = checkpoint(3)
     for name, value in {"operators": [], "sources": [], **held}.items():
         metadata = replace_field(metadata, name, value)
-    list(assign_state(metadata, shelf.plan, TARGET, FileSystemFiles(str(tmp_path))))
+    list(assign_state(metadata, shelf.plan, TARGET, FileSystemFiles(str(tmp_path)), {}))
 
 
 def replace_field(metadata: Any, name: str, value: Any) -> Any:
@@ -351,8 +352,8 @@ def test_a_program_without_sinks_has_nothing_to_publish() -> None:
     program = Program()
     program.collect(program.source(ROWS))
     publisher = Publisher(program.compile(), LocalCalls())
-    assert not publisher.has_sinks
+    assert not publisher.sinks
     assert not publisher.notes_opened
-    publisher.publish([], "job", "lineage", None)
+    publisher.publish([], Publication("job", "lineage", None))
     assert Shelf(Notebook("a", opens=True)).publisher.notes_opened
-    assert Shelf(Notebook("a")).publisher.has_sinks
+    assert Shelf(Notebook("a")).publisher.sinks == 1

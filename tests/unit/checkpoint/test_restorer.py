@@ -17,7 +17,7 @@ from holdfast.checkpoint.restore.restorer import Restorer
 from holdfast.checkpoint.savepoint.ownership import ClaimedSnapshot
 from holdfast.checkpoint.savepoint.storage import load_savepoint
 from holdfast.job.model import JobIdentity
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 from tests.support.checkpoints import checkpoint
 from tests.support.functions import Count
 from tests.support.offline_savepoints import UID, Operator

@@ -41,8 +41,8 @@ from holdfast.serde.factory import codec_for
 from holdfast.spark.sources.source import Source
 from holdfast.state.operator.redistribution import NamedState, OperatorStateSnapshot
 from holdfast.state.schemas import as_stored
+from holdfast.storage.file_system import FileSystemFiles
 from holdfast.storage.handles import inline
-from holdfast.storage.object_store import FileSystemFiles
 from holdfast.testing.harness import OperatorHarness
 from holdfast.testing.windows import window_joined, windowed
 from holdfast.types.stream_type import StreamType
@@ -201,7 +201,7 @@ def test_an_unchanged_program_fits(tmp_path: Path) -> None:
     found = compared(savepoint(stored(COUNT)), asking(COUNT), tmp_path)
     assert found.fits
     assert found.problems == []
-    assert [(one.uid, one.verdict) for one in found.sources] == [("in", "goes on")]
+    assert [(one.uid, one.verdict) for one in found.sources] == [("in", "continues")]
     [operator] = found.operators
     assert (operator.uid, operator.name, operator.verdict) == ("op", "Operator", "restored")
     assert (operator.parallelism, operator.max_parallelism) == ((2, 2), (128, 128))
@@ -297,7 +297,7 @@ def test_states_and_operators_come_and_go(tmp_path: Path) -> None:
     added = found.operator("added")
     assert (added.verdict, added.parallelism) == ("new, starts empty", (None, 2))
     assert [state.verdict for state in added.states] == ["new, starts empty"]
-    assert [source.verdict for source in found.sources] == ["goes on", "new, from its beginning"]
+    assert [source.verdict for source in found.sources] == ["continues", "new, from its beginning"]
     assert found.fits
     with pytest.raises(KeyError, match="nobody"):
         found.operator("nobody")
@@ -722,6 +722,6 @@ def test_the_text_shows_all_of_it_in_tables(tmp_path: Path) -> None:
     assert "op        restored  2 -> 3       128              str, as is" in text
     assert "op.order  value  incompatible" in text
     assert "op.a      value  not declared now, kept" in text
-    assert "in      goes on" in text
+    assert "in      continues" in text
     assert f"problem 1: {found.problems[0]}" in str(found)
     assert all(line == line.rstrip() for line in lines)

@@ -13,7 +13,7 @@ from holdfast.checkpoint.restore.pointer import find_snapshot
 from holdfast.checkpoint.savepoint import requests as savepoints
 from holdfast.checkpoint.savepoint.requests import SavepointRequest
 from holdfast.errors import CheckpointError, ConfigurationError
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 from tests.unit.checkpoint.test_checkpointer import TIMEOUT, Bench, make
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ from tests.support.programs import Program
 if TYPE_CHECKING:
     from holdfast.checkpoint.files.metadata import CheckpointMetadata
     from holdfast.job.model import JobPlan
+    from holdfast.storage.file_system import FileSystemFiles
     from holdfast.storage.handles import Handle
-    from holdfast.storage.object_store import FileSystemFiles
 
 BIG = 100_000
 SETTINGS = '{"batchWatermarkMs":0}'

@@ -9,16 +9,17 @@ from typing import Any
 import pytest
 
 from holdfast import EmbeddedRocksDBStateBackend, HashMapStateBackend
-from holdfast.checkpoint.restore.download import Restore, StoredCopy, restore_one
+from holdfast.checkpoint.restore.download import Restore, RestoreTarget, StoredCopy, restore_one
 from holdfast.checkpoint.savepoint.parts import SavepointTarget
 from holdfast.checkpoint.subtask_upload import Upload, upload_one
 from holdfast.checkpoint.transfer import upload_snapshot
 from holdfast.errors import CheckpointError, CheckpointStorageError, StoreVersionError
+from holdfast.job.model import JobIdentity
 from holdfast.runtime.report import OPERATOR_STATE, STORE
 from holdfast.state.store.opening import open_store
 from holdfast.state.store.process import ProcessIdentity
 from holdfast.state.store.snapshot import snapshot_sizes
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 
 BACKENDS = [HashMapStateBackend(), EmbeddedRocksDBStateBackend()]
 
@@ -32,11 +33,11 @@ def restore(request: Any, tmp_path: Path) -> tuple[Restore, FileSystemFiles]:
     store.commit("1-1", tmp_path / "snapshot")
     handles, _ = upload_snapshot(tmp_path / "snapshot", files, 1)
     order = Restore(
-        job_id="job",
-        job_attempt="2-1",
-        local_dir=str(tmp_path / "local"),
-        owner=ProcessIdentity.current(),
-        backend=backend,
+        target=RestoreTarget(
+            JobIdentity("job", "Job", str(tmp_path / "local"), "2-1"),
+            ProcessIdentity.current(),
+            backend,
+        ),
         uid="count",
         subtask=0,
         version="restored-1-2-1",

@@ -171,22 +171,21 @@ def test_in_another_job_attempt_nothing_is_held(quiet: Callable[..., Quiet]) -> 
     bench = quiet()
     first = bench.checkpoint(0, 1)
     bench.checkpointer.end_attempt()
-    base = bench.checkpointer._tracker.base
+    base = bench.checkpointer.tracker.base
     assert base is not None
     job = base.job
-    bench.checkpointer.begin_attempt(
-        type(job)("job", "Job", None, "1-2"), first, frozenset(), bench.capture
-    )
+    other = type(job)("job", "Job", None, "1-2")
+    bench.checkpointer.begin_attempt(CheckpointBase(other, first, frozenset(), bench.capture))
     assert bench.order().held == {}
 
 
 def test_a_local_backup_stays_where_the_store_stays(quiet: Callable[..., Quiet]) -> None:
     bench = quiet(local_backup=True)
     bench.checkpoint(0, 1)
-    first = dict(bench.checkpointer.local_snapshots.copies)
+    first = dict(bench.checkpointer.tracker.local_snapshots.copies)
     for _ in range(3):
         bench.checkpoint(0)
-    newest = bench.checkpointer.local_snapshots.copies
+    newest = bench.checkpointer.tracker.local_snapshots.copies
     assert newest["count", 1] == first["count", 1]
     assert newest["count", 0] != first["count", 0]
     assert len(bench.snapshots()) == 3

@@ -17,7 +17,7 @@ from holdfast.savepoints import rewrite_max_parallelism
 from holdfast.state.key_groups import key_groups
 from holdfast.state.restore import restore_store
 from holdfast.state.store.snapshot import CANONICAL
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 from tests.support.checkpoints import checkpoint
 from tests.support.state_tables import State
 

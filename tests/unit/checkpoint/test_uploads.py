@@ -10,7 +10,7 @@ import pytest
 from holdfast.checkpoint.subtask_upload import Upload
 from holdfast.checkpoint.uploads import Uploads
 from holdfast.errors import CheckpointError
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 from tests.support.staged import LocalCalls
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from holdfast.runtime.report import KeyReport, TaskReport
 
 
 def plan_of(*uids: str) -> Any:
-    operators = [SimpleNamespace(uid=uid, name=uid.upper()) for uid in uids]
-    return SimpleNamespace(stages=[SimpleNamespace(operators=operators)])
+    return SimpleNamespace(operators={uid: SimpleNamespace(name=uid.upper()) for uid in uids})
 
 
 def report(subtask: int, **keys: KeyReport) -> TaskReport:

@@ -74,10 +74,10 @@ def test_after_an_error_the_calls_under_way_are_waited_for() -> None:
 
 
 def hangs_in_a_call() -> None:
-    from holdfast.job.threads import NoAnswerError, Patience
+    from holdfast.job.threads import NoAnswerError, TimeLimits
 
     try:
-        Patience(answer=0.1).call("it", lambda _: threading.Event().wait())
+        TimeLimits(answer=0.1).call("it", lambda _: threading.Event().wait())
     except NoAnswerError:
         print("given up", flush=True)
 

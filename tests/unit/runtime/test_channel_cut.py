@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from holdfast.api.streams.keyed_stream import KeyedStream
     from holdfast.runtime.plan import ChannelRows
-    from holdfast.storage.object_store import FileSystemFiles
+    from holdfast.storage.file_system import FileSystemFiles
 
 CLOCK = ManualClock()
 SEEN: list[tuple[int, str, int]] = []

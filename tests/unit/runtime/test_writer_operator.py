@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from holdfast.runtime.report import TaskReport
-    from holdfast.storage.object_store import FileSystemFiles
+    from holdfast.storage.file_system import FileSystemFiles
 
 BIG = OutputTag("big", ROWS)
 pytestmark = pytest.mark.usefixtures("no_calls")

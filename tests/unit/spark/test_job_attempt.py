@@ -15,7 +15,7 @@ from holdfast.checkpoint.savepoint.requests import SavepointRequest, decide
 from holdfast.errors import CheckpointError, JobExecutionError, SinkError
 from holdfast.job.model import EpochOrder, EpochResult
 from holdfast.job.statistics import EpochStatistics
-from holdfast.job.threads import Patience
+from holdfast.job.threads import TimeLimits
 from holdfast.job.trigger import JobTrigger
 from holdfast.spark import job_attempt as module
 from holdfast.spark.job_attempt import JobAttempt
@@ -113,7 +113,7 @@ class Bench:
             [],
             tmp_path,
             lambda result: None,
-            patience=Patience(end=end),
+            time_limits=TimeLimits(end=end),
         )
         self.job_attempt.query = self.query  # type: ignore[assignment]
 

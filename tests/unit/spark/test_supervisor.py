@@ -13,7 +13,7 @@ from holdfast import JobStatus
 from holdfast.config.restart import RestartStrategies
 from holdfast.errors import JobExecutionError
 from holdfast.job.statistics import EpochStatistics
-from holdfast.job.threads import Patience
+from holdfast.job.threads import TimeLimits
 from holdfast.job.trigger import JobTrigger
 from holdfast.spark.supervisor import JobOrder, Supervisor
 from tests.support.programs import Program
@@ -31,7 +31,7 @@ class CheckpointService:
     """Checkpoints whose end can raise anything."""
 
     def __init__(self) -> None:
-        self.patience = Patience(answer=SOON)
+        self.time_limits = TimeLimits(answer=SOON)
         self.at_the_end: BaseException | None = None
 
     def close(self, _: Any) -> None:

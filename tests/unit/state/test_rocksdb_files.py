@@ -11,17 +11,17 @@ import pytest
 import rocksdict
 
 from holdfast import EmbeddedRocksDBStateBackend
-from holdfast.checkpoint.restore.download import Restore, StoredCopy, restore_one
+from holdfast.checkpoint.restore.download import Restore, RestoreTarget, StoredCopy, restore_one
 from holdfast.checkpoint.transfer import upload_snapshot
 from holdfast.errors import CorruptCheckpointError, StateError
+from holdfast.job.model import JobIdentity
 from holdfast.state.snapshots import files_with, open_snapshot
-from holdfast.state.store.directories import store_directory
 from holdfast.state.store.header import encode_record
 from holdfast.state.store.opening import open_store
 from holdfast.state.store.process import ProcessIdentity
 from holdfast.state.store.rocksdb_options import FILES_BEFORE_MERGE, database_options
 from holdfast.state.store.snapshot import snapshot_files
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -125,6 +125,12 @@ def test_a_whole_snapshot_is_not_opened_if_a_file_is_missing(tmp_path: Path) -> 
         open_snapshot(BACKEND, tmp_path / "whole")
 
 
+def below(directory: Path) -> RestoreTarget:
+    """Restores below a directory."""
+    job = JobIdentity("job", "Job", str(directory), "2-1")
+    return RestoreTarget(job, ProcessIdentity.current(), BACKEND)
+
+
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Restore, FileSystemFiles, Entries]:
     """A store of several files, as commits and merges make them, in checkpoint storage."""
@@ -149,11 +155,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Restore, FileSyste
     files = FileSystemFiles(str(directory / "checkpoints"))
     handles, _ = upload_snapshot(directory / "snapshot", files, 1)
     order = Restore(
-        job_id="job",
-        job_attempt="2-1",
-        local_dir=None,
-        owner=ProcessIdentity.current(),
-        backend=BACKEND,
+        target=below(directory),
         uid="count",
         subtask=0,
         version="restored-1-2-1",
@@ -173,10 +175,10 @@ def test_a_new_subtask_downloads_the_files_of_its_key_groups_only(
     (copy,) = order.copies
     size = sum(handle.size for handle in copy.files.values())
     for number, groups in enumerate([range(16), range(60, 68), range(112, 128)]):
-        one = replace(order, key_groups=groups, subtask=number, local_dir=str(tmp_path))
+        one = replace(order, key_groups=groups, subtask=number, target=below(tmp_path))
         restored = restore_one(one, files=files)
         assert restored.downloaded < size * 0.6
-        local = store_directory(one.local_dir, "job", "2-1", "count", number)
+        local = one.target.store("count", number)
         store = open_store(BACKEND, local, restored.version)
         wanted = {k: v for k, v in entries.items() if int.from_bytes(k[2:4], "big") in groups}
         assert dict(store.scan(b"\x00\x01")) == wanted
@@ -190,6 +192,7 @@ def test_a_journal_that_names_a_file_the_checkpoint_does_not_list_is_refused(
     (copy,) = order.copies
     lost = max(name for name in copy.files if name.endswith(".sst"))
     without = {name: handle for name, handle in copy.files.items() if name != lost}
-    broken = replace(order, copies=(StoredCopy(without, copy.version),), local_dir=str(tmp_path))
+    copies = (StoredCopy(without, copy.version),)
+    broken = replace(order, copies=copies, target=below(tmp_path))
     with pytest.raises(CorruptCheckpointError, match=lost):
         restore_one(broken, files=files)

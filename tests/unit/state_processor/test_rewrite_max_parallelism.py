@@ -39,8 +39,8 @@ from holdfast.serde.keys import key_group_of
 from holdfast.state import restore as restore_store
 from holdfast.state.operator.redistribution import NamedState, OperatorStateSnapshot, redistribute
 from holdfast.state.timers.table import EVENT_TIMERS, PROCESSING_TIMERS
+from holdfast.storage.file_system import FileSystemFiles
 from holdfast.storage.handles import inline
-from holdfast.storage.object_store import FileSystemFiles
 from tests.support.in_memory import IN_MEMORY
 from tests.support.offline_savepoints import (
     UID,

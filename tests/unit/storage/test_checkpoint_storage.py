@@ -15,10 +15,10 @@ from holdfast.checkpoint.files.fence import Fence, take_fence
 from holdfast.checkpoint.files.job_files import open_files
 from holdfast.config.storage import FileSystemCheckpointStorage, JobManagerCheckpointStorage
 from holdfast.errors import CheckpointStorageError, ConfigurationError, CorruptCheckpointError
+from holdfast.storage.file_system import FileSystemFiles
 from holdfast.storage.files import InlineLimits
 from holdfast.storage.handles import FileHandle, InlineHandle, inline
 from holdfast.storage.memory import InlineFiles, MemoryNames
-from holdfast.storage.object_store import FileSystemFiles
 from tests.support.checkpoints import checkpoint
 
 
@@ -194,7 +194,7 @@ def test_too_much_state_in_the_driver_names_the_largest_part():
     newest, refusals = load_newest(files)
     assert newest is not None
     assert newest.checkpoint_id == 2
-    assert refusals == []
+    assert refusals == {}
     delete_job(files)
 
 

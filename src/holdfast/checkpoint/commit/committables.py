@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from holdfast.api.sinks import StagedRows
 from holdfast.checkpoint.files.metadata import Committable, StagedHandle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from holdfast.checkpoint.commit.opened_notes import OpenedNotes
-    from holdfast.runtime.report import Prepared, TaskReport
+    from holdfast.runtime.report import TaskReport
 
 
-@dataclass
-class _Waiting:
-    epoch: int
-    subtask: int
-    attempt: int
-    prepared: Prepared
-    checkpoint_id: int | None = None
-    """The checkpoint that publishes it, once its metadata lists it."""
+_NOT_LISTED: Final = 0
+"""Checkpoint id of a committable that no metadata lists yet."""
 
 
 class PendingCommittables:
@@ -44,37 +39,31 @@ class PendingCommittables:
         self.lineage = lineage
         self._notes = notes
         self._lock = threading.Lock()
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[Committable] = []
 
     def add(self, epoch: int, reports: Iterable[TaskReport]) -> None:
         """Add the output that an epoch has staged."""
-        staged = [
-            _Waiting(epoch, report.subtask, report.attempt_id, prepared)
-            for report in sorted(reports, key=lambda report: (report.stage, report.subtask))
-            for prepared in report.prepared
-        ]
+        staged = committables(epoch, reports)
         with self._lock:
             self._waiting.extend(staged)
 
     def listed(self, epoch: int, checkpoint_id: int) -> list[Committable]:
         """The committables that a checkpoint of `epoch` lists; assigns its id to new ones."""
         with self._lock:
-            due = [waiting for waiting in self._waiting if waiting.epoch <= epoch]
-            for waiting in due:
-                waiting.checkpoint_id = waiting.checkpoint_id or checkpoint_id
-            return list(map(_committable, due))
+            self._reassign(
+                lambda one: one.epoch <= epoch and one.checkpoint_id == _NOT_LISTED, checkpoint_id
+            )
+            return [one for one in self._waiting if one.epoch <= epoch]
 
     def unlist(self, checkpoint_id: int) -> None:
         """Let the next checkpoint publish what this one, which has failed, has listed."""
         with self._lock:
-            for waiting in self._waiting:
-                if waiting.checkpoint_id == checkpoint_id:
-                    waiting.checkpoint_id = None
+            self._reassign(lambda one: one.checkpoint_id == checkpoint_id, _NOT_LISTED)
 
     def published(self, epoch: int) -> None:
         """Drop everything up to `epoch`, which is published."""
         with self._lock:
-            self._waiting = [waiting for waiting in self._waiting if waiting.epoch > epoch]
+            self._waiting = [one for one in self._waiting if one.epoch > epoch]
 
     @property
     def stale_notes(self) -> list[str]:
@@ -85,28 +74,30 @@ class PendingCommittables:
     def is_owed(self) -> bool:
         """Whether a complete checkpoint has output that is not published."""
         with self._lock:
-            return any(waiting.checkpoint_id is not None for waiting in self._waiting)
+            return any(one.checkpoint_id != _NOT_LISTED for one in self._waiting)
 
-
-def _committable(waiting: _Waiting) -> Committable:
-    prepared = waiting.prepared
-    assert waiting.checkpoint_id is not None
-    return Committable(
-        uid=prepared.uid,
-        checkpoint_id=waiting.checkpoint_id,
-        epoch=waiting.epoch,
-        subtask=waiting.subtask,
-        attempt=waiting.attempt,
-        data=prepared.data,
-        rows=None if prepared.rows is None else staged_handle(prepared.rows),
-    )
+    def _reassign(self, which: Callable[[Committable], bool], checkpoint_id: int) -> None:
+        self._waiting = [
+            replace(one, checkpoint_id=checkpoint_id) if which(one) else one
+            for one in self._waiting
+        ]
 
 
 def committables(epoch: int, reports: Iterable[TaskReport]) -> list[Committable]:
-    """The committables of one epoch, to be published at once."""
-    pending_committables = PendingCommittables()
-    pending_committables.add(epoch, reports)
-    return pending_committables.listed(epoch, 0)
+    """The output that an epoch has staged; no checkpoint lists it yet."""
+    return [
+        Committable(
+            uid=prepared.uid,
+            checkpoint_id=_NOT_LISTED,
+            epoch=epoch,
+            subtask=report.subtask,
+            attempt=report.attempt_id,
+            data=prepared.data,
+            rows=None if prepared.rows is None else staged_handle(prepared.rows),
+        )
+        for report in sorted(reports, key=lambda report: (report.stage, report.subtask))
+        for prepared in report.prepared
+    ]
 
 
 def staged_handle(rows: StagedRows) -> StagedHandle:

@@ -144,7 +144,9 @@ class OpenedNotes:
             CorruptCheckpointError: A complete checkpoint cannot be read, so its list is unknown.
             CheckpointStorageError: Storage failed.
         """
-        found = [Note.named(name) for name in self._files.entries(STAGED) if _is_note(name)]
+        found = [
+            Note.named(name) for name in self._files.entries(STAGED) if name.startswith(OPENED)
+        ]
         found = [note for note in found if note.job_attempt != job_attempt or note.epoch <= epoch]
         with self._lock:
             found = [note for note in found if note.name not in self._listed]
@@ -161,10 +163,6 @@ class OpenedNotes:
                 unique = f"{metadata.job_attempt}-{one.epoch}-{one.subtask}-{one.attempt}"
                 yield opened_name(one.uid, unique)
         yield from metadata.stale_notes or ()
-
-
-def _is_note(name: str) -> bool:
-    return name.startswith(OPENED)
 
 
 def _warn(number: int, error: HoldfastError) -> None:

@@ -46,17 +46,28 @@ LONGEST_PAUSE = 5.0
 
 
 @dataclass(frozen=True)
+class Publication:
+    """What all committables have in common that are published together."""
+
+    job_id: str
+    """The job that wrote them."""
+    lineage: str
+    """The series of checkpoints that they belong to."""
+    staging: Staging | None
+    """Where staged rows are."""
+    recovered: bool = False
+    """Whether they may have been published before."""
+
+
+@dataclass(frozen=True)
 class CommitGroup:
     """Committables of one subtask of one sink, for one checkpoint."""
 
     sink: bytes
     """The pickled operator."""
-    job_id: str
-    lineage: str
+    publication: Publication
     checkpoint_id: int
     subtask: int
-    recovered: bool
-    staging: Staging | None
     committables: tuple[Committable, ...]
     pauses: tuple[float, float] = (FIRST_PAUSE, LONGEST_PAUSE)
     """Seconds before the first retry, and maximum seconds between two tries."""
@@ -102,13 +113,12 @@ class Publisher:
         self._publish_frame = publish_frame
         self._plan = plan
         self._calls = calls
-        self._sinks: dict[str, OperatorPlan] = {}
-        self._tasks: dict[str, int] = {}
-        for stage, tasks in zip(plan.stages, plan.stage_parallelism, strict=True):
-            for operator in stage.operators:
-                if operator.kind is OperatorKind.WRITER:
-                    self._sinks[operator.uid] = operator
-                    self._tasks[operator.uid] = tasks
+        self._tasks = plan.operator_tasks
+        self._sinks = {
+            uid: operator
+            for uid, operator in plan.operators.items()
+            if operator.kind is OperatorKind.WRITER
+        }
         self._pickled = {
             uid: calls.pickle(operator, f"sink {operator.name!r} (uid {uid!r})")
             for uid, operator in self._sinks.items()
@@ -119,11 +129,6 @@ class Publisher:
     def sinks(self) -> int:
         """Number of sinks."""
         return len(self._sinks)
-
-    @property
-    def has_sinks(self) -> bool:
-        """Whether there are sinks to publish for."""
-        return bool(self._sinks)
 
     @property
     def most_staged(self) -> int:
@@ -148,21 +153,15 @@ class Publisher:
     def publish(
         self,
         committables: Sequence[Committable],
-        job_id: str,
-        lineage: str,
-        staging: Staging | None,
+        publication: Publication,
         *,
-        recovered: bool = False,
         wanted: Callable[[], bool] = lambda: True,
     ) -> None:
         """Publish `committables`, whose checkpoints are complete; can be repeated.
 
         Args:
             committables: In the order of epochs.
-            job_id: The job that wrote them.
-            lineage: The series of checkpoints that they belong to.
-            staging: Where staged rows are.
-            recovered: Whether they may have been published before.
+            publication: What they have in common.
             wanted: Whether the caller still waits; if not, no further call is made.
 
         Raises:
@@ -171,59 +170,57 @@ class Publisher:
         failures: list[Exception] = []
         for checkpoint_id in dict.fromkeys(one.checkpoint_id for one in committables):
             mine = [one for one in committables if one.checkpoint_id == checkpoint_id]
-            common = partial(
-                CommitGroup,
-                job_id=job_id,
-                lineage=lineage,
-                checkpoint_id=checkpoint_id,
-                recovered=recovered,
-                staging=staging,
-                pauses=self._pauses,
-            )
-            failures += self._publish(checkpoint_id, mine, common, staging, wanted)
+            failures += self._commit(checkpoint_id, mine, publication, wanted)
+            failures += self._publish_frames(checkpoint_id, mine, publication, wanted)
         if failures:
             raise failures[0]
 
-    def _publish(
+    def _commit(
         self,
         checkpoint_id: int,
         mine: list[Committable],
-        common: Callable[..., CommitGroup],
-        staging: Staging | None,
+        publication: Publication,
         wanted: Callable[[], bool],
     ) -> list[Exception]:
+        """Call the committers, for every subtask separately; returns the failures."""
         by_subtask: dict[tuple[str, int], list[Committable]] = defaultdict(list)
-        by_frame: dict[str, list[Committable]] = defaultdict(list)
         for one in mine:
-            if one.uid in self._plan.frame_sinks:
-                by_frame[one.uid].append(one)
-            elif one.uid in self._sinks:
+            if one.uid in self._pickled:
                 by_subtask[one.uid, one.subtask].append(one)
-        groups = [
-            (
-                subtask % self._tasks[uid],
-                self._tasks[uid],
-                common(sink=self._pickled[uid], subtask=subtask, committables=tuple(some)),
+        groups = []
+        for (uid, subtask), some in by_subtask.items():
+            sink, tasks = self._pickled[uid], self._tasks[uid]
+            group = CommitGroup(
+                sink, publication, checkpoint_id, subtask, tuple(some), self._pauses
             )
-            for (uid, subtask), some in by_subtask.items()
-        ]
+            groups.append((subtask % tasks, tasks, group))
         commit: Callable[[CommitGroup], Exception | None] = commit_group
         if self._calls.local:
             # On a cluster, `cancel` stops the tasks by the name of their group.
             commit = partial(_commit_if_wanted, wanted)
-        group = _job_group(checkpoint_id)
-        failures: list[Exception] = [
-            failure for failure in self._calls.map(commit, groups, group) if failure
-        ]
-        for uid, some in by_frame.items():
+        done = self._calls.map(commit, groups, _job_group(checkpoint_id))
+        return [failure for failure in done if failure]
+
+    def _publish_frames(
+        self,
+        checkpoint_id: int,
+        mine: list[Committable],
+        publication: Publication,
+        wanted: Callable[[], bool],
+    ) -> list[Exception]:
+        """Pass rows to the sinks on the driver; returns the failures."""
+        sinks, staging = self._plan.frame_sinks, publication.staging
+        failures: list[Exception] = []
+        for uid in dict.fromkeys(one.uid for one in mine if one.uid in sinks):
             if not wanted():
                 break
-            rows = [staged_rows(one.rows) for one in some if one.rows is not None]
+            rows = [
+                staged_rows(one.rows) for one in mine if one.uid == uid and one.rows is not None
+            ]
             assert staging is not None
             try:
-                sink = self._plan.frame_sinks[uid]
                 assert self._publish_frame is not None
-                self._publish_frame(uid, sink, rows, staging, checkpoint_id)
+                self._publish_frame(uid, sinks[uid], rows, staging, checkpoint_id)
             except Exception as failure:
                 failures.append(failure)
         return failures
@@ -336,14 +333,14 @@ def _requests(group: CommitGroup, operator: OperatorPlan) -> Iterator[CommitRequ
     for one in group.committables:
         yield CommitRequest(
             codec.decode(one.data) if one.rows is None else staged_rows(one.rows),
-            job_id=group.job_id,
-            lineage=group.lineage,
+            job_id=group.publication.job_id,
+            lineage=group.publication.lineage,
             uid=operator.uid,
             checkpoint_id=group.checkpoint_id,
             epoch=one.epoch,
             subtask=group.subtask,
-            recovered=group.recovered,
-            staging=group.staging,
+            recovered=group.publication.recovered,
+            staging=group.publication.staging,
         )
 
 

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Final
 from holdfast._faults import fault_point
 from holdfast.checkpoint.commit.committables import PendingCommittables, committables
 from holdfast.checkpoint.commit.opened_notes import OpenedNotes
+from holdfast.checkpoint.commit.publisher import Publication
 from holdfast.checkpoint.files.channel_state import FileStaging
 from holdfast.config.checkpoint_options import COMMITTER_TIMEOUT
 from holdfast.errors import CheckpointError, CorruptCheckpointError, SinkError
 from holdfast.job.model import Delivery
-from holdfast.job.threads import NoAnswerError, Patience
+from holdfast.job.threads import NoAnswerError, TimeLimits
 from holdfast.storage.files import MOST_INLINE
 from holdfast.storage.handles import InlineHandle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from holdfast.api.sinks import Staging
     from holdfast.checkpoint.commit.publisher import Publisher
     from holdfast.checkpoint.files.job_files import JobStorage
     from holdfast.checkpoint.files.metadata import CheckpointMetadata, Committable
@@ -93,7 +93,7 @@ class CommitService:
         *,
         exactly_once: bool,
         inline_below: int = 0,
-        patience: Patience | None = None,
+        time_limits: TimeLimits | None = None,
         most_inline: int = MOST_INLINE,
         published_known: int = PUBLISHED_KNOWN,
     ) -> None:
@@ -104,7 +104,7 @@ class CommitService:
             files: Where rows are staged, with exactly once.
             exactly_once: Whether output waits for checkpoints.
             inline_below: Size below which rows are stored inside the metadata.
-            patience: How long to wait for sinks.
+            time_limits: How long to wait for sinks.
             most_inline: Maximum bytes of rows inside the metadata.
             published_known: Number of published checkpoints to remember.
         """
@@ -113,7 +113,7 @@ class CommitService:
         self._files = files
         self._inline_below = inline_below
         self.exactly_once = exactly_once
-        self._patience = patience or Patience()
+        self._time_limits = time_limits or TimeLimits()
         self._closed = False
         self._published: deque[int] = deque(maxlen=published_known)
         self._lineage = uuid.uuid4().hex
@@ -134,12 +134,12 @@ class CommitService:
     @property
     def longest(self) -> float:
         """Longest time that a publication can take, in seconds."""
-        return self._patience.answer * (1 + self._publisher.sinks)
+        return self._time_limits.answer * (1 + self._publisher.sinks)
 
     @property
     def delivery(self) -> Delivery:
         """How the tasks of every epoch deliver output."""
-        return Delivery(self.exactly_once and self._publisher.has_sinks, self.staging())
+        return Delivery(self.exactly_once and self._publisher.sinks > 0, self.staging())
 
     def staging(self) -> FileStaging:
         """Where the next epoch stages rows: inside the metadata as long as there is room."""
@@ -174,7 +174,7 @@ class CommitService:
     def _release(self, epoch: int, reports: Iterable[TaskReport]) -> None:
         job, listed = self._job, committables(epoch, reports)
         assert job is not None
-        self._commit(listed, job.job_id, self._lineage, None, recovered=False)
+        self._commit(listed, Publication(job.job_id, self._lineage, None))
         if self._tidied != job.job_attempt:
             self._tidied = job.job_attempt
             self._clean_up(job.job_id, job.job_attempt)
@@ -193,7 +193,7 @@ class CommitService:
             SinkError: Something could not be published.
         """
         self._failed = bool(metadata.committables)
-        storage.check_fence()
+        storage.fence.check()
         if self._closed:
             raise CheckpointError(
                 f"checkpoint {metadata.checkpoint_id} was completed after the job had ended; its "
@@ -228,25 +228,12 @@ class CommitService:
         self, metadata: CheckpointMetadata, files: JobCheckpointFiles, *, recovered: bool
     ) -> None:
         self._failed = bool(metadata.committables)
-        self._commit(
-            metadata.committables,
-            metadata.job_id,
-            metadata.lineage,
-            FileStaging(files),
-            recovered=recovered,
-        )
+        publication = Publication(metadata.job_id, metadata.lineage, FileStaging(files), recovered)
+        self._commit(metadata.committables, publication)
         self._failed = False
         self._published.append(metadata.checkpoint_id)
 
-    def _commit(
-        self,
-        listed: Sequence[Committable],
-        job_id: str,
-        lineage: str,
-        staging: Staging | None,
-        *,
-        recovered: bool,
-    ) -> None:
+    def _commit(self, listed: Sequence[Committable], publication: Publication) -> None:
         """Publish committables sink by sink; a sink that fails or hangs does not stop others.
 
         Sinks on the driver come last. They may not recognize rows that they get again, which
@@ -261,12 +248,10 @@ class CommitService:
             mine = [one for one in listed if one.uid == uid]
 
             def publish(wanted: Callable[[], bool], mine: Sequence[Committable] = mine) -> None:
-                self._publisher.publish(
-                    mine, job_id, lineage, staging, recovered=recovered, wanted=wanted
-                )
+                self._publisher.publish(mine, publication, wanted=wanted)
 
             try:
-                self._patience.call(self._publisher.describe(uid), publish)
+                self._time_limits.call(self._publisher.describe(uid), publish)
             except NoAnswerError as error:
                 self._publisher.cancel(mine)
                 failures.append(self._unanswered(uid, mine, error))
@@ -286,7 +271,7 @@ class CommitService:
                 "the same job id"
             )
         text = f"{self._publisher.describe(uid)} has not published the output of {what}: {error}. "
-        if self._patience.is_lost:
+        if self._time_limits.has_stopped:
             text += "The job was told to end, and no longer waits for it. "
         text += (
             f"{follows}. Find out what the sink waits for; give its connections timeouts; if it "
@@ -307,10 +292,10 @@ class CommitService:
         first = self._tidied != job.job_attempt
         try:
             if first or self._publisher.notes_opened:
-                self._abort_opened(job.job_attempt, metadata.epoch, storage.check_fence)
+                self._abort_opened(job.job_attempt, metadata.epoch, storage.fence.check)
             if first:
                 # Another driver may have taken over while this one published.
-                storage.check_fence()
+                storage.fence.check()
                 self._tidied = job.job_attempt
                 self._clean_up(job.job_id, job.job_attempt)
                 storage.sweep_staged(job.job_attempt)
@@ -337,7 +322,7 @@ class CommitService:
         if orphans:
             # Only now: another driver writes its notes after it has taken its fence.
             check_fence()
-            self._patience.call(
+            self._time_limits.call(
                 "sinks, to abort open transactions",
                 lambda _: self._publisher.abort_opened(self._notes, orphans),
             )
@@ -350,7 +335,7 @@ class CommitService:
                 self._publisher.clean_up(job_id, job_attempt, wanted=wanted)
 
         try:
-            self._patience.call("sinks, to clean up", clean_up)
+            self._time_limits.call("sinks, to clean up", clean_up)
         except NoAnswerError as error:
             logger.error("sinks left something behind, since one of them hangs: %s", error)
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from holdfast.checkpoint.files.completed import (
     checkpoint_ids,
     completed_checkpoints,
     load,
-    lost_reason,
 )
 from holdfast.checkpoint.files.layout import (
     COMPLETED,
@@ -37,16 +35,6 @@ _HALF_WRITTEN: Final = re.compile(r"\.[0-9a-f]{32}")
 """A temporary file that a killed process has left; see `create_local`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Swept:
-    """The result of a sweep."""
-
-    removed: tuple[str, ...] = ()
-    """Names of the directories, shared files and records that were deleted."""
-    unreadable: tuple[str, ...] = ()
-    """Why checkpoints could not be read. Then all shared files stay, since theirs are unknown."""
-
-
 def delete_checkpoint(files: NamedFiles, checkpoint_id: int, unused: Iterable[str] = ()) -> None:
     """Delete a checkpoint, and the shared files that no other one uses.
 
@@ -58,8 +46,13 @@ def delete_checkpoint(files: NamedFiles, checkpoint_id: int, unused: Iterable[st
     files.delete_all(unused)
 
 
-def sweep(files: NamedFiles, *, below: int, fence: Fence, in_use: Collection[str] = ()) -> Swept:
+def sweep(
+    files: NamedFiles, *, below: int, fence: Fence, in_use: Collection[str] = ()
+) -> list[str]:
     """Delete the files of incomplete checkpoints with ids under `below`.
+
+    Returns the names of the directories, shared files and records that were deleted. If a
+    checkpoint cannot be read, all shared files stay, since its files are unknown.
 
     Args:
         files: The job's files.
@@ -74,17 +67,16 @@ def sweep(files: NamedFiles, *, below: int, fence: Fence, in_use: Collection[str
     complete = {one for one in there if files.exists(metadata_name(one))}
     stale = _stale_records(files)
     lost = {one for _, one in recorded_checkpoints(files) if one not in complete} - stale.keys()
-    used, unreadable = _references(files, complete)
-    # The metadata of a lost checkpoint may be restored from a backup: keep its files.
-    unreadable += [lost_reason(files, one) for one in sorted(lost)]
     unfinished = [checkpoint_directory(one) for one in there - complete - lost if one < below]
-    unused = [] if unreadable else _unused_files(files, below, used.union(in_use))
+    # The metadata of a lost checkpoint may be restored from a backup: keep its files.
+    used = None if lost else _references(files, complete)
+    unused = [] if used is None else _unused_files(files, below, used.union(in_use))
     # After listing: some of these files may belong to the next driver.
     fence.check()
     files.delete_all([*stale.values(), *unused])
     for directory in unfinished:
         files.delete_tree(directory)
-    return Swept(tuple(sorted([*stale.values(), *unused, *unfinished])), tuple(unreadable))
+    return sorted([*stale.values(), *unused, *unfinished])
 
 
 def delete_job(files: NamedFiles) -> None:
@@ -120,18 +112,18 @@ def _delete_own(files: NamedFiles, directory: str) -> None:
     files.delete_if_empty(directory)
 
 
-def _references(files: NamedFiles, complete: set[int]) -> tuple[set[str], list[str]]:
+def _references(files: NamedFiles, complete: set[int]) -> set[str] | None:
+    """All files that complete checkpoints use; None if one of them cannot be read."""
     used: set[str] = set()
-    unreadable: list[str] = []
     for checkpoint_id in sorted(complete):
         try:
             used |= paths_of(load(files, checkpoint_id))
         except RestoreError:
             # It was deleted meanwhile.
             continue
-        except CorruptCheckpointError as error:
-            unreadable.append(str(error))
-    return used, unreadable
+        except CorruptCheckpointError:
+            return None
+    return used
 
 
 def _unused_files(files: NamedFiles, below: int, used: set[str]) -> list[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from holdfast.checkpoint.files.layout import SHARED, first_user, metadata_name
@@ -32,14 +31,6 @@ if TYPE_CHECKING:
     from holdfast.storage.files import JobCheckpointFiles, NamedFiles
 
 _DIRECTORY: Final = re.compile(r"chk-(\d+)")
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A checkpoint that cannot be restored, and why."""
-
-    checkpoint_id: int
-    reason: str
 
 
 def store_metadata(files: JobCheckpointFiles, metadata: CheckpointMetadata, fence: Fence) -> None:
@@ -73,6 +64,11 @@ def checkpoint_ids(files: NamedFiles) -> list[int]:
     """Ids of all checkpoints with a directory in storage, complete or not."""
     found = (_DIRECTORY.fullmatch(name) for name in files.entries())
     return sorted(int(match[1]) for match in found if match)
+
+
+def written_ids(files: NamedFiles) -> set[int]:
+    """Ids of all checkpoints with metadata, readable or not."""
+    return {one for one in checkpoint_ids(files) if files.exists(metadata_name(one))}
 
 
 def used_ids(files: NamedFiles) -> set[int]:
@@ -119,15 +115,14 @@ def load_all(files: NamedFiles) -> Iterator[CheckpointMetadata]:
     Raises:
         CorruptCheckpointError: One of them cannot be used.
     """
-    for checkpoint_id in checkpoint_ids(files):
-        if files.exists(metadata_name(checkpoint_id)):
-            # It may be deleted meanwhile.
-            with suppress(RestoreError):
-                yield load(files, checkpoint_id)
+    for checkpoint_id in sorted(written_ids(files)):
+        # It may be deleted meanwhile.
+        with suppress(RestoreError):
+            yield load(files, checkpoint_id)
 
 
-def load_newest(files: NamedFiles) -> tuple[CheckpointMetadata | None, list[Refusal]]:
-    """Load the newest checkpoint that can be restored; also returns newer ones that cannot.
+def load_newest(files: NamedFiles) -> tuple[CheckpointMetadata | None, dict[int, str]]:
+    """Load the newest checkpoint that can be restored; also says why newer ones cannot, by id.
 
     The checkpoint is None if there is none. A failure of storage raises: it does not make a
     checkpoint bad, and restoring an older one would lose data.
@@ -138,25 +133,25 @@ def load_newest(files: NamedFiles) -> tuple[CheckpointMetadata | None, list[Refu
     # Read before the checkpoints: one that completes meanwhile is not lost.
     records = recorded_checkpoints(files)
     complete, unreadable = _survey(files)
-    refusals: list[Refusal] = []
+    refusals: dict[int, str] = {}
     newest: CheckpointMetadata | None = None
     for _, checkpoint_id in complete:
         try:
             metadata = load(files, checkpoint_id)
             verify_handles(metadata, files)
         except (CorruptCheckpointError, RestoreError) as error:
-            refusals.append(Refusal(checkpoint_id, str(error)))
+            refusals[checkpoint_id] = str(error)
         else:
             newest = metadata
             break
     # Their fences are unknown; by their ids they may be newer.
     floor = newest.checkpoint_id if newest else 0
-    newer = [r for r in unreadable if r.checkpoint_id > floor]
-    there = {r.checkpoint_id for r in unreadable} | {checkpoint_id for _, checkpoint_id in complete}
+    newer = {one: why for one, why in unreadable.items() if one > floor}
+    there = unreadable.keys() | {checkpoint_id for _, checkpoint_id in complete}
     lost = lost_checkpoint(files, records, complete, there)
     if lost is not None:
-        newer.append(Refusal(lost, lost_reason(files, lost)))
-    return newest, newer + refusals
+        newer[lost] = lost_reason(files, lost)
+    return newest, newer | refusals
 
 
 def lost_reason(files: NamedFiles, checkpoint_id: int) -> str:
@@ -198,9 +193,10 @@ def verify_handles(metadata: CheckpointMetadata, files: NamedFiles) -> None:
             )
 
 
-def _survey(files: NamedFiles) -> tuple[list[tuple[int, int]], list[Refusal]]:
+def _survey(files: NamedFiles) -> tuple[list[tuple[int, int]], dict[int, str]]:
+    """Fence and id of every complete checkpoint, and why others are unreadable, newest first."""
     complete: list[tuple[int, int]] = []
-    unreadable: list[Refusal] = []
+    unreadable: dict[int, str] = {}
     for checkpoint_id in checkpoint_ids(files):
         name = metadata_name(checkpoint_id)
         head = files.read(name, LONGEST_HEADER)
@@ -209,12 +205,10 @@ def _survey(files: NamedFiles) -> tuple[list[tuple[int, int]], list[Refusal]]:
         try:
             header = decode_header(head, f"{files.root}/{name}")
         except CorruptCheckpointError as error:
-            unreadable.append(Refusal(checkpoint_id, str(error)))
+            unreadable[checkpoint_id] = str(error)
         else:
             complete.append((header.fence, checkpoint_id))
-    complete.sort(reverse=True)
-    unreadable.reverse()
-    return complete, unreadable
+    return sorted(complete, reverse=True), dict(reversed(unreadable.items()))
 
 
 def _largest(metadata: CheckpointMetadata) -> str:

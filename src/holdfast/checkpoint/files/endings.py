@@ -128,8 +128,8 @@ def check_not_ended(
     begins = "begin anew" if start is None else "begin from another one"
     raise RestoreError(
         f"this job was stopped with a savepoint, {where}, and would {begins} under the same job "
-        "id, so that its output comes again. Start it with from_savepoint to go on from there. To "
-        f"{begins}, start it under another job id, or delete {files.root}/{STOPPED}"
+        "id, so that its output comes again. Start it with from_savepoint to continue from there. "
+        f"To {begins}, start it under another job id, or delete {files.root}/{STOPPED}"
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -22,9 +21,9 @@ from holdfast.checkpoint.files.ledger import record_completed, record_name, reco
 from holdfast.checkpoint.files.metadata import paths_of
 from holdfast.config.storage import FileSystemCheckpointStorage
 from holdfast.errors import CheckpointError, HoldfastError
+from holdfast.storage.file_system import CHUNK, FileSystemFiles
 from holdfast.storage.files import InlineLimits, checked_name
 from holdfast.storage.memory import InlineFiles, MemoryNames
-from holdfast.storage.object_store import CHUNK, FileSystemFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,8 +39,6 @@ def open_files(
     storage: FileSystemCheckpointStorage | JobManagerCheckpointStorage,
     job_id: str,
     create_subdir: bool = True,
-    *,
-    limits: InlineLimits | None = None,
 ) -> JobCheckpointFiles:
     """Open the files of one job; nothing is created before the first write.
 
@@ -49,21 +46,16 @@ def open_files(
         storage: The configured storage.
         job_id: Names the job's directory.
         create_subdir: Whether the job has a subdirectory below the path.
-        limits: Limits for state in the driver's memory; `per_state` is taken from the storage
-            instead.
     """
     below = checked_name(job_id) if create_subdir else ""
     if isinstance(storage, FileSystemCheckpointStorage):
         chunk = max(CHUNK, storage.write_buffer_size)
         return FileSystemFiles(_joined(storage.checkpoint_path, below), chunk)
-    bounds = limits or InlineLimits()
-    bounds = InlineLimits(
-        per_state=storage.max_state_size, per_message=bounds.per_message, total=bounds.total
-    )
+    limits = InlineLimits(per_state=storage.max_state_size)
     path = storage.checkpoint_path
     if path is None:
-        return InlineFiles(MemoryNames(job_id, bounds.total), bounds)
-    return InlineFiles(FileSystemFiles(_joined(path, below)), bounds)
+        return InlineFiles(MemoryNames(job_id, limits.total), limits)
+    return InlineFiles(FileSystemFiles(_joined(path, below)), limits)
 
 
 def _joined(path: PathLike, below: str) -> str:
@@ -72,7 +64,7 @@ def _joined(path: PathLike, below: str) -> str:
 
 
 class SharedFiles:
-    """Counts which checkpoints use which shared files, without I/O.
+    """Tracks which checkpoints use which shared files, without I/O.
 
     Register a checkpoint with the files it builds on before its upload begins, and settle it with
     the files it uses when it completes. Then no other checkpoint can release these files in
@@ -91,15 +83,10 @@ class SharedFiles:
     def __init__(self) -> None:
         self._files: dict[int, set[str]] = {}
         """By checkpoint."""
-        self._users: Counter[str] = Counter()
-        """Number of checkpoints that use a file; only files in use."""
 
     def adopt(self, checkpoint_id: int, paths: Iterable[str]) -> None:
         """Record that a complete checkpoint in storage uses `paths`."""
-        known = self._files.setdefault(checkpoint_id, set())
-        added = set(paths) - known
-        known |= added
-        self._users.update(added)
+        self._files.setdefault(checkpoint_id, set()).update(paths)
 
     def register(self, checkpoint_id: int, paths: Iterable[str]) -> None:
         """Record that a checkpoint also uses `paths`.
@@ -109,9 +96,7 @@ class SharedFiles:
                 have been deleted; nothing is registered.
         """
         paths = set(paths)
-        gone = sorted(
-            path for path in paths if path not in self._users and first_user(path) != checkpoint_id
-        )
+        gone = sorted(path for path in paths - self.in_use if first_user(path) != checkpoint_id)
         if gone:
             raise CheckpointError(
                 f"checkpoint {checkpoint_id} uses {gone[0]}, which no other checkpoint uses "
@@ -130,27 +115,17 @@ class SharedFiles:
         """
         paths = set(paths)
         self.register(checkpoint_id, paths)
-        return self._give_up(checkpoint_id, self._files[checkpoint_id] - paths)
+        registered, self._files[checkpoint_id] = self._files[checkpoint_id], paths
+        return registered - self.in_use
 
     def unregister(self, checkpoint_id: int) -> set[str]:
         """Forget a checkpoint, and return the files to delete: those that no other one uses."""
-        unused = self._give_up(checkpoint_id, set(self._files.get(checkpoint_id, ())))
-        self._files.pop(checkpoint_id, None)
-        return unused
-
-    def _give_up(self, checkpoint_id: int, paths: set[str]) -> set[str]:
-        if paths:
-            self._files[checkpoint_id] -= paths
-        self._users.subtract(paths)
-        unused = {path for path in paths if not self._users[path]}
-        for path in unused:
-            del self._users[path]
-        return unused
+        return self._files.pop(checkpoint_id, set()) - self.in_use
 
     @property
     def in_use(self) -> set[str]:
         """All files that registered checkpoints use."""
-        return set(self._users)
+        return set().union(*self._files.values())
 
 
 FENCE_EVERY_MS = 2_000
@@ -170,7 +145,7 @@ class JobStorage:
         self, files: JobCheckpointFiles, fence: Fence, completed: Iterable[CheckpointMetadata] = ()
     ) -> None:
         self.files = files
-        self._fence = fence
+        self.fence = fence
         self._fence_checked: int | None = None
         self._lock = threading.Lock()
         self._shared = SharedFiles()
@@ -182,21 +157,12 @@ class JobStorage:
         for metadata in completed:
             self.adopt(metadata)
 
-    @property
-    def fence_number(self) -> int:
-        """Number of the fence under which checkpoints are written."""
-        return self._fence.number
-
     def path_of(self, checkpoint_id: int) -> str:
         """Path of a checkpoint."""
         return f"{self.files.root}/{checkpoint_directory(checkpoint_id)}"
 
-    def check_fence(self) -> None:
-        """Raise FencedError if another driver has taken over."""
-        self._fence.check()
-
     def check_fence_sometimes(self, now: int) -> None:
-        """Call `check_fence` if the last call of this method is some time ago.
+        """Check the fence if the last call of this method is some time ago.
 
         Args:
             now: Milliseconds on a monotonic clock.
@@ -204,7 +170,7 @@ class JobStorage:
         last = self._fence_checked
         if last is None or now - last >= FENCE_EVERY_MS:
             self._fence_checked = now
-            self._fence.check()
+            self.fence.check()
 
     def adopt(self, metadata: CheckpointMetadata) -> None:
         """Keep the files of a complete checkpoint in storage."""
@@ -239,7 +205,7 @@ class JobStorage:
         there = (name for name in self.files.entries(STAGED) if is_own(STAGED, name))
         found = [name for name in there if not name.startswith(kept)]
         # Only now: another driver stages rows after it has taken its fence.
-        self._fence.check()
+        self.fence.check()
         for path in (f"{STAGED}/{name}" for name in found):
             if path not in in_use:
                 self.files.delete(path)
@@ -254,7 +220,7 @@ class JobStorage:
         with self._lock:
             # Before it is complete: it must not refer to a deleted file.
             self._shared.register(metadata.checkpoint_id, paths)
-        store_metadata(self.files, metadata, self._fence)
+        store_metadata(self.files, metadata, self.fence)
         record_completed(self.files, metadata)
         with self._lock:
             unused = self._shared.settle(metadata.checkpoint_id, paths)
@@ -279,7 +245,7 @@ class JobStorage:
             FencedError: Another driver has taken over and may need it; nothing is deleted.
             CheckpointStorageError: Storage failed; call this again later.
         """
-        self._fence.check()
+        self.fence.check()
         with self._lock:
             if checkpoint_id not in self._doomed:
                 unused = self._shared.unregister(checkpoint_id)
@@ -305,7 +271,7 @@ class JobStorage:
         """Delete the files of incomplete checkpoints with ids under `below`."""
         with self._lock:
             in_use = self._shared.in_use
-        sweep(self.files, below=below, fence=self._fence, in_use=in_use)
+        sweep(self.files, below=below, fence=self.fence, in_use=in_use)
 
 
 def _paths(metadata: CheckpointMetadata, directory: str) -> list[str]:

@@ -4,7 +4,7 @@
     <job directory>/shared/<id>-<unique>     files that checkpoints share; `id` is the first one
     <job directory>/staged/<attempt>-...     output to be published, input to be processed
     <job directory>/taskowned/               rows of static DataFrames
-    <job directory>/completed/<id>-<fence>   a record of every completed checkpoint
+    <job directory>/completed/<fence>-<id>   a record of every completed checkpoint
     <job directory>/fence/<number>           one per driver that ever wrote here
 
 Names are relative to the job's directory, with `/` between their parts.
@@ -19,17 +19,11 @@ from typing import Final
 from holdfast.api.sinks import OPENED
 
 METADATA: Final = "_metadata"
-
 SHARED: Final = "shared"
-
 TASK_OWNED: Final = "taskowned"
-
 STAGED: Final = "staged"
-
 FENCES: Final = "fence"
-
 COMPLETED: Final = "completed"
-
 
 _OWN_FILES: Final = {
     SHARED: re.compile(r"\d+-[0-9a-f]+"),

@@ -30,16 +30,11 @@ FORMAT: Final = 1
 _NAME: Final = re.compile(r"(\d+)-(\d+)")
 
 
-class _Record(msgspec.Struct):
-    format: int
-    checkpoint_id: int
-    fence: int
-
-
 def record_completed(files: NamedFiles, metadata: CheckpointMetadata) -> None:
     """Record a completed checkpoint, whose metadata must be durable."""
-    record = _Record(FORMAT, metadata.checkpoint_id, metadata.fence)
-    name = record_name(metadata.fence, metadata.checkpoint_id)
+    checkpoint_id, fence = metadata.checkpoint_id, metadata.fence
+    record = {"format": FORMAT, "checkpoint_id": checkpoint_id, "fence": fence}
+    name = record_name(fence, checkpoint_id)
     files.create_exclusive(name, msgspec.json.encode(record))
 
 

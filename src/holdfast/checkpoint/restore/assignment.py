@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.checkpoint.restore.checks import operators_of, restore_problems
+from holdfast.checkpoint.restore.checks import restore_problems
 from holdfast.checkpoint.restore.download import Restore, StoredCopy
 from holdfast.checkpoint.restore.operator_states import read_operator_states
 from holdfast.errors import RestoreError
@@ -22,22 +21,10 @@ if TYPE_CHECKING:
         OperatorSnapshot,
         StoreSnapshot,
     )
-    from holdfast.config.backends import StateBackend
-    from holdfast.job.model import JobIdentity, JobPlan
+    from holdfast.checkpoint.restore.download import RestoreTarget
+    from holdfast.job.model import JobPlan
     from holdfast.runtime.plan import OperatorPlan
-    from holdfast.state.store.process import ProcessIdentity
     from holdfast.storage.files import JobCheckpointFiles
-
-
-@dataclass(frozen=True)
-class RestoreTarget:
-    """The job attempt, process and backend that the stores are built for."""
-
-    job: JobIdentity
-    owner: ProcessIdentity
-    backend: StateBackend
-    local_copies: Mapping[tuple[str, int], str]
-    """Local snapshots that may still exist on the executors, by uid and subtask."""
 
 
 def assign_state(
@@ -45,10 +32,19 @@ def assign_state(
     plan: JobPlan,
     target: RestoreTarget,
     files: JobCheckpointFiles,
+    local_copies: Mapping[tuple[str, int], str],
     *,
     ignore_unclaimed: bool = False,
 ) -> Iterator[Restore]:
     """Yield every store that has to be built to restore `metadata`.
+
+    Args:
+        metadata: The checkpoint.
+        plan: The compiled job.
+        target: What the stores are built for.
+        files: The files of the checkpoint.
+        local_copies: Local snapshots that may still exist on the executors, by uid and subtask.
+        ignore_unclaimed: Whether state may be dropped.
 
     Raises:
         RestoreError: The checkpoint does not fit the program.
@@ -56,11 +52,11 @@ def assign_state(
     for problem in restore_problems(metadata, plan):
         if not (ignore_unclaimed and problem.can_be_allowed):
             raise RestoreError(problem.text)
-    operators = operators_of(plan)
+    operators = plan.operators
     for snapshot in metadata.operators:
         operator = operators.get(snapshot.uid)
         if operator is not None:
-            yield from _operator_restores(metadata, snapshot, operator, target, files)
+            yield from _operator_restores(metadata, snapshot, operator, target, files, local_copies)
 
 
 def _operator_restores(
@@ -69,8 +65,8 @@ def _operator_restores(
     operator: OperatorPlan,
     target: RestoreTarget,
     files: JobCheckpointFiles,
+    local_copies: Mapping[tuple[str, int], str],
 ) -> Iterator[Restore]:
-    job = target.job
     shares = _operator_state(snapshot, operator, files)
     stores = {store.subtask: store for store in snapshot.subtasks}
     kind = next((store.backend for store in snapshot.subtasks), CANONICAL)
@@ -87,19 +83,13 @@ def _operator_restores(
         if not chosen and shares[subtask] is None:
             continue
         yield Restore(
-            job_id=job.job_id,
-            job_attempt=job.job_attempt,
-            local_dir=job.local_dir,
-            owner=target.owner,
-            backend=target.backend,
+            target=target,
             uid=operator.uid,
             subtask=subtask,
-            version=f"restored-{metadata.checkpoint_id}-{job.job_attempt}",
+            version=f"restored-{metadata.checkpoint_id}-{target.job.job_attempt}",
             copies=tuple(
                 StoredCopy(
-                    store.files,
-                    store.version,
-                    target.local_copies.get((operator.uid, store.subtask)),
+                    store.files, store.version, local_copies.get((operator.uid, store.subtask))
                 )
                 for store in chosen
             ),

@@ -43,7 +43,7 @@ class RestoreProblem:
 def restore_problems(metadata: CheckpointMetadata, plan: JobPlan) -> Iterator[RestoreProblem]:
     """Yield all reasons why a compiled program cannot restore a checkpoint."""
     yield from unclaimed_problems(metadata, plan)
-    operators = operators_of(plan)
+    operators = plan.operators
     for snapshot in metadata.operators:
         if snapshot.uid in operators:
             yield from max_parallelism_problems(snapshot, operators[snapshot.uid])
@@ -53,13 +53,8 @@ def restore_problems(metadata: CheckpointMetadata, plan: JobPlan) -> Iterator[Re
 def unclaimed_problems(metadata: CheckpointMetadata, plan: JobPlan) -> Iterator[RestoreProblem]:
     """Yield problems with state, positions and rows that the program does not claim."""
     yield from _waiting(metadata, plan)
-    yield from _unclaimed_operators(metadata, operators_of(plan))
+    yield from _unclaimed_operators(metadata, plan.operators)
     yield from _unclaimed_sources(metadata, plan)
-
-
-def operators_of(plan: JobPlan) -> dict[str, OperatorPlan]:
-    """Operators that may have state, by uid."""
-    return {operator.uid: operator for stage in plan.stages for operator in stage.operators}
 
 
 def max_parallelism_problems(

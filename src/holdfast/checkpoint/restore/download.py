@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from holdfast.config.backends import StateBackend
+    from holdfast.job.model import JobIdentity
     from holdfast.state.store.process import ProcessIdentity
     from holdfast.storage.files import JobCheckpointFiles
     from holdfast.storage.handles import Handle
@@ -43,14 +44,26 @@ class StoredCopy:
 
 
 @dataclass(frozen=True)
+class RestoreTarget:
+    """The job attempt, process and backend that stores are built for."""
+
+    job: JobIdentity
+    owner: ProcessIdentity
+    backend: StateBackend
+
+    def store(self, uid: str, subtask: int) -> Path:
+        """Directory of a subtask's store."""
+        job = self.job
+        return store_directory(
+            job.local_dir, job.job_id, job.job_attempt, uid, subtask, self.owner.run
+        )
+
+
+@dataclass(frozen=True)
 class Restore:
     """A local store to build."""
 
-    job_id: str
-    job_attempt: str
-    local_dir: str | None
-    owner: ProcessIdentity
-    backend: StateBackend
+    target: RestoreTarget
     uid: str
     subtask: int
     version: str
@@ -86,19 +99,13 @@ def restore_one(restore: Restore, *, files: JobCheckpointFiles) -> Restored:
     """
     where = {"uid": restore.uid, "subtask": restore.subtask}
     fault_point("before-restore", **where)
-    claim_job(restore.local_dir, restore.job_id, restore.owner)
-    target = store_directory(
-        restore.local_dir,
-        restore.job_id,
-        restore.job_attempt,
-        restore.uid,
-        restore.subtask,
-        restore.owner.run,
-    )
+    job, backend = restore.target.job, restore.target.backend
+    claim_job(job.local_dir, job.job_id, restore.target.owner)
+    target = restore.target.store(restore.uid, restore.subtask)
     if target.exists():
         # Spark has repeated the task, and its first attempt has built the store. It can be
         # used: only restores of this job attempt have written here.
-        open_store(restore.backend, target, restore.version).abort()
+        open_store(backend, target, restore.version).abort()
         return Restored(restore.uid, restore.subtask, restore.version)
     make_private(target.parent)
     local, distrusted = _trusted_copies(restore)
@@ -133,21 +140,22 @@ def _build(
         target: The directory of the store, which is created atomically.
         local: Local directories of copies, by index; these are not downloaded.
     """
-    job = job_directory(restore.local_dir, restore.job_id, restore.owner.run)
-    scratch = job / f"{restore.job_attempt}.restoring-{uuid.uuid4().hex}"
+    job, owner = restore.target.job, restore.target.owner
+    directory = job_directory(job.local_dir, job.job_id, owner.run)
+    scratch = directory / f"{job.job_attempt}.restoring-{uuid.uuid4().hex}"
     make_private(scratch)
     try:
         sources, downloaded = [], 0
         for number, copy in enumerate(restore.copies):
-            directory = local.get(number)
-            if directory is None:
-                directory = scratch / str(number)
-                downloaded += _download(copy, restore, files, directory)
-            sources.append(directory)
+            source = local.get(number)
+            if source is None:
+                source = scratch / str(number)
+                downloaded += _download(copy, restore, files, source)
+            sources.append(source)
         fault_point("during-restore", uid=restore.uid, subtask=restore.subtask)
         state = restore.operator_state
         restore_store(
-            restore.backend,
+            restore.target.backend,
             sources,
             target,
             version=restore.version,

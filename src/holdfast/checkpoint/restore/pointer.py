@@ -6,11 +6,11 @@ import logging
 import re
 from typing import TYPE_CHECKING, Final
 
-from holdfast.checkpoint.files.completed import checkpoint_ids, load, load_newest
+from holdfast.checkpoint.files.completed import load, load_newest, written_ids
 from holdfast.checkpoint.files.layout import METADATA, metadata_name
 from holdfast.checkpoint.savepoint.storage import load_savepoint
 from holdfast.errors import RestoreError
-from holdfast.storage.object_store import FileSystemFiles
+from holdfast.storage.file_system import FileSystemFiles
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.files.metadata import CheckpointMetadata
@@ -45,7 +45,7 @@ def find_snapshot(url: PathLike) -> tuple[FileSystemFiles, CheckpointMetadata]:
     files = FileSystemFiles(place)
     if files.exists(METADATA):
         return files, load_savepoint(files)
-    if any(files.exists(metadata_name(found)) for found in checkpoint_ids(files)):
+    if written_ids(files):
         return files, _newest(files, url)
     raise RestoreError(
         f"{url}: there is no complete savepoint or checkpoint; give the directory of a savepoint "
@@ -56,8 +56,8 @@ def find_snapshot(url: PathLike) -> tuple[FileSystemFiles, CheckpointMetadata]:
 
 def _newest(files: FileSystemFiles, url: PathLike) -> CheckpointMetadata:
     metadata, refusals = load_newest(files)
-    for refusal in refusals:
-        logger.warning("checkpoint %d: %s", refusal.checkpoint_id, refusal.reason)
+    for checkpoint_id, why in refusals.items():
+        logger.warning("checkpoint %d: %s", checkpoint_id, why)
     if metadata is None:
         raise RestoreError(f"{url}: no checkpoint there can be restored; the log says why")
     return metadata

@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING
 from holdfast.checkpoint.commit.committables import staged_rows
 from holdfast.checkpoint.files.channel_state import FileStaging
 from holdfast.checkpoint.files.completed import (
-    checkpoint_ids,
     completed_checkpoints,
     load,
     lost_reason,
     used_ids,
     verify_handles,
+    written_ids,
 )
 from holdfast.checkpoint.files.endings import check_not_ended
 from holdfast.checkpoint.files.fence import still_valid
-from holdfast.checkpoint.files.layout import checkpoint_directory, metadata_name
+from holdfast.checkpoint.files.layout import checkpoint_directory
 from holdfast.checkpoint.files.ledger import lost_checkpoint, recorded_checkpoints
 from holdfast.checkpoint.files.metadata import identity_of
 from holdfast.checkpoint.local_state import tidy_local_state
-from holdfast.checkpoint.restore.assignment import RestoreTarget, assign_state
+from holdfast.checkpoint.restore.assignment import assign_state
 from holdfast.checkpoint.restore.checks import check_static_rows
-from holdfast.checkpoint.restore.download import restore_one
+from holdfast.checkpoint.restore.download import RestoreTarget, restore_one
 from holdfast.checkpoint.restore.pointer import find_snapshot
 from holdfast.checkpoint.source_positions import position_of
 from holdfast.clock import SystemClock, monotonic
@@ -139,14 +139,14 @@ class Restorer:
     def next_id(self) -> int:
         """The first checkpoint id above all that were used."""
         recorded = (checkpoint_id for _, checkpoint_id in recorded_checkpoints(self._files))
-        used = [*used_ids(self._files), *recorded, *self._ids_at_pointer()]
+        best = (metadata.checkpoint_id for metadata in self._best())
+        used = [*used_ids(self._files), *recorded, *best]
         return max(used, default=0) + 1
 
     def max_parallelism(self) -> dict[str, int]:
         """Max parallelism of every operator in the checkpoint that will be restored, by uid."""
-        for _, metadata in self._candidates():
-            return {op.uid: op.max_parallelism for op in metadata.operators}
-        return {}
+        operators = [op for metadata in self._best() for op in metadata.operators]
+        return {operator.uid: operator.max_parallelism for operator in operators}
 
     def restore(
         self,
@@ -170,17 +170,18 @@ class Restorer:
         Raises:
             RestoreError: The checkpoint does not fit the program, or none can be used.
         """
-        target = RestoreTarget(job, ProcessIdentity.current(job.run), backend, local_copies)
+        target = RestoreTarget(job, ProcessIdentity.current(job.run), backend)
         passed_over: dict[int, str] = {}
         for attempt, (files, metadata) in enumerate(self._candidates(passed_over, unwanted)):
             if self.publishes and passed_over:
                 self._fall_back(metadata, *max(passed_over.items()))
             # The failed try may have left stores.
             if attempt:
-                target = replace(target, job=_next_try(job, attempt))
+                another = replace(job, job_attempt=f"{job.job_attempt}-{attempt}")
+                target = replace(target, job=another)
             try:
                 verify_handles(metadata, files)
-                restored = self._restore(metadata, files, plan, target, calls)
+                restored = self._restore(metadata, files, plan, target, calls, local_copies)
                 tidy_local_state(plan, target.job, calls, local_copies.values())
                 return restored
             except CorruptCheckpointError as error:
@@ -192,7 +193,7 @@ class Restorer:
                     metadata.checkpoint_id,
                     error,
                 )
-        if passed_over or self._written() - unwanted:
+        if passed_over or written_ids(self._files) - unwanted:
             why = "; ".join(passed_over.values()) or "the log says why"
             raise RestoreError(
                 f"{self._files.root}: none of the job's checkpoints can be restored ({why}). "
@@ -219,7 +220,7 @@ class Restorer:
         complete = completed_checkpoints(self._files)
         valid = [one for one in still_valid(self._files, complete) if one[1] not in unwanted]
         ordered = [checkpoint_id for _, checkpoint_id in valid]
-        written = self._written()
+        written = written_ids(self._files)
         if tries > 1 and not {checkpoint_id for _, checkpoint_id in complete} <= written:
             yield from self._candidates(passed_over, unwanted, tries - 1)
             return
@@ -270,13 +271,9 @@ class Restorer:
                 "continue from its own checkpoints"
             )
 
-    def _written(self) -> set[int]:
-        """Ids of the job's checkpoints with metadata, readable or not."""
-        ids = checkpoint_ids(self._files)
-        return {one for one in ids if self._files.exists(metadata_name(one))}
-
-    def _ids_at_pointer(self) -> list[int]:
-        return [metadata.checkpoint_id for _, metadata in islice(self._candidates(), 1)]
+    def _best(self) -> list[CheckpointMetadata]:
+        """The checkpoint to try first, if there is any."""
+        return [metadata for _, metadata in islice(self._candidates(), 1)]
 
     def _restore(
         self,
@@ -285,13 +282,15 @@ class Restorer:
         plan: JobPlan,
         target: RestoreTarget,
         calls: WorkerCalls,
+        local_copies: Mapping[tuple[str, int], str],
     ) -> RestoredJob:
         start = monotonic()
         position = position_of(metadata, files)
         if files is not self._files:
             check_static_rows(position, plan)
+        ignore = self._ignore_unclaimed
         wanted = list(
-            assign_state(metadata, plan, target, files, ignore_unclaimed=self._ignore_unclaimed)
+            assign_state(metadata, plan, target, files, local_copies, ignore_unclaimed=ignore)
         )
         done = _build_stores(wanted, files, plan, target, calls)
         path = files.root
@@ -396,11 +395,7 @@ def _build_stores(
     calls: WorkerCalls,
 ) -> list[Restored]:
     """Build all stores, on the executors of their subtasks."""
-    tasks = {
-        operator.uid: number
-        for stage, number in zip(plan.stages, plan.stage_parallelism, strict=True)
-        for operator in stage.operators
-    }
+    tasks = plan.operator_tasks
     items = [(one.subtask, tasks[one.uid], one) for one in wanted]
     group = f"holdfast-restore-{target.job.job_attempt}"
     try:
@@ -412,7 +407,3 @@ def _build_stores(
 
 def _had_timers(operator: OperatorSnapshot) -> bool:
     return any(state["kind"] == TIMERS for state in operator.states)
-
-
-def _next_try(job: JobIdentity, attempt: int) -> JobIdentity:
-    return replace(job, job_attempt=f"{job.job_attempt}-{attempt}")

@@ -9,7 +9,6 @@ from holdfast.api.sinks import Sink
 from holdfast.checkpoint.restore.checks import (
     RestoreProblem,
     max_parallelism_problems,
-    operators_of,
     parallelism_problems,
     static_rows_problems,
     unclaimed_problems,
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from holdfast.storage.files import JobCheckpointFiles
 
 OperatorVerdict: TypeAlias = Literal["restored", "new, starts empty", "not in the program"]
-SourceVerdict: TypeAlias = Literal["goes on", "new, from its beginning", "not in the program"]
+SourceVerdict: TypeAlias = Literal["continues", "new, from its beginning", "not in the program"]
 
 ALLOWED = " [allow_non_restored_state=True lets it pass]"
 """Suffix of a problem that `allow_non_restored_state` allows."""
@@ -181,25 +180,20 @@ def compare(
     )
 
 
+@dataclass
 class _Comparer:
     """Compares one savepoint with one program."""
 
-    def __init__(
-        self,
-        files: JobCheckpointFiles,
-        metadata: CheckpointMetadata,
-        graph: JobGraph,
-        plan: JobPlan,
-        max_parallelism: int | None,
-        one_pass: bool,
-    ) -> None:
-        self._files = files
-        self._metadata = metadata
-        self._plan = plan
-        self._nodes = {plan.uids[node.id]: node for node in graph.nodes}
-        self._running = operators_of(plan)
-        self._max_parallelism = max_parallelism
-        self._one_pass = one_pass
+    _files: JobCheckpointFiles
+    _metadata: CheckpointMetadata
+    _graph: JobGraph
+    _plan: JobPlan
+    _max_parallelism: int | None
+    _one_pass: bool
+
+    def __post_init__(self) -> None:
+        self._nodes = {self._plan.uids[node.id]: node for node in self._graph.nodes}
+        self._running = self._plan.operators
 
     def operators(self) -> Iterator[OperatorComparison]:
         """Yield the operators of the savepoint, then new ones."""
@@ -294,7 +288,7 @@ def _sources(metadata: CheckpointMetadata, plan: JobPlan) -> Iterator[SourceComp
     stored = [source.uid for source in metadata.sources]
     now = [source.uid for source in plan.sources]
     for uid in stored:
-        yield SourceComparison(uid, "goes on" if uid in now else "not in the program")
+        yield SourceComparison(uid, "continues" if uid in now else "not in the program")
     for uid in now:
         if uid not in stored:
             yield SourceComparison(uid, "new, from its beginning")

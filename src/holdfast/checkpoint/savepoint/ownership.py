@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.files.cleanup import delete_checkpoint
-from holdfast.checkpoint.files.completed import checkpoint_ids, load
-from holdfast.checkpoint.files.layout import SHARED, metadata_name
+from holdfast.checkpoint.files.completed import load, written_ids
+from holdfast.checkpoint.files.layout import SHARED
 from holdfast.checkpoint.files.metadata import paths_of
 from holdfast.checkpoint.savepoint.storage import delete_savepoint
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.files.metadata import CheckpointMetadata
-    from holdfast.storage.object_store import FileSystemFiles
+    from holdfast.storage.file_system import FileSystemFiles
 
 logger = logging.getLogger("holdfast")
 
@@ -48,8 +48,7 @@ class ClaimedSnapshot:
             return
         mine = self.metadata.checkpoint_id
         used: set[str] = set()
-        for checkpoint_id in checkpoint_ids(self.files):
-            if checkpoint_id != mine and self.files.exists(metadata_name(checkpoint_id)):
-                used |= paths_of(load(self.files, checkpoint_id))
+        for checkpoint_id in written_ids(self.files) - {mine}:
+            used |= paths_of(load(self.files, checkpoint_id))
         shared = (path for path in paths_of(self.metadata) if path.startswith(f"{SHARED}/"))
         delete_checkpoint(self.files, mine, [path for path in shared if path not in used])

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.config.backends import StateBackend
+    from holdfast.storage.file_system import FileSystemFiles
     from holdfast.storage.files import Cancelled
     from holdfast.storage.handles import Handle
-    from holdfast.storage.object_store import FileSystemFiles
 
 
 @dataclass(frozen=True)

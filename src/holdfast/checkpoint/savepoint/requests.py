@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from holdfast.config.backends import StateBackend
     from holdfast.config.options import PathLike
     from holdfast.job.model import QueryPosition
+    from holdfast.storage.file_system import FileSystemFiles
     from holdfast.storage.files import JobCheckpointFiles
-    from holdfast.storage.object_store import FileSystemFiles
 
     Parts = dict[tuple[str, int], SavepointPart]
     """By uid and subtask."""

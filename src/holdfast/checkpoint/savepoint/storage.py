@@ -31,8 +31,8 @@ from holdfast.errors import (
 )
 from holdfast.state.store.directories import file_name
 from holdfast.state.store.snapshot import SNAPSHOT_FILE
+from holdfast.storage.file_system import FileSystemFiles
 from holdfast.storage.files import never
-from holdfast.storage.object_store import FileSystemFiles
 
 if TYPE_CHECKING:
     from pathlib import Path

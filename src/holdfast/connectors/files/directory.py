@@ -7,8 +7,8 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import ConfigurationError, SinkError
+from holdfast.storage.file_system import open_directory
 from holdfast.storage.files import FileErrors, refuse_password
-from holdfast.storage.object_store import open_directory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Configuration
 from holdfast.errors import JobExecutionError
-from holdfast.job.threads import MOST_HANGING, CallEndedError, NoAnswerError, Patience
+from holdfast.job.threads import MOST_HANGING, CallEndedError, NoAnswerError, TimeLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,7 @@ WAIT = 30
 
 
 def test_a_call_gives_back_what_it_comes_to() -> None:
-    assert Patience().call("it", lambda wanted: ("done", wanted())) == ("done", True)
+    assert TimeLimits().call("it", lambda wanted: ("done", wanted())) == ("done", True)
 
 
 def test_a_call_raises_what_it_raises() -> None:
@@ -26,7 +26,7 @@ def test_a_call_raises_what_it_raises() -> None:
         raise LookupError("nobody there")
 
     with pytest.raises(LookupError, match="nobody there"):
-        Patience().call("it", fail)
+        TimeLimits().call("it", fail)
 
 
 def test_a_call_that_would_end_its_thread_ends_nobody_elses() -> None:
@@ -36,7 +36,7 @@ def test_a_call_that_would_end_its_thread_ends_nobody_elses() -> None:
         raise SystemExit("enough")
 
     with pytest.raises(CallEndedError, match="SystemExit: enough"):
-        Patience().call("it", leave)
+        TimeLimits().call("it", leave)
     assert issubclass(CallEndedError, Exception)
 
 
@@ -55,81 +55,81 @@ class Hanging:
 
 
 def test_a_call_that_hangs_is_given_up_and_is_not_wanted_when_it_comes_back() -> None:
-    patience, hanging = Patience(answer=0.05), Hanging()
+    time_limits, hanging = TimeLimits(answer=0.05), Hanging()
     with pytest.raises(NoAnswerError, match=r"no answer for 0\.\d s"):
-        patience.call("it", hanging)
+        time_limits.call("it", hanging)
     hanging.gate.set()
     assert hanging.back.wait(WAIT)
     assert hanging.wanted is False
 
 
 def test_no_more_than_a_few_calls_of_one_kind_hang_at_a_time() -> None:
-    patience = Patience(answer=0.05)
+    time_limits = TimeLimits(answer=0.05)
     hanging = [Hanging() for _ in range(MOST_HANGING)]
     for one in hanging:
         with pytest.raises(NoAnswerError):
-            patience.call("it", one)
+            time_limits.call("it", one)
     with pytest.raises(NoAnswerError, match="no other is made"):
-        patience.call("it", lambda _: None)
-    assert patience.call("another", lambda _: "answer") == "answer"
+        time_limits.call("it", lambda _: None)
+    assert time_limits.call("another", lambda _: "answer") == "answer"
     for one in hanging:
         one.gate.set()
         assert one.back.wait(WAIT)
-    wait_until(lambda: not patience._hanging)
-    patience.answer = WAIT
-    assert patience.call("it", lambda _: "answer") == "answer"
+    wait_until(lambda: not time_limits._hanging)
+    time_limits.answer = WAIT
+    assert time_limits.call("it", lambda _: "answer") == "answer"
 
 
-def test_patience_that_is_lost_ends_all_waiting() -> None:
-    patience, hanging = Patience(answer=WAIT, afterwards=0.1), Hanging()
+def test_a_job_that_stops_waiting_ends_every_wait() -> None:
+    time_limits, hanging = TimeLimits(answer=WAIT, afterwards=0.1), Hanging()
     failures: list[Exception] = []
 
     def call() -> None:
         try:
-            patience.call("it", hanging)
+            time_limits.call("it", hanging)
         except NoAnswerError as error:
             failures.append(error)
 
     waiting = threading.Thread(target=call)
     waiting.start()
     assert hanging.begun.wait(WAIT)
-    patience.lose()
+    time_limits.stop_waiting()
     waiting.join(WAIT)
     assert len(failures) == 1
     hanging.gate.set()
 
 
-def test_when_patience_is_lost_a_call_gets_a_moment() -> None:
-    patience, hanging = Patience(answer=WAIT, afterwards=0.1), Hanging()
-    patience.lose()
-    assert patience.call("another", lambda _: "answer") == "answer"
+def test_after_that_a_call_gets_a_moment() -> None:
+    time_limits, hanging = TimeLimits(answer=WAIT, afterwards=0.1), Hanging()
+    time_limits.stop_waiting()
+    assert time_limits.call("another", lambda _: "answer") == "answer"
     with pytest.raises(NoAnswerError):
-        patience.call("it", hanging)
+        time_limits.call("it", hanging)
     hanging.gate.set()
 
 
 def test_a_thread_that_makes_a_call_is_known() -> None:
-    patience = Patience()
-    assert patience.call("it", lambda _: patience.is_calling())
-    assert not patience.is_calling()
+    time_limits = TimeLimits()
+    assert time_limits.call("it", lambda _: time_limits.is_calling())
+    assert not time_limits.is_calling()
 
 
 def test_a_job_that_does_not_end_is_named() -> None:
-    patience, ended = Patience(end=0.05, longest_end=0.0), threading.Event()
-    patience.limit_end(ended)
-    assert patience.is_lost
+    time_limits, ended = TimeLimits(end=0.05, longest_end=0.0), threading.Event()
+    time_limits.limit_end(ended)
+    assert time_limits.has_stopped
     with pytest.raises(JobExecutionError, match=r"job 'Count' was told to end, and has not"):
-        patience.wait_for_end("Count", ended)
+        time_limits.wait_for_end("Count", ended)
     ended.set()
-    patience.wait_for_end("Count", ended)
+    time_limits.wait_for_end("Count", ended)
 
 
-def test_patience_is_configured_by_two_keys() -> None:
+def test_time_limits_are_configured_by_two_keys() -> None:
     configured = Configuration()
-    assert (Patience.of(configured).answer, Patience.of(configured).end) == (600, 180)
+    assert (TimeLimits.of(configured).answer, TimeLimits.of(configured).end) == (600, 180)
     configured.set("sink.committer.timeout", "20 s")
     configured.set("task.cancellation.timeout", 5_000)
-    assert (Patience.of(configured).answer, Patience.of(configured).end) == (20, 5)
+    assert (TimeLimits.of(configured).answer, TimeLimits.of(configured).end) == (20, 5)
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
