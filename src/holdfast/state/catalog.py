@@ -29,7 +29,7 @@ from holdfast.state.ttl.layout import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from holdfast.serde.codec import Codec
     from holdfast.state.schemas import Declaration
@@ -59,8 +59,7 @@ def migrate(
         new: Bytes of the new state id.
         changed: Converts a stored value.
     """
-    place = old
-    while entries := list(islice(store.scan(old, place), ENTRIES_AT_ONCE)):
+    for entries in portions(store, old):
         keys = [new + key[2:] for key, _ in entries]
         writes: list[tuple[bytes, bytes | None]] = []
         for (gone, value), key, there in zip(entries, keys, store.get_many(keys), strict=True):
@@ -70,6 +69,15 @@ def migrate(
             elif kind == "list":
                 writes.append((key, pack_chunk(unpack_chunk(changed(value)) + unpack_chunk(there))))
         store.write(writes)
+
+
+def portions(
+    store: StateStore, prefix: bytes, at_once: int = ENTRIES_AT_ONCE
+) -> Iterator[list[tuple[bytes, bytes]]]:
+    """The entries with a prefix in lists; those of a list may be changed before the next."""
+    place = prefix
+    while entries := list(islice(store.scan(prefix, place), at_once)):
+        yield entries
         place = entries[-1][0] + b"\x00"
 
 
@@ -176,11 +184,9 @@ class StateCatalog:
         self._store.write([(STATE_PREFIX + stored.encode(), msgspec.json.encode(entry))])
 
     def _change(self, prefix: bytes, change: Callable[[bytes], bytes]) -> None:
-        place = prefix
-        while entries := list(islice(self._store.scan(prefix, place), ENTRIES_AT_ONCE)):
+        for entries in portions(self._store, prefix):
             changed = [(key, change(value), value) for key, value in entries]
             self._store.write([(key, new) for key, new, old in changed if new != old])
-            place = entries[-1][0] + b"\x00"
 
     def _migrate(self, old: str, new: str, time: TtlTime | None, history: SchemaHistory) -> None:
         """Move the entries of a state between the forms with and without TTL."""

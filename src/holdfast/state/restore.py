@@ -57,6 +57,7 @@ def restore_store(
     whole: bool,
     operator_state: OperatorStateSnapshot | None,
     kind: str | None = None,
+    chunk_bytes: int = CHUNK_BYTES,
 ) -> StoreStatistics:
     """Build the local store of a subtask from snapshots.
 
@@ -71,6 +72,7 @@ def restore_store(
             groups, so that its files can be reused unread.
         operator_state: Operator state of the subtask, which replaces that of the sources.
         kind: Kind of the snapshots, see `open_snapshot_of`; None for that of the store.
+        chunk_bytes: Approximate memory for entries in transit.
 
     Raises:
         StoreFullError: The disk has no room for the store.
@@ -91,7 +93,9 @@ def restore_store(
                     (str(one), stack.enter_context(open_snapshot_of(kind, one, partial=True)))
                     for one in sources
                 ]
-                return _gather(backend, snapshots, aside, version, key_groups, operator_state)
+                return _gather(
+                    backend, snapshots, aside, version, key_groups, operator_state, chunk_bytes
+                )
     except OSError as error:
         failure = StoreFullError if error.errno in _NO_ROOM else StateError
         raise failure(
@@ -135,39 +139,45 @@ def _gather(
     version: str,
     key_groups: range,
     operator_state: OperatorStateSnapshot | None,
+    chunk_bytes: int,
 ) -> StoreStatistics:
     reached: str | None = None
     states = _States()
     for name, snapshot in snapshots:
         states.add(name, snapshot)
     own = states.metadata() + list(layout(operator_state or OperatorStateSnapshot()))
-    reached = _written(backend, aside, reached, sorted(own))
+    reached = _written(backend, aside, reached, chunks(sorted(own), chunk_bytes))
     for state_id in states.ids():
         entries = states.entries(state_id, key_groups)
-        reached = _written(backend, aside, reached, entries)
+        reached = _written(backend, aside, reached, chunks(entries, chunk_bytes))
     return open_store(backend, aside, reached).commit(version)
 
 
 def _written(
-    backend: StateBackend, directory: Path, reached: str | None, entries: Iterable[Any]
+    backend: StateBackend,
+    directory: Path,
+    reached: str | None,
+    portions: Iterable[list[tuple[bytes, bytes]]],
 ) -> str | None:
-    """Write the entries in as many commits as necessary; return the last version."""
-    for chunk in chunks(entries):
+    """Write the entries, one commit per list; return the last version."""
+    for portion in portions:
         number = 0 if reached is None else int(reached)
         store = open_store(backend, directory, reached)
         reached = str(number + 1)
-        _committed(store, chunk, reached)
+        _committed(store, portion, reached)
     return reached
 
 
-def chunks(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
-    """The entries in lists of about `CHUNK_BYTES` each."""
+def chunks(
+    entries: Iterable[tuple[bytes, bytes]], chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[list[tuple[bytes, bytes]]]:
+    """The entries in lists of about `chunk_bytes` each."""
     chunk: list[tuple[bytes, bytes]] = []
     size = 0
     for entry in entries:
         chunk.append(entry)
         size += len(entry[0]) + len(entry[1]) + _ENTRY_OVERHEAD
-        if size >= CHUNK_BYTES:
+        if size >= chunk_bytes:
             yield chunk
             chunk, size = [], 0
     if chunk:

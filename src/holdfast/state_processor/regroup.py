@@ -18,7 +18,7 @@ from holdfast.serde.key_shapes import KeyShape, KeyTypes
 from holdfast.serde.keys import KeyEncoder
 from holdfast.state.backend import OPERATOR_KEY
 from holdfast.state.catalog import STATE_PREFIX
-from holdfast.state.restore import chunks
+from holdfast.state.restore import CHUNK_BYTES, chunks
 from holdfast.state.store.opening import open_store
 from holdfast.state.timers.table import KIND as TIMERS
 
@@ -40,7 +40,15 @@ _TIME: Final = 8
 _ANY_STATE: Final = b"\x00\x00"
 
 
-def regroup(source: Path, version: str, directory: Path, max_parallelism: int, who: str) -> None:
+def regroup(
+    source: Path,
+    version: str,
+    directory: Path,
+    max_parallelism: int,
+    who: str,
+    *,
+    chunk_bytes: int = CHUNK_BYTES,
+) -> None:
     """Write a snapshot of a store's keyed state and timers, with other key groups.
 
     Args:
@@ -49,6 +57,7 @@ def regroup(source: Path, version: str, directory: Path, max_parallelism: int, w
         directory: New directory of the snapshot; temporary files are next to it.
         max_parallelism: New number of key groups.
         who: The operator, for the log.
+        chunk_bytes: Approximate memory for entries in transit.
 
     Raises:
         StoreFullError: The disk is full.
@@ -58,7 +67,7 @@ def regroup(source: Path, version: str, directory: Path, max_parallelism: int, w
     new = _SortingStore(directory.with_name(f"{directory.name}.sorting"))
     count = 0
     try:
-        for chunk in _moved(old, max_parallelism):
+        for chunk in _moved(old, max_parallelism, chunk_bytes):
             new.write(chunk)
             count += len(chunk)
             logger.info("%s: %d entries have their new key groups", who, count)
@@ -88,7 +97,7 @@ class _SortingStore:
         open_store(SCRATCH, self._directory, self._version).commit(version, snapshot)
 
 
-def _moved(store: StateStore, max_parallelism: int) -> Iterator[list[Entry]]:
+def _moved(store: StateStore, max_parallelism: int, chunk_bytes: int) -> Iterator[list[Entry]]:
     """Yield the entries of the new store in chunks."""
     operator: dict[str, Any] = msgspec.json.decode(store.get(OPERATOR_KEY) or b"{}")
     if not operator:
@@ -103,7 +112,8 @@ def _moved(store: StateStore, max_parallelism: int) -> Iterator[list[Entry]]:
     for _, value in described:
         state = msgspec.json.decode(value)
         key_at = KEY_AT + (_TIME if state["kind"] == TIMERS else 0)
-        for chunk in chunks(store.scan(int(state["id"]).to_bytes(2, "big"))):
+        entries = store.scan(int(state["id"]).to_bytes(2, "big"))
+        for chunk in chunks(entries, chunk_bytes):
             yield groups.moved(chunk, key_at)
 
 

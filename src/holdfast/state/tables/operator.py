@@ -15,13 +15,14 @@ from holdfast.state.store.directories import file_name
 from holdfast.state.store.snapshot import built_aside
 from holdfast.state.tables.columns import stored_values, typed_arrays
 from holdfast.state.tables.files import TableFile, listed_file, write_table
-from holdfast.state.tables.rows import bounded
+from holdfast.state.tables.rows import PORTION, bounded
 from holdfast.state.tables.values import value_column
 from holdfast.state.tables.writer import write_index
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from holdfast.state.tables.rows import Portion
     from holdfast.state.tables.values import ValueColumn
 
     Columns = dict[str, pa.Array]
@@ -36,12 +37,15 @@ KEY_GROUPS: Final = Path("raw", "key_groups.parquet")
 _RAW: Final = {"partitions": PARTITIONS, "key groups": KEY_GROUPS}
 
 
-def write_operator_tables(state: OperatorStateSnapshot, directory: Path) -> list[Path]:
+def write_operator_tables(
+    state: OperatorStateSnapshot, directory: Path, *, portion: Portion = PORTION
+) -> list[Path]:
     """Write the operator state and the raw state of a subtask as tables.
 
     Args:
         state: State of the subtask.
         directory: Directory of the tables. It is created atomically.
+        portion: How much is processed at once.
 
     Returns:
         The files, relative to the directory.
@@ -54,17 +58,15 @@ def write_operator_tables(state: OperatorStateSnapshot, directory: Path) -> list
     with built_aside(directory) as aside:
         for named in state.states:
             path = Path("operator", f"{file_name(named.name)}.parquet")
-            rows = _write_state(aside / path, named)
+            rows = _write_state(aside / path, named, portion)
             index.append(_listed(path, named.name, named.mode, rows))
         if state.raw_partitions:
-            rows = _write_raw(
-                *(aside / PARTITIONS, "position", pa.int64(), enumerate(state.raw_partitions))
-            )
+            some = bounded(enumerate(state.raw_partitions), _value_size, portion)
+            rows = _write_raw(aside / PARTITIONS, "position", pa.int64(), some)
             index.append(_listed(PARTITIONS, "", "partitions", rows))
         if state.raw_key_groups:
-            rows = _write_raw(
-                *(aside / KEY_GROUPS, "key_group", pa.int32(), state.raw_key_groups.items())
-            )
+            some = bounded(state.raw_key_groups.items(), _value_size, portion)
+            rows = _write_raw(aside / KEY_GROUPS, "key_group", pa.int32(), some)
             index.append(_listed(KEY_GROUPS, "", "key groups", rows))
         write_index(aside / INDEX, {}, index)
     return [*(Path(f"{row['table']}.parquet") for row in index), INDEX]
@@ -102,16 +104,17 @@ def _listed(path: Path, name: str, kind: str, rows: int) -> dict[str, Any]:
     return {"table": str(path.with_suffix("")), "name": name, "kind": kind, "rows": rows}
 
 
-def _write_state(path: Path, named: NamedState) -> int:
+def _write_state(path: Path, named: NamedState, portion: Portion) -> int:
     about = {"state": msgspec.to_builtins(msgspec.structs.replace(named, elements=[], entries=[]))}
     value = value_column(named.schema[0])
     if named.mode == "broadcast":
         key = value_column(named.schema[1])
-        parts = [_map_columns(key, value, some) for some in bounded(named.entries, _value_size)]
+        pairs = bounded(named.entries, _value_size, portion)
+        parts = [_map_columns(key, value, some) for some in pairs]
         types = {"map_key": key.arrow, "map_key_encoded": pa.binary()}
     else:
-        numbered = enumerate(named.elements)
-        parts = [_list_columns(value, some) for some in bounded(numbered, _value_size)]
+        numbered = bounded(enumerate(named.elements), _value_size, portion)
+        parts = [_list_columns(value, some) for some in numbered]
         types = {"position": pa.int64()}
     types |= {"value": value.arrow, "encoded": pa.binary()}
     return write_table(path, pa.schema(list(types.items())), about, parts)
@@ -136,7 +139,7 @@ def _list_columns(value: ValueColumn, elements: list[tuple[int, bytes]]) -> Colu
 
 
 def _write_raw(
-    path: Path, name: str, numbers: pa.DataType, numbered: Iterable[tuple[int, bytes]]
+    path: Path, name: str, numbers: pa.DataType, numbered: Iterable[list[tuple[int, bytes]]]
 ) -> int:
     schema = pa.schema([(name, numbers), ("data", pa.binary())])
     parts = (
@@ -144,7 +147,7 @@ def _write_raw(
             name: pa.array([number for number, _ in some], numbers),
             "data": pa.array([data for _, data in some], pa.binary()),
         }
-        for some in bounded(numbered, _value_size)
+        for some in numbered
     )
     return write_table(path, schema, {}, parts)
 
