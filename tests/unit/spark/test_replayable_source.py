@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -85,6 +86,23 @@ def test_an_epoch_goes_from_offset_to_offset_until_there_is_nothing_new() -> Non
     while (end := source.latest(offsets[-1])) != offsets[-1]:
         offsets.append(end)
     assert offsets == [0, 2, 4, 5]
+
+
+def test_one_pass_over_nothing_is_one_range_without_elements() -> None:
+    class Nothing(Pairs):
+        bounded = True
+
+        def latest_offset(self, start: Any) -> Any:
+            return start
+
+    session = MagicMock()
+    source, _, _ = replayed(session, Nothing(), None, None)
+    assert source.static is not None
+    source.static()
+    (registered,) = session.dataSource.register.call_args.args
+    reader = registered({}).reader(None)
+    [only] = reader.partitions()
+    assert list(reader.read(only)) == []
 
 
 def test_one_range_is_the_whole_unless_the_source_says_otherwise() -> None:
