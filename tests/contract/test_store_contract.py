@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from typing import TYPE_CHECKING
 
 import lmdb
@@ -31,6 +32,10 @@ class TestLmdbStore(StoreContract, StoreSurvival, SnapshotContract):
     def open(self, directory: Path, expected: str | None = None) -> LmdbStore:
         return LmdbStore.open(directory, expected=expected, patience=0)
 
+    def open_small(self, directory: Path, expected: str) -> LmdbStore:
+        """Open a store that counts as large."""
+        return LmdbStore.open(directory, expected=expected, patience=0, compact_from=4_000_000)
+
     def test_a_small_snapshot_that_is_taken_over_has_no_holes(self, directory, tmp_path):
         """Writing to a hole kills the process when the disk is full."""
         self.filled(directory, {b"key": b"value"})
@@ -43,24 +48,31 @@ class TestLmdbStore(StoreContract, StoreSurvival, SnapshotContract):
         assert found.st_blocks * 512 >= found.st_size
 
     def test_a_file_that_is_mostly_free_is_compacted(self, directory):
-        self.filled(directory, {b"%05d" % i: bytes(4000) for i in range(20_000)})
-        store = self.open(directory, "v1")
-        store.write((b"%05d" % i, None) for i in range(20_000) if i % 50)
+        self.filled(directory, {b"%05d" % i: bytes(4000) for i in range(2000)})
+        store = self.open_small(directory, "v1")
+        store.write((b"%05d" % i, None) for i in range(2000) if i % 50)
         statistics = store.commit("v2")
-        assert statistics.entries == 400
-        assert statistics.bytes_on_disk < 4_000_000
+        assert statistics.entries == 40
+        assert statistics.bytes_on_disk < 400_000
         assert [path.name for path in directory.glob("*.mdb")] == ["state-2.mdb"]
         assert self.contents(directory, "v2") == {
-            b"%05d" % i: bytes(4000) for i in range(0, 20_000, 50)
+            b"%05d" % i: bytes(4000) for i in range(0, 2000, 50)
         }
-        self.open(directory, "v2").commit("v3")
-        assert len(self.contents(directory, "v3")) == 400
+        self.open_small(directory, "v2").commit("v3")
+        assert len(self.contents(directory, "v3")) == 40
+
+    def test_a_small_file_is_left_alone_though_it_is_mostly_free(self, directory):
+        self.filled(directory, {b"%05d" % i: bytes(4000) for i in range(2000)})
+        store = self.open(directory, "v1")
+        store.write((b"%05d" % i, None) for i in range(2000) if i % 50)
+        store.commit("v2")
+        assert [path.name for path in directory.glob("*.mdb")] == ["state-1.mdb"]
 
     def test_a_file_whose_free_pages_are_used_again_is_left_alone(self, directory):
-        self.filled(directory, {b"%05d" % i: bytes(4000) for i in range(20_000)}, "v0")
+        self.filled(directory, {b"%05d" % i: bytes(4000) for i in range(2000)}, "v0")
         for epoch in range(5):
-            store = self.open(directory, f"v{epoch}")
-            store.write((b"%05d" % i, bytes([epoch]) * 4000) for i in range(20_000))
+            store = self.open_small(directory, f"v{epoch}")
+            store.write((b"%05d" % i, bytes([epoch]) * 4000) for i in range(2000))
             store.commit(f"v{epoch + 1}")
         assert [path.name for path in directory.glob("*.mdb")] == ["state-1.mdb"]
 
@@ -71,9 +83,10 @@ store.write((b"%05d" % i, None) for i in range(18_000) if i % 3 == 0 or i > 6000
 say('now')
 store.commit('v2')
 """
+        self.filled(tmp_path / "full", {b"%05d" % i: bytes(4000) for i in range(18_000)})
         for moment in range(8):
             directory = tmp_path / str(moment)
-            self.filled(directory, {b"%05d" % i: bytes(4000) for i in range(18_000)})
+            shutil.copytree(tmp_path / "full", directory)
             with child(self.backend, directory, program) as process:
                 assert heard(process) == "now"
                 kill_after(process, 0.006 * (moment + 1))
@@ -114,9 +127,9 @@ except HoldfastError as error:
         assert [path.name for path in directory.parent.iterdir()] == [directory.name]
 
     def test_a_store_that_is_compacted_has_a_snapshot_of_the_same(self, directory, tmp_path):
-        self.filled(directory, {b"%05d" % i: bytes(4000) for i in range(20_000)})
-        store = self.open(directory, "v1")
-        store.write((b"%05d" % i, None) for i in range(20_000) if i % 50)
+        self.filled(directory, {b"%05d" % i: bytes(4000) for i in range(2000)})
+        store = self.open_small(directory, "v1")
+        store.write((b"%05d" % i, None) for i in range(2000) if i % 50)
         store.commit("v2", tmp_path / "snapshot")
         assert [path.name for path in directory.glob("*.mdb")] == ["state-2.mdb"]
         assert self.read(tmp_path / "snapshot") == self.contents(directory, "v2")

@@ -52,7 +52,13 @@ class LmdbStore:
     """A store in a memory-mapped file, open for one epoch."""
 
     def __init__(
-        self, directory: Path, expected: str | None, lock: StoreLock, *, adopted: bool = False
+        self,
+        directory: Path,
+        expected: str | None,
+        lock: StoreLock,
+        *,
+        adopted: bool = False,
+        compact_from: int = COMPACT_FROM,
     ) -> None:
         """Open the store in a locked directory; call `open` or `adopt` instead."""
         path = newest_file(directory)
@@ -62,7 +68,7 @@ class LmdbStore:
         self._lock = lock
         self._closed = False
         self._buffer = WriteBuffer()
-        self._compact_from = COMPACT_FROM
+        self._compact_from = compact_from
         self._environment = open_environment(self._path)
         try:
             with translated_errors(self._path):
@@ -73,7 +79,12 @@ class LmdbStore:
 
     @classmethod
     def open(
-        cls, directory: Path, *, expected: str | None, patience: float = PATIENCE
+        cls,
+        directory: Path,
+        *,
+        expected: str | None,
+        patience: float = PATIENCE,
+        compact_from: int = COMPACT_FROM,
     ) -> LmdbStore:
         """Open the store in `directory`, which must have the version `expected`.
 
@@ -81,6 +92,7 @@ class LmdbStore:
             directory: Directory of the store; created for a new store.
             expected: Version that the store must have; None to create a new store.
             patience: Seconds to wait for another attempt to release the store.
+            compact_from: File size from which mostly free files are compacted.
 
         Raises:
             StoreVersionError: The store is missing or has another version, or a new store
@@ -90,7 +102,7 @@ class LmdbStore:
         """
         lock = enter_directory(directory, expected, belongs_to_lmdb, patience)
         try:
-            return cls(directory, expected, lock)
+            return cls(directory, expected, lock, compact_from=compact_from)
         except BaseException:
             lock.release()
             raise
