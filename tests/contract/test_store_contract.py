@@ -78,24 +78,30 @@ class TestLmdbStore(StoreContract, StoreSurvival, SnapshotContract):
 
     def test_a_process_killed_while_it_compacts_leaves_a_whole_store(self, tmp_path):
         program = """
-store = open_at('v1')
-store.write((b"%05d" % i, None) for i in range(18_000) if i % 3 == 0 or i > 6000)
+from holdfast.state.store.lmdb import LmdbStore
+store = LmdbStore.open(Path(sys.argv[2]), expected='v1', compact_from=4_000_000)
+store.write((b"%05d" % i, None) for i in range(6000) if i % 8)
 say('now')
+start = time.perf_counter()
 store.commit('v2')
+say(time.perf_counter() - start)
 """
-        self.filled(tmp_path / "full", {b"%05d" % i: bytes(4000) for i in range(18_000)})
+        self.filled(tmp_path / "full", {b"%05d" % i: bytes(4000) for i in range(6000)})
+        shutil.copytree(tmp_path / "full", tmp_path / "timed")
+        took = float(run_child(self.backend, tmp_path / "timed", program))
+        assert (tmp_path / "timed" / "state-2.mdb").exists()
         for moment in range(8):
             directory = tmp_path / str(moment)
             shutil.copytree(tmp_path / "full", directory)
             with child(self.backend, directory, program) as process:
                 assert heard(process) == "now"
-                kill_after(process, 0.006 * (moment + 1))
+                kill_after(process, took * (moment + 0.5) / 8)
             try:
                 found = self.contents(directory, "v2")
             except StoreVersionError:
-                assert len(self.contents(directory, "v1")) == 18_000
+                assert len(self.contents(directory, "v1")) == 6000
             else:
-                assert list(found) == [b"%05d" % i for i in range(6001) if i % 3]
+                assert list(found) == [b"%05d" % i for i in range(0, 6000, 8)]
             assert len(list(directory.glob("state*"))) == 2
 
     def test_what_a_dead_compaction_left_is_removed(self, directory):

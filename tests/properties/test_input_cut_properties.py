@@ -119,7 +119,7 @@ class Job:
             self.epoch(7, 5)
 
 
-@searched(10, 40)
+@searched(6, 40)
 def test_every_row_is_processed_once_in_order_by_its_owner(examples):
     @settings(max_examples=examples)
     @given(st.lists(st.sampled_from("abcdefgh"), min_size=25, max_size=40), ACTIONS)
