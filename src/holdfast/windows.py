@@ -16,10 +16,6 @@ from holdfast.api.windows.assigners import (
     WindowAssigner,
     WindowAssignerContext,
 )
-from holdfast.api.windows.continuous_triggers import (
-    ContinuousEventTimeTrigger,
-    ContinuousProcessingTimeTrigger,
-)
 from holdfast.api.windows.evictors import (
     CountEvictor,
     DeltaEvictor,
@@ -39,6 +35,8 @@ from holdfast.api.windows.functions import (
     WindowFunction,
 )
 from holdfast.api.windows.triggers import (
+    ContinuousEventTimeTrigger,
+    ContinuousProcessingTimeTrigger,
     CountTrigger,
     EventTimeTrigger,
     NeverTrigger,

@@ -18,8 +18,7 @@ from pyspark.sql import functions as f
 
 from holdfast import Configuration, MapFunction, RestartStrategies
 from holdfast.errors import JobExecutionError, JobGraphError
-from holdfast.spark.lookup_tables import BroadcastTable, LookupTables, read_table
-from holdfast.spark.lookups import make_lookup
+from holdfast.spark.lookups import BroadcastTable, LookupTables, make_lookup, read_table
 from holdfast.types.stream_type import StreamType
 from tests.support.recovery_tools import Feed, wait_for
 

@@ -10,8 +10,7 @@ import pyarrow as pa
 
 from holdfast import OutputTag, ProcessFunction, ProcessJoinFunction, WatermarkStrategy
 from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK
-from holdfast.runtime.event_times import appended
-from holdfast.runtime.exchange import SUBTASK, ExchangeWriter
+from holdfast.runtime.exchange import SUBTASK, ExchangeWriter, appended
 from holdfast.runtime.plan import TIME, EpochTime
 from holdfast.state.store.directories import store_directory
 from holdfast.state.store.opening import open_store

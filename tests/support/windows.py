@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from holdfast import AggregateFunction
-from holdfast.runtime.event_times import by_tag
+from holdfast.runtime.outlets import by_tag
 from holdfast.state.catalog import STATE_PREFIX
 from holdfast.testing.harness import OperatorHarness
 from holdfast.testing.windows import windowed

@@ -16,10 +16,11 @@ from holdfast.api.functions import (
     Outputs,
     ProcessContext,
 )
+from holdfast.api.state import ReadableMap
 from holdfast.api.type_variables import IN1, IN2, OUT, K, V
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from holdfast.api.descriptors import MapStateDescriptor, StateDescriptor
     from holdfast.api.state import MapState
@@ -81,46 +82,10 @@ class KeyedCoProcessFunction(Function, ABC, Generic[K, IN1, IN2, OUT]):
         """Yield the elements to emit when a timer fires; its key is the current key."""
 
 
-class ReadOnlyBroadcastState(ABC, Generic[K, V]):
+class ReadOnlyBroadcastState(ReadableMap[K, V]):
     """A broadcast state, read-only for the data side. Returned values are copies."""
 
     __slots__ = ()
-
-    @abstractmethod
-    def get(self, key: K) -> V | None:
-        """Value under `key`, or None if there is none."""
-
-    @abstractmethod
-    def contains(self, key: K) -> bool:
-        """Whether there is an entry under `key`, even if its value is None."""
-
-    @abstractmethod
-    def items(self) -> Iterator[tuple[K, V]]:
-        """All entries."""
-
-    @abstractmethod
-    def is_empty(self) -> bool:
-        """Whether there is no entry."""
-
-    def keys(self) -> Iterator[K]:
-        """All keys."""
-        return (key for key, _ in self.items())
-
-    def values(self) -> Iterator[V]:
-        """All values."""
-        return (value for _, value in self.items())
-
-    def __getitem__(self, key: K) -> V | None:
-        """Value under `key`, or None."""
-        return self.get(key)
-
-    def __contains__(self, key: K) -> bool:
-        """Whether there is an entry under `key`."""
-        return self.contains(key)
-
-    def __iter__(self) -> Iterator[K]:
-        """Iterate over the keys."""
-        return self.keys()
 
 
 class ReadOnlyBroadcastContext(ABC):

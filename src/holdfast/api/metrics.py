@@ -128,13 +128,11 @@ class MetricGroup:
 
     def counter(self, name: str) -> Counter:
         """The counter of that name, created on first use."""
-        metric = self._root._metrics.setdefault(self._prefix + name, Counter())
-        return self._checked(name, metric, Counter)
+        return self._metric(name, Counter)
 
     def histogram(self, name: str) -> Histogram:
         """The histogram of that name, created on first use."""
-        metric = self._root._metrics.setdefault(self._prefix + name, Histogram())
-        return self._checked(name, metric, Histogram)
+        return self._metric(name, Histogram)
 
     def gauge(self, name: str, read: Callable[[], float]) -> None:
         """Report the result of `read` at the end of every epoch."""
@@ -155,7 +153,8 @@ class MetricGroup:
                 values.gauges[name] = {subtask: metric()}
         return values
 
-    def _checked(self, name: str, metric: object, kind: type[M]) -> M:
+    def _metric(self, name: str, kind: type[M]) -> M:
+        metric = self._root._metrics.setdefault(self._prefix + name, kind())
         if not isinstance(metric, kind):
             raise self._clash(name, metric)
         return metric

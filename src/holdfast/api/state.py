@@ -65,14 +65,52 @@ class ListState(State, Generic[T]):
         return iter(self.get())
 
 
-class MapState(State, Generic[K, V]):
-    """A map per key. Values may be None; order of iteration is unspecified."""
+class ReadableMap(ABC, Generic[K, V]):
+    """The part of a map that reads it."""
 
     __slots__ = ()
 
     @abstractmethod
     def get(self, key: K) -> V | None:
         """Value under `key`, or None if there is none."""
+
+    @abstractmethod
+    def contains(self, key: K) -> bool:
+        """Whether there is an entry under `key`, even if its value is None."""
+
+    @abstractmethod
+    def items(self) -> Iterator[tuple[K, V]]:
+        """All entries; the map may be changed during the iteration."""
+
+    @abstractmethod
+    def is_empty(self) -> bool:
+        """Whether there is no entry."""
+
+    def keys(self) -> Iterator[K]:
+        """All keys; the map may be changed during the iteration."""
+        return (key for key, _ in self.items())
+
+    def values(self) -> Iterator[V]:
+        """All values; the map may be changed during the iteration."""
+        return (value for _, value in self.items())
+
+    def __getitem__(self, key: K) -> V | None:
+        """Value under `key`, or None."""
+        return self.get(key)
+
+    def __contains__(self, key: K) -> bool:
+        """Whether there is an entry under `key`."""
+        return self.contains(key)
+
+    def __iter__(self) -> Iterator[K]:
+        """Iterate over the keys."""
+        return self.keys()
+
+
+class MapState(State, ReadableMap[K, V | None], Generic[K, V]):
+    """A map per key. Values may be None; order of iteration is unspecified."""
+
+    __slots__ = ()
 
     @abstractmethod
     def put(self, key: K, value: V | None) -> None:
@@ -86,30 +124,6 @@ class MapState(State, Generic[K, V]):
     def remove(self, key: K) -> None:
         """Remove the entry under `key`, if there is one."""
 
-    @abstractmethod
-    def contains(self, key: K) -> bool:
-        """Whether there is an entry under `key`, even if its value is None."""
-
-    @abstractmethod
-    def items(self) -> Iterator[tuple[K, V | None]]:
-        """All entries; the map may be changed during the iteration."""
-
-    @abstractmethod
-    def is_empty(self) -> bool:
-        """Whether there is no entry."""
-
-    def keys(self) -> Iterator[K]:
-        """All keys; the map may be changed during the iteration."""
-        return (key for key, _ in self.items())
-
-    def values(self) -> Iterator[V | None]:
-        """All values; the map may be changed during the iteration."""
-        return (value for _, value in self.items())
-
-    def __getitem__(self, key: K) -> V | None:
-        """Value under `key`, or None."""
-        return self.get(key)
-
     def __setitem__(self, key: K, value: V | None) -> None:
         """Set the value under `key`."""
         self.put(key, value)
@@ -117,14 +131,6 @@ class MapState(State, Generic[K, V]):
     def __delitem__(self, key: K) -> None:
         """Remove the entry under `key`, if there is one."""
         self.remove(key)
-
-    def __contains__(self, key: K) -> bool:
-        """Whether there is an entry under `key`."""
-        return self.contains(key)
-
-    def __iter__(self) -> Iterator[K]:
-        """Iterate over the keys."""
-        return self.keys()
 
 
 class ReducingState(State, Generic[T]):

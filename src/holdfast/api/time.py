@@ -100,8 +100,8 @@ class WatermarkStrategy:
         max_out_of_orderness: options.DurationLike,
     ) -> WatermarkStrategy:
         """Elements lag behind the latest one by at most `max_out_of_orderness`."""
-        bound = _checked("for_bounded_out_of_orderness", max_out_of_orderness, least=0)
-        return WatermarkStrategy(bound)
+        method = "for_bounded_out_of_orderness"
+        return WatermarkStrategy(options.argument(options.lasting(0), max_out_of_orderness, method))
 
     @staticmethod
     def no_watermarks() -> WatermarkStrategy:
@@ -126,14 +126,8 @@ class WatermarkStrategy:
 
     def with_idleness(self, idle_timeout: options.DurationLike) -> WatermarkStrategy:
         """Ignore a source in the watermark after `idle_timeout` without elements."""
-        return replace(self, idle_after_ms=_checked("with_idleness", idle_timeout, least=1))
-
-
-def _checked(method: str, value: object, *, least: int) -> int:
-    try:
-        return options.lasting(least)(value)
-    except ValueError as error:
-        raise ConfigurationError(f"{method}: {error}, not {value!r}") from error
+        idle_after_ms = options.argument(options.lasting(1), idle_timeout, "with_idleness")
+        return replace(self, idle_after_ms=idle_after_ms)
 
 
 _METHOD = "assign_timestamps_and_watermarks"

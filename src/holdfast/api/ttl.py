@@ -12,7 +12,7 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.config.options import DurationLike, at_least, boolean, lasting
+from holdfast.config.options import DurationLike, argument, at_least, boolean, lasting
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class StateTtlConfig:
         """
         kind = type(self)
         set_field = partial(object.__setattr__, self)
-        set_field("ttl_ms", _parsed(lasting(1), ttl, "StateTtlConfig: ttl"))
+        set_field("ttl_ms", argument(lasting(1), ttl, "StateTtlConfig: ttl"))
         set_field("update_type", _member(kind.UpdateType, update_type, "update_type"))
         set_field(
             "state_visibility", _member(kind.StateVisibility, state_visibility, "state_visibility")
@@ -161,16 +161,13 @@ class StateTtlConfigBuilder:
 
     def __init__(self, ttl: DurationLike) -> None:
         """Entries that live for `ttl`; see `StateTtlConfig.new_builder`."""
-        self._ttl_ms = _parsed(lasting(1), ttl, "new_builder: ttl")
+        self._ttl_ms = argument(lasting(1), ttl, "new_builder: ttl")
         self._parts: dict[str, Any] = {}
         self._cleanup = CleanupStrategies()
 
     def set_update_type(self, update_type: StateTtlConfig.UpdateType) -> Self:
         """Set which accesses renew the time of an entry; `Disabled` for no time to live."""
-        self._parts["update_type"] = _member(
-            StateTtlConfig.UpdateType, update_type, "set_update_type"
-        )
-        return self
+        return self._set("update_type", StateTtlConfig.UpdateType, update_type)
 
     def update_ttl_on_create_and_write(self) -> Self:
         """Renew the time of an entry on writes; the default."""
@@ -182,10 +179,7 @@ class StateTtlConfigBuilder:
 
     def set_state_visibility(self, state_visibility: StateTtlConfig.StateVisibility) -> Self:
         """Set whether expired entries can still be read."""
-        self._parts["state_visibility"] = _member(
-            StateTtlConfig.StateVisibility, state_visibility, "set_state_visibility"
-        )
-        return self
+        return self._set("state_visibility", StateTtlConfig.StateVisibility, state_visibility)
 
     def return_expired_if_not_cleaned_up(self) -> Self:
         """Let an expired entry be read once more if it has not been removed yet."""
@@ -199,12 +193,8 @@ class StateTtlConfigBuilder:
         self, ttl_time_characteristic: StateTtlConfig.TtlTimeCharacteristic
     ) -> Self:
         """Set which time entries age by."""
-        self._parts["ttl_time_characteristic"] = _member(
-            StateTtlConfig.TtlTimeCharacteristic,
-            ttl_time_characteristic,
-            "set_ttl_time_characteristic",
-        )
-        return self
+        kind = StateTtlConfig.TtlTimeCharacteristic
+        return self._set("ttl_time_characteristic", kind, ttl_time_characteristic)
 
     def use_processing_time(self) -> Self:
         """Let entries age by the clock; the default."""
@@ -229,8 +219,8 @@ class StateTtlConfigBuilder:
             run_cleanup_for_every_record: Whether to check the same number for every record.
         """
         incremental = IncrementalCleanup(
-            _parsed(at_least(1), cleanup_size, "cleanup_incrementally: cleanup_size"),
-            _parsed(
+            argument(at_least(1), cleanup_size, "cleanup_incrementally: cleanup_size"),
+            argument(
                 boolean,
                 run_cleanup_for_every_record,
                 "cleanup_incrementally: run_cleanup_for_every_record",
@@ -252,12 +242,12 @@ class StateTtlConfigBuilder:
         """
         method = "cleanup_in_rocksdb_compact_filter"
         compact_filter = PassCleanup(
-            _parsed(
+            argument(
                 at_least(1),
                 query_time_after_num_entries,
                 f"{method}: query_time_after_num_entries",
             ),
-            _parsed(lasting(0), periodic_compaction_time, f"{method}: periodic_compaction_time"),
+            argument(lasting(0), periodic_compaction_time, f"{method}: periodic_compaction_time"),
         )
         self._cleanup = replace(self._cleanup, compact_filter=compact_filter)
         return self
@@ -267,16 +257,13 @@ class StateTtlConfigBuilder:
         self._cleanup = replace(self._cleanup, in_background=False)
         return self
 
+    def _set(self, name: str, kind: type[Enum], value: object) -> Self:
+        self._parts[name] = _member(kind, value, f"set_{name}")
+        return self
+
     def build(self) -> StateTtlConfig:
         """The configuration."""
         return StateTtlConfig(self._ttl_ms, cleanup_strategies=self._cleanup, **self._parts)
-
-
-def _parsed(parse: Any, value: object, what: str) -> Any:
-    try:
-        return parse(value)
-    except ValueError as error:
-        raise ConfigurationError(f"{what}: {error}, not {value!r}") from error
 
 
 def _member(kind: type[Any], value: object, what: str) -> Any:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
+from holdfast.errors import ConfigurationError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from enum import Enum
@@ -210,6 +212,14 @@ def lasting(least_ms: int) -> Callable[[Any], int]:
     return bounded(
         duration_ms, lambda given: given >= least_ms, f"a duration of at least {least_ms} ms"
     )
+
+
+def argument(parse: Callable[[Any], V], value: object, what: str) -> V:
+    """The parsed value of an argument; ConfigurationError names `what` if it has no valid one."""
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise ConfigurationError(f"{what}: {error}, not {value!r}") from error
 
 
 def declared_options(module: Mapping[str, Any]) -> tuple[ConfigOption[Any], ...]:

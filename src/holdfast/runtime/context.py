@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from holdfast.state.timers.table import TimerTable
 
 LATE_DROPPED: Final = "numLateRecordsDropped"
+"""Name of the counter of late elements that were dropped."""
 
 
 class DescribedStates(KeyedStateStore):

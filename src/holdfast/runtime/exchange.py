@@ -47,6 +47,23 @@ def exchange_schema(exchange: Exchange) -> pa.Schema:
     return pa.schema(fields)
 
 
+def times_of(rows: pa.RecordBatch) -> list[int | None] | None:
+    """Event time of every row, None for a row without one; None if there is no such column."""
+    place = rows.schema.get_field_index(TIME)
+    if place < 0:
+        return None
+    column = rows.column(place)
+    found: list[int | None] = (
+        column.to_pylist() if column.null_count else column.to_numpy().tolist()
+    )
+    return found
+
+
+def appended(rows: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
+    """Rows with one more column at the end."""
+    return pa.RecordBatch.from_arrays([*rows.columns, column], names=[*rows.schema.names, name])
+
+
 class ExchangeWriter:
     """Puts a channel's rows on the exchange."""
 

@@ -12,14 +12,13 @@ from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK, TimeDomain
 from holdfast.clock import monotonic
 from holdfast.errors import HoldfastError, StateError
 from holdfast.runtime.context import ElementContext, EventTime, SubtaskContext, SubtaskTimers
-from holdfast.runtime.event_times import by_tag
 from holdfast.runtime.function_state import FunctionState
 from holdfast.runtime.operators.base import Operator, Output, Reported
 from holdfast.runtime.operators.co import BroadcastOperator
 from holdfast.runtime.operators.lookup_join import LookupJoinOperator
 from holdfast.runtime.operators.process import ProcessOperator
 from holdfast.runtime.operators.writer import WriterOperator
-from holdfast.runtime.outlets import OutletWriter
+from holdfast.runtime.outlets import OutletWriter, by_tag
 from holdfast.runtime.partitioners import Keys
 from holdfast.runtime.registry import KINDS
 from holdfast.runtime.report import (
@@ -147,10 +146,14 @@ class OperatorTask:
             )
 
     @property
+    def _plan_of_epoch(self) -> EpochPlan:
+        assert self._epoch is not None, "operators with state never run at the sources"
+        return self._epoch
+
+    @property
     def _expected(self) -> str | None:
         """Expected version of the operator's store; None if it has none yet."""
-        assert self._epoch is not None
-        return self._epoch.expected.get((self.plan.uid, self._subtask))
+        return self._plan_of_epoch.expected.get((self.plan.uid, self._subtask))
 
     def open(self) -> None:
         """Open the operator: first its state, then its function."""
@@ -240,12 +243,6 @@ class OperatorTask:
         out = self.operator.finish()
         return Output(out, [MAX_WATERMARK] * len(out) if self.plan.timed else None)
 
-    @property
-    def has_timers_due(self) -> bool:
-        """Whether timers must fire in this subtask, even without input."""
-        time = self._time
-        return time is not None and (self.plan.uid, self._subtask) in time.due
-
     def fire_by_clock(
         self, *, everything: bool = False, now: int | None = None
     ) -> Iterator[Output]:
@@ -298,7 +295,7 @@ class OperatorTask:
         if self._time is None or not self.plan.has_timers:
             return False
         # A function that uses neither state nor timers has no store.
-        return self.state is not None or self.has_timers_due
+        return self.state is not None or (self.plan.uid, self._subtask) in self._time.due
 
     def _fire(self, domain: TimeDomain, until: int, registered_until: int) -> Iterator[Output]:
         event = domain is TimeDomain.EVENT_TIME
@@ -326,8 +323,7 @@ class OperatorTask:
     def open_state(self) -> KeyedStateBackend:
         """The operator's keyed state; opens its store on first use."""
         if self.state is None:
-            epoch, plan = self._epoch, self.plan
-            assert epoch is not None, "keyed operators never run at the sources"
+            epoch, plan = self._plan_of_epoch, self.plan
             claim_job(epoch.local_dir, epoch.job_id, epoch.owner)
             directory = store_directory(
                 epoch.local_dir,
@@ -371,8 +367,7 @@ class OperatorTask:
         """
         if self.state is None:
             return None
-        epoch = self._epoch
-        assert epoch is not None
+        epoch = self._plan_of_epoch
         where = {"uid": self.plan.uid, "subtask": self._subtask, "epoch": epoch.epoch}
         version = f"{epoch.epoch}-{self._attempt_id}"
         directory = None if epoch.checkpoint is None else self._snapshot_directory(epoch.checkpoint)
@@ -424,8 +419,7 @@ class OperatorTask:
     @property
     def _may_stay(self) -> bool:
         """Whether the store may keep its version if nothing was written."""
-        epoch = self._epoch
-        assert epoch is not None
+        epoch = self._plan_of_epoch
         where = (self.plan.uid, self._subtask)
         return where in (epoch.expected if epoch.checkpoint is None else epoch.held)
 
@@ -441,8 +435,7 @@ class OperatorTask:
         return statistics
 
     def _make_snapshot_directory(self, directory: Path) -> None:
-        epoch = self._epoch
-        assert epoch is not None
+        epoch = self._plan_of_epoch
         if not job_directory(epoch.local_dir, epoch.job_id, epoch.owner.run).exists():
             # The job has ended meanwhile; nobody would own a new directory.
             raise StateError(f"{directory}: the job's local state was removed while it was used")
@@ -455,8 +448,7 @@ class OperatorTask:
         return OperatorStateBackend(self._store).export()
 
     def _snapshot_directory(self, checkpoint: CheckpointOrder) -> Path:
-        epoch = self._epoch
-        assert epoch is not None
+        epoch = self._plan_of_epoch
         root = snapshot_directory(
             epoch.local_dir, epoch.job_id, epoch.job_attempt, checkpoint.id, epoch.owner.run
         )
@@ -480,11 +472,6 @@ class OperatorTask:
     def warnings(self) -> list[str]:
         """Warnings about the keyed state."""
         return [] if self.state is None else self.state.warnings
-
-    @property
-    def latest(self) -> int | None:
-        """Latest event time that the operator has given an element."""
-        return self.operator.latest
 
     def close(self) -> None:
         """Close the function; does nothing the second time."""

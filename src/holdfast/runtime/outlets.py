@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
+from holdfast.api.outputs import OutputTag
 from holdfast.errors import OutputTypeError
-from holdfast.runtime.event_times import appended, time_array
+from holdfast.runtime.exchange import appended
+from holdfast.runtime.operators.base import Output
 from holdfast.runtime.partitioners import partitioner
 from holdfast.runtime.plan import TIME
 from holdfast.types.columns.batches import BatchWriter, element_copier
@@ -14,9 +18,7 @@ from holdfast.types.columns.batches import BatchWriter, element_copier
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import pyarrow as pa
-
-    from holdfast.runtime.operators.base import Output
+    from holdfast.runtime.operators.base import Times
     from holdfast.runtime.plan import Channel, Outlet, StagePlan
 
 
@@ -82,3 +84,35 @@ class OutletBatch:
         last = len(self.outlet.by_element) - 1
         for position, index in enumerate(self.outlet.by_element):
             yield index, self._chained if position == last else self.outlet.copied(self._chained)
+
+
+def time_array(times: Times | None, count: int) -> pa.Array:
+    """Event times as a column; all nulls if `times` is None."""
+    return pa.nulls(count, pa.int64()) if times is None else pa.array(times, pa.int64())
+
+
+def by_tag(output: Output) -> tuple[Output, dict[str, Output]]:
+    """Split an output into the part without a tag and one part per tag, with event times."""
+    out, times = output
+    # Jobs with a side output run this for every output: no calls here.
+    tagged = [
+        place
+        for place, value in enumerate(out)
+        if type(value) is tuple and len(value) == 2 and type(value[0]) is OutputTag
+    ]
+    if not tagged:
+        return output, {}
+    by_name: dict[str, list[int]] = {}
+    for place in tagged:
+        by_name.setdefault(out[place][0].tag_id, []).append(place)
+    aside = set(tagged)
+    main = [place for place in range(len(out)) if place not in aside]
+    sides = {
+        tag: Output([out[place][1] for place in places], _chosen(times, places))
+        for tag, places in by_name.items()
+    }
+    return Output([out[place] for place in main], _chosen(times, main)), sides
+
+
+def _chosen(times: Times | None, places: list[int]) -> Times | None:
+    return None if times is None else [times[place] for place in places]

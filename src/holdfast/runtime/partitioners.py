@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from holdfast.api.streams.graph import Partitioner
-from holdfast.errors import KeyTypeError, NullKeyError, UserFunctionError
-from holdfast.runtime.operators.base import user_traceback
+from holdfast.errors import KeyTypeError, NullKeyError
+from holdfast.runtime.operators.base import user_error
 from holdfast.serde.keys import canonical_key, key_group_of, key_hash
 from holdfast.state.key_groups import subtask_of
 from holdfast.types.columns.batches import BatchReader, BatchWriter
@@ -74,10 +74,8 @@ class Keys:
         try:
             keys.extend(map(self._plan.selector, elements))
         except Exception as error:
-            raise UserFunctionError(
-                f"{self._operator}, in its key function: {type(error).__name__}: {error}\n"
-                f"  row: {elements[len(keys)]!r}\n{user_traceback(error)}"
-            ) from error
+            where = f"{self._operator}, in its key function"
+            raise user_error(where, error, f"  row: {elements[len(keys)]!r}\n") from error
         return self._canonical(keys, elements)
 
     def refusal(self, keys: list[Any], error: TypeError) -> KeyTypeError:

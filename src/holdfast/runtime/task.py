@@ -17,13 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.runtime.channel_cut import SLICE_SIZES, InputCut
-from holdfast.runtime.event_times import appended, times_of
-from holdfast.runtime.exchange import ExchangeReader, ExchangeWriter
+from holdfast.runtime.exchange import ExchangeReader, ExchangeWriter, appended, times_of
 from holdfast.runtime.operator_task import OperatorTask, TaskIdentity
 from holdfast.runtime.operators.timestamps import latest_time, with_time
 from holdfast.runtime.partitioners import partitioner
 from holdfast.runtime.plan import ORDER, TIME
-from holdfast.runtime.report import StoreReport, TaskReport
+from holdfast.runtime.report import TaskReport
 from holdfast.state.store.directories import delete_snapshots
 from holdfast.types.columns.batches import BatchReader, element_copier, no_copy
 
@@ -284,49 +283,35 @@ class StageTask:
         # First, since the commit may need the space.
         self._delete_snapshots()
         self._open_idle_stores()
-        ends_in_checkpoint = self._epoch is not None and self._epoch.checkpoint is not None
-        stores: dict[str, StoreReport] = {}
-        warnings: list[str] = []
-        for operator_task in self._operator_tasks.values():
-            warnings += operator_task.warnings
-            report = operator_task.commit()
-            if report is not None:
-                stores[operator_task.plan.uid] = report
-                if ends_in_checkpoint and report.snapshot is None:
-                    self._unchanged[operator_task.plan.uid] = report.version
-        return TaskReport(
-            epoch=None if self._epoch is None else self._epoch.epoch,
+        epoch, host = self._epoch, socket.gethostname()
+        report = TaskReport(
+            epoch=None if epoch is None else epoch.epoch,
             stage=self._stage.index,
             subtask=self._task.subtask,
             attempt_id=self._task.attempt_id,
-            host=socket.gethostname(),
+            host=host,
             # An executor's Python workers are forked from one process.
-            executor=f"{socket.gethostname()}:{os.getppid()}",
-            operators={
-                operator_task.plan.uid: operator_task.report
-                for operator_task in self._operator_tasks.values()
-            },
-            stores=stores,
-            warnings=tuple(warnings),
-            prepared=tuple(
-                one
-                for operator_task in self._operator_tasks.values()
-                for one in operator_task.prepared
-            ),
+            executor=f"{host}:{os.getppid()}",
+            operators={task.plan.uid: task.report for task in self._operator_tasks.values()},
+            stores={},
+            warnings=tuple(w for task in self._operator_tasks.values() for w in task.warnings),
+            prepared=tuple(p for task in self._operator_tasks.values() for p in task.prepared),
             channel_state=self._channel_state,
-            keys={
-                operator_task.plan.uid: keys
-                for operator_task in self._operator_tasks.values()
-                if (keys := operator_task.key_report()) is not None
-            },
             unchanged=self._unchanged,
-            latest=self._latest_times(),
+            latest=self._latest,
         )
-
-    def _latest_times(self) -> dict[str, int]:
         for operator_task in self._operator_tasks.values():
-            self._note_time(operator_task.plan.uid, operator_task.latest)
-        return self._latest
+            uid = operator_task.plan.uid
+            self._note_time(uid, operator_task.operator.latest)
+            store = operator_task.commit()
+            if store is not None:
+                report.stores[uid] = store
+                if epoch is not None and epoch.checkpoint is not None and store.snapshot is None:
+                    self._unchanged[uid] = store.version
+            keys = operator_task.key_report()
+            if keys is not None:
+                report.keys[uid] = keys
+        return report
 
     def _abort(self) -> None:
         if self._cut is not None:

@@ -15,7 +15,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigurationError, StateDescriptorError, StateValueError
-from holdfast.serde.codec import Codec, Reading
+from holdfast.serde.codec import Codec, Reading, let_pass
 from holdfast.types.avro import named_types, type_of
 from holdfast.types.compatibility import resolve
 from holdfast.types.mismatch import shown
@@ -24,9 +24,8 @@ from holdfast.types.schema import FORMAT
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from holdfast.serde.codec import Decode, Encode
     from holdfast.types.avro import AvroSchema, Schema
-
-    Decode = Callable[[bytes], Any]
 
 
 def avro_codec(spec: AvroSchema) -> Codec:
@@ -43,7 +42,8 @@ def avro_codec(spec: AvroSchema) -> Codec:
     return Codec(
         encode=_encoder(avro, schema),
         decode=decode,
-        check=_let_pass,
+        # `encode` checks all of a value.
+        check=let_pass,
         schema=described,
         reading=lambda stored: _reading(avro, stored, described, decode),
     )
@@ -77,11 +77,7 @@ def _plain(schema: Any) -> Any:
     return schema
 
 
-def _let_pass(value: Any) -> None:
-    """Accept any value; `encode` checks all of it."""
-
-
-def _encoder(avro: Any, schema: Schema) -> Callable[[Any], bytes]:
+def _encoder(avro: Any, schema: Schema) -> Encode:
     parsed = _boxed(avro, schema)
     write, validate = avro.schemaless_writer, avro.validation.validate
 

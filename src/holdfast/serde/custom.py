@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.errors import StateDescriptorError, StateValueError
-from holdfast.serde.codec import Codec, Reading
+from holdfast.serde.codec import Codec, Reading, let_pass
 from holdfast.types.compatibility import AFTER_MIGRATION, AS_IS, incompatible, resolve
 from holdfast.types.schema import FORMAT
 from holdfast.types.serializers import StateCompatibility
@@ -48,14 +48,11 @@ def serializer_codec(serializer: StateSerializer) -> Codec:
     return Codec(
         encode,
         serializer.deserialize,
-        _let_pass,
+        # Only the serializer knows the classes of its values.
+        let_pass,
         schema,
         reading=lambda stored: _reading(serializer, name, stored, schema),
     )
-
-
-def _let_pass(value: Any) -> None:
-    """Accept any value; only the serializer knows its classes."""
 
 
 def _snapshot(serializer: Any, name: str) -> dict[str, Any]:

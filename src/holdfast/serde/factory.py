@@ -26,13 +26,12 @@ import pyarrow as pa
 from holdfast.errors import StateValueError
 from holdfast.serde.arrow import columns_codec
 from holdfast.serde.avro import avro_codec
-from holdfast.serde.codec import Codec
+from holdfast.serde.codec import Codec, let_pass
 from holdfast.serde.custom import serializer_codec
 from holdfast.serde.msgpack import python_codec
-from holdfast.types.arrow import spark_json
 from holdfast.types.avro import AvroSchema
 from holdfast.types.columns.pickling import pickle_one
-from holdfast.types.ddl import parse_ddl, parse_json
+from holdfast.types.ddl import declared_columns
 from holdfast.types.schema import FORMAT
 from holdfast.types.serializers import StateSerializer
 
@@ -59,22 +58,11 @@ def codec_for(spec: Any) -> Codec:
         return avro_codec(spec)
     if isinstance(spec, StateSerializer):
         return serializer_codec(spec)
-    columns = _columns(spec)
-    return python_codec(spec) if columns is None else columns_codec(columns)
-
-
-def _columns(spec: Any) -> pa.DataType | None:
-    if isinstance(spec, str):
-        spec = parse_ddl(spec)
-    elif (json := spark_json(spec)) is not None:
-        spec = parse_json(json)
-    if isinstance(spec, pa.Schema):
-        return pa.struct(list(spec))
-    return spec if isinstance(spec, pa.DataType) else None
-
-
-def _let_pass(value: Any) -> None:
-    """Accept any value; it has no declared class."""
+    columns = declared_columns(spec)
+    if columns is None:
+        return python_codec(spec)
+    is_row = isinstance(columns, pa.Schema)
+    return columns_codec(pa.struct(list(columns)) if is_row else columns)
 
 
 def _pickle(value: Any) -> bytes:
@@ -90,7 +78,7 @@ def _pickle(value: Any) -> bytes:
 _PICKLED = Codec(
     encode=_pickle,
     decode=pickle.loads,
-    check=_let_pass,
+    check=let_pass,
     schema={"format": FORMAT, "kind": "pickle"},
     pickled=True,
 )

@@ -27,13 +27,9 @@ KEY_AT: Final = 4
 """Offset of the key's length in a store key."""
 
 _EPOCH_DATE: Final = date(1970, 1, 1).toordinal()
-
 _EPOCH_NAIVE: Final = datetime(1970, 1, 1)
-
 _EPOCH_AWARE: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
 _unpack_long: Final = Struct("<q").unpack
-
 _unpack_double: Final = Struct("<d").unpack
 
 

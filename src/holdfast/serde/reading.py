@@ -15,10 +15,8 @@ from holdfast.types.conversion import TypeConversion
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.serde.codec import Codec
+    from holdfast.serde.codec import Codec, Decode
     from holdfast.types.conversion import Default
-
-    Decode = Callable[[bytes], Any]
 
 
 def typed_reading(
@@ -72,7 +70,7 @@ def reading_of(stored: dict[str, Any], codec: Codec) -> Reading:
     return Reading(resolution, codec.decode if resolution.verdict == "as is" else None)
 
 
-def reader(stored: dict[str, Any], codec: Codec) -> Callable[[bytes], Any]:
+def reader(stored: dict[str, Any], codec: Codec) -> Decode:
     """Function that reads values of a codec's type from bytes of a stored schema.
 
     Raises:

@@ -13,7 +13,7 @@ from holdfast.types.schema import FORMAT
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Decode = Callable[[bytes], Any]
+    from holdfast.serde.codec import Decode, Encode
 
 _time: Final = Struct(">q")
 _NO_TIME: Final = b"\x00"
@@ -66,7 +66,7 @@ def either(first: Codec, second: Codec) -> Codec:
 
 def _around(
     kind: str,
-    encode: Callable[[Any], bytes],
+    encode: Encode,
     reading: Callable[[list[Decode]], Decode],
     check: Callable[[Any], None],
     *codecs: Codec,

@@ -19,7 +19,7 @@ from holdfast.job.timer_schedule import TimerSchedule
 from holdfast.runtime.assignments import assign
 from holdfast.runtime.exchange import exchange_schema
 from holdfast.runtime.plan import EpochPlan
-from holdfast.spark.lookup_tables import LookupTables
+from holdfast.spark.lookups import LookupTables
 from holdfast.spark.outputs import Outputs, run_only
 from holdfast.spark.routing import in_order, routable, routed, time_readable
 from holdfast.spark.serialization import dump_stage

@@ -10,7 +10,7 @@ import threading
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark import InheritableThread
 
@@ -257,11 +257,14 @@ class JobAttempt:
     def _run_savepoint_epoch(self, request: SavepointRequest) -> None:
         # Channel state is processed first.
         idle = not self._runner.channel_rows
-        order = self._checkpoints.next_epoch(idle=idle, savepoint=request)
+        self._run_without_input(self._checkpoints.next_epoch(idle=idle, savepoint=request))
+
+    def _run_without_input(self, order: EpochOrder | None, **changes: Any) -> None:
+        """Run an epoch without a batch of the query, with changes to its order."""
         assert order is not None
         batch_id = -1 if self._last_batch is None else self._last_batch
         with settings(self._spark, QUERY_SETTINGS):
-            self._run_epoch(None, order, batch_id)
+            self._run_epoch(None, replace(order, **changes), batch_id)
 
     def break_off(self, failure: BaseException) -> None:
         """Fail for a reason outside of the epochs."""
@@ -358,10 +361,7 @@ class JobAttempt:
         """Run epochs without new input until all channel state is processed."""
         while self._runner.channel_rows and not self._is_ending():
             assert self._last_batch is not None
-            order = self._checkpoints.next_epoch(idle=False)
-            assert order is not None
-            with settings(self._spark, QUERY_SETTINGS):
-                self._run_epoch(None, order, self._last_batch)
+            self._run_without_input(self._checkpoints.next_epoch(idle=False))
             self._run_idle_epoch()
 
     def _run_timers(self, *, event_time: bool) -> None:
@@ -370,10 +370,7 @@ class JobAttempt:
             return
         if not self._runner.has_timers_due(event_time=event_time):
             return
-        order = self._checkpoints.next_epoch(idle=False)
-        assert order is not None
-        with settings(self._spark, QUERY_SETTINGS):
-            self._run_epoch(None, replace(order, cut_at=None), self._last_batch)
+        self._run_without_input(self._checkpoints.next_epoch(idle=False), cut_at=None)
 
     def _is_ending(self) -> bool:
         return self._stopping.is_set() or self._ended.is_set() or self._failure is not None
@@ -389,8 +386,7 @@ class JobAttempt:
         order = self._checkpoints.next_epoch(idle=True, last=last)
         if order is None:
             return False
-        with settings(self._spark, QUERY_SETTINGS):
-            self._run_epoch(None, order, self._last_batch)
+        self._run_without_input(order)
         return True
 
     def _join_idle_group(self) -> None:
@@ -447,10 +443,7 @@ class JobAttempt:
             return
         # Without a checkpoint: if the savepoint fails, nothing that fires here may be kept.
         order = self._checkpoints.next_epoch(idle=False, plain=True)
-        assert order is not None
-        order = replace(order, cut_at=None, drains=True)
-        with settings(self._spark, QUERY_SETTINGS):
-            self._run_epoch(None, order, self._last_batch)
+        self._run_without_input(order, cut_at=None, drains=True)
 
     def _end_time(self) -> None:
         """Fire all timers, if the sources have ended for good."""
@@ -458,9 +451,7 @@ class JobAttempt:
             return
         if self._runner.has_pending_timers:
             order = self._checkpoints.next_epoch(idle=False)
-            assert order is not None
-            with settings(self._spark, QUERY_SETTINGS):
-                self._run_epoch(None, replace(order, cut_at=None, last=True), self._last_batch)
+            self._run_without_input(order, cut_at=None, last=True)
 
     def _keep_interval(self) -> None:
         """Keep the interval between epochs where Spark's trigger does not."""

@@ -42,13 +42,13 @@ class Outputs:
 
     def emit(self, rows: DataFrame, epoch: int) -> None:
         """Run the epoch's plan, once, and hand its rows to every sink."""
-        if not self._sinks:
-            run_only(rows)
-        elif len(self._sinks) == 1 and _reads_all(self._sinks[0][1]):
-            channel, sink = self._sinks[0]
-            _deliver(sink, self._view(rows, channel), channel, epoch)
-        else:
-            self._emit_copies(rows, epoch)
+        match self._sinks:
+            case []:
+                run_only(rows)
+            case [(channel, sink)] if not isinstance(sink.function, ForeachBatchSink):
+                _deliver(sink, self._view(rows, channel), channel, epoch)
+            case _:
+                self._emit_copies(rows, epoch)
 
     def _emit_copies(self, rows: DataFrame, epoch: int) -> None:
         staged = rows.persist()
@@ -72,10 +72,6 @@ class Outputs:
 def run_only(rows: DataFrame) -> None:
     """Run an epoch's plan that has no sinks."""
     rows._jdf.queryExecution().toRdd().count()
-
-
-def _reads_all(sink: Node) -> bool:
-    return not isinstance(sink.function, ForeachBatchSink)
 
 
 def _deliver(sink: Node, rows: DataFrame, channel: Channel, epoch: int) -> None:

@@ -103,17 +103,12 @@ def _refusal(what: str, error: Exception) -> NotSerializableError:
 
 
 _CACHE: Final = "__msgspec_cache__"
-
 _POST_INIT: Final = "__post_init__"
-
 _CONFIG: Final = (
     "array_like", "cache_hash", "dict", "eq", "forbid_unknown_fields", "frozen", "gc",
     "omit_defaults", "order", "repr_omit_defaults", "weakref",
 )  # fmt: skip
-
-
 """Settings of a Struct to pass to its class again."""
-
 _StructMeta: Final[Any] = type(msgspec.Struct)
 
 

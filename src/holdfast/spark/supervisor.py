@@ -47,9 +47,8 @@ from holdfast.spark.placement.local_state import (
 )
 from holdfast.spark.placement.pinning import Pinning
 from holdfast.spark.session import QUERY_SETTINGS, is_alive, settings
-from holdfast.spark.sources.query_log import capture, lay_out, source_leaves
+from holdfast.spark.sources.query_log import capture, lay_out, source_leaves, with_rows_read
 from holdfast.spark.sources.source import in_one_pass
-from holdfast.spark.sources.static_rows import with_rows_read
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 from pyspark.sql.types import ArrayType, MapType, StringType, StructType
 
 from holdfast.errors import KeyTypeError
-from holdfast.types.arrow import array_of, canonical, map_of
+from holdfast.types.arrow import array_of, canonical, canonical_field, map_of
 from holdfast.types.ddl import parse_json
 from holdfast.types.stream_type import StreamType
 
@@ -28,8 +28,7 @@ def spark_schema(schema: pa.Schema) -> StructType:
     Raises:
         TypeDeclarationError: A column's type is one that Spark does not have.
     """
-    columns = [pa.field(f.name, canonical(f.type), nullable=f.nullable) for f in schema]
-    return from_arrow_schema(pa.schema(columns))
+    return from_arrow_schema(pa.schema(list(map(canonical_field, schema))))
 
 
 def spark_type(column: pa.DataType) -> DataType:

@@ -23,7 +23,7 @@ import pickle
 import shutil
 import tempfile
 import weakref
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -36,10 +36,10 @@ from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.config.backends import HashMapStateBackend, StateBackend
 from holdfast.config.parallelism import check_parallelism, default_max_parallelism
 from holdfast.errors import ConfigurationError, JobGraphError, StateAccessError
-from holdfast.runtime.event_times import by_tag
 from holdfast.runtime.operator_task import OperatorTask, TaskIdentity
 from holdfast.runtime.operators.base import Output, Reported
 from holdfast.runtime.operators.co import BroadcastOperator
+from holdfast.runtime.outlets import by_tag
 from holdfast.runtime.plan import (
     CheckpointOrder,
     EpochPlan,
@@ -63,8 +63,7 @@ from holdfast.testing.windows import windows_of
 from holdfast.types.stream_type import OBJECTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from types import TracebackType
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from holdfast.api.descriptors import MapStateDescriptor
     from holdfast.api.metrics import MetricValues
@@ -193,26 +192,28 @@ class OperatorHarness:
         self._fire(self._operator_task.fire_at_end(everything=True, watermark=MAX_WATERMARK))
 
     def _fire(self, outputs: Iterable[Output]) -> None:
-        try:
+        with self._in_epoch():
             for output in outputs:
                 self._collect(output)
-        except BaseException:
-            self.fail()
-            raise
 
     def _push(self, batch: list[Any], at: int | None, side: int) -> None:
         operator_task = self._operator_task
-        try:
+        with self._in_epoch():
             keys = operator_task.keys_of(batch, side)
             # A job refuses invalid keys when it routes elements.
             for key in keys or ():
                 key_hash(key)
             times = None if at is None else [at] * len(batch)
-            out = operator_task.process(batch, times, side, keys)
+            self._collect(operator_task.process(batch, times, side, keys))
+
+    @contextmanager
+    def _in_epoch(self) -> Iterator[None]:
+        """Fail the epoch if the block raises."""
+        try:
+            yield
         except BaseException:
             self.fail()
             raise
-        self._collect(out)
 
     def side_output(self, tag: OutputTag) -> list[Any]:
         """The outputs with `tag` so far."""
@@ -288,12 +289,9 @@ class OperatorHarness:
                 f"{type(self.function).__name__} hears of no checkpoints; make it a "
                 "CheckpointListener"
             )
-        try:
-            with Reported(self._operator_task.operator, "in a notification of a checkpoint"):
-                getattr(self.function, method)(checkpoint_id)
-        except BaseException:
-            self.fail()
-            raise
+        operator = self._operator_task.operator
+        with self._in_epoch(), Reported(operator, "in a notification of a checkpoint"):
+            getattr(self.function, method)(checkpoint_id)
 
     def snapshot(self) -> HarnessSnapshot:
         """End the epoch in a checkpoint, and start the next; returns the snapshot.
@@ -340,14 +338,11 @@ class OperatorHarness:
 
     def _finish_epoch(self) -> None:
         operator_task = self._operator_task
-        try:
+        with self._in_epoch():
             self._collect(operator_task.finish())
             operator_task.snapshot_function()
             operator_task.close()
             report = operator_task.commit()
-        except BaseException:
-            self.fail()
-            raise
         if report is not None:
             self._version = report.version
 
@@ -370,12 +365,7 @@ class OperatorHarness:
         """Itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         """Close."""
         self.close()
 

@@ -27,14 +27,7 @@ from holdfast.api.sinks import Sink
 from holdfast.api.streams.graph import OperatorKind
 from holdfast.api.two_phase_commit import TwoPhaseCommitSinkFunction
 from holdfast.errors import JobGraphError
-from holdfast.runtime.operators.co import (
-    BroadcastOperator,
-    CoFlatMapOperator,
-    CoMapOperator,
-    CoProcessOperator,
-)
 from holdfast.runtime.plan import TIMER_KINDS
-from holdfast.runtime.registry import KINDS
 
 _KINDS: Final[tuple[tuple[type, OperatorKind], ...]] = (
     (KeyedProcessFunction, OperatorKind.KEYED_PROCESS),
@@ -52,16 +45,16 @@ _KINDS: Final[tuple[tuple[type, OperatorKind], ...]] = (
     (SinkFunction, OperatorKind.SINK_FUNCTION),
 )
 _KEYED: Final = TIMER_KINDS | {OperatorKind.REDUCE}
-_KEYED_OPERATORS: Final = {KINDS[kind] for kind in _KEYED}
-_NOT_KEYED: Final = {kind for kind, run in KINDS.items() if run in _KEYED_OPERATORS} - _KEYED
+_NOT_KEYED: Final = {
+    OperatorKind.PROCESS, OperatorKind.CO_PROCESS, OperatorKind.BROADCAST_PROCESS,
+}  # fmt: skip
 """Kinds that have a twin for keyed streams."""
-BROADCAST: Final = frozenset(kind for kind, run in KINDS.items() if run is BroadcastOperator)
+BROADCAST: Final = {OperatorKind.BROADCAST_PROCESS, OperatorKind.KEYED_BROADCAST_PROCESS}
 """Functions of a stream and a broadcast stream."""
-CONNECTED: Final = frozenset(
-    kind
-    for kind, run in KINDS.items()
-    if run in (CoMapOperator, CoFlatMapOperator, CoProcessOperator)
-) | {OperatorKind.WINDOW_JOIN}
+CONNECTED: Final = {
+    OperatorKind.CO_MAP, OperatorKind.CO_FLAT_MAP, OperatorKind.CO_PROCESS,
+    OperatorKind.KEYED_CO_PROCESS, OperatorKind.WINDOW_JOIN,
+}  # fmt: skip
 """Functions of two streams."""
 
 

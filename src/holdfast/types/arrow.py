@@ -9,15 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from holdfast.errors import TypeDeclarationError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 UTC_TIMESTAMP = pa.timestamp("us", tz="UTC")
 NAIVE_TIMESTAMP = pa.timestamp("us")
@@ -135,14 +131,6 @@ def key_type(column: pa.DataType) -> str:
     """Type of a column's values as keys; keys of different types are never equal."""
     leaf = leaf_of(column)
     return str(column) if leaf is None else leaf.family
-
-
-def spark_json(spec: Any) -> str | Mapping[str, Any] | None:
-    """JSON value of a Spark type; None for an object without `jsonValue`."""
-    if not hasattr(spec, "jsonValue"):
-        return None
-    found: str | Mapping[str, Any] = (spec() if isinstance(spec, type) else spec).jsonValue()
-    return found
 
 
 def canonical(column: pa.DataType) -> pa.DataType:

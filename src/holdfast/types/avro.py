@@ -57,7 +57,6 @@ Schema: TypeAlias = Any
 
 
 NAMED: Final = frozenset({"record", "enum", "fixed"})
-
 _PROMOTIONS: Final = {
     "int": ("long", "float", "double"),
     "long": ("float", "double"),
@@ -65,9 +64,7 @@ _PROMOTIONS: Final = {
     "string": ("bytes",),
     "bytes": ("string",),
 }
-
 _LOGICAL: Final = ("logicalType", "precision", "scale")
-
 _PART: Final = {"array": "items", "map": "values"}
 
 

@@ -91,7 +91,7 @@ class TypeConversion:
         converts = {
             name: self._of(old[name], tree) or _same for name, tree in new.items() if name in old
         }
-        read = _map_reader if stored["wire"] == "map" else _array_reader(stored, list(old))
+        read = _same if stored["wire"] == "map" else _array_reader(stored, list(old))
         tag = tag_of(declared)
 
         def converted(value: Any) -> dict[str, Any]:
@@ -112,10 +112,6 @@ class TypeConversion:
 
 
 def _same(value: Any) -> Any:
-    return value
-
-
-def _map_reader(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 

@@ -49,6 +49,19 @@ _TOKEN = re.compile(
 _TYPE_TAILS = frozenset({"collate", "year", "month", "day", "hour", "minute", "second", "without"})
 
 
+def declared_columns(spec: Any) -> pa.Schema | pa.DataType | None:
+    """What a DDL string, a Spark type, or an Arrow schema or type declares; None for others.
+
+    Raises:
+        TypeDeclarationError: The text is not a type, or a Spark type has no columnar form.
+    """
+    if isinstance(spec, str):
+        return parse_ddl(spec)
+    if hasattr(spec, "jsonValue"):
+        return parse_json((spec() if isinstance(spec, type) else spec).jsonValue())
+    return spec if isinstance(spec, pa.Schema | pa.DataType) else None
+
+
 def parse_ddl(text: str) -> pa.Schema | pa.DataType:
     """Parse a DDL string: a schema if it has columns, else a type.
 
@@ -143,10 +156,10 @@ class _Parser:
         self._accept(":")
         column_type = self._type()
         nullable = True
-        if self._accept_word("not"):
-            self._expect_word("null")
+        if self._accept("not"):
+            self._expect("null")
             nullable = False
-        if self._accept_word("comment"):
+        if self._accept("comment"):
             kind, _, place = self._take()
             if kind != "text":
                 raise self._error("expected the comment in quotes", place)
@@ -179,11 +192,11 @@ class _Parser:
         raise self._error("unknown type", place)
 
     def _with_tail(self, name: str, place: int) -> pa.DataType:
-        if name == "string" and self._accept_word("collate"):
+        if name == "string" and self._accept("collate"):
             self._take()
-        if name == "timestamp" and self._accept_word("without"):
-            self._expect_word("time")
-            self._expect_word("zone")
+        if name == "timestamp" and self._accept("without"):
+            self._expect("time")
+            self._expect("zone")
             return NAIVE_TIMESTAMP
         if self._tokens[self._next][1] in ("(", "<"):
             raise self._error(f"the type {name!r} takes no parameters", place)
@@ -230,7 +243,9 @@ class _Parser:
 
     def _struct(self) -> pa.DataType:
         self._expect("<")
-        fields = [] if self._sees(">") else self._columns()
+        if self._accept(">"):
+            return pa.struct([])
+        fields = self._columns()
         self._expect(">")
         return pa.struct(fields)
 
@@ -239,30 +254,17 @@ class _Parser:
         self._next = min(self._next + 1, len(self._tokens) - 1)
         return token
 
-    def _sees(self, sign: str) -> bool:
+    def _accept(self, wanted: str) -> bool:
+        """Take the next token if it is this sign, or this word in any case."""
         kind, text, _ = self._tokens[self._next]
-        return kind == "sign" and text == sign
-
-    def _accept(self, sign: str) -> bool:
-        if not self._sees(sign):
+        if kind not in ("word", "sign") or text.lower() != wanted:
             return False
         self._take()
         return True
 
-    def _accept_word(self, word: str) -> bool:
-        kind, text, _ = self._tokens[self._next]
-        if kind != "word" or text.lower() != word:
-            return False
-        self._take()
-        return True
-
-    def _expect(self, sign: str) -> None:
-        if not self._accept(sign):
-            raise self._error(f"expected {sign!r}", self._tokens[self._next][2])
-
-    def _expect_word(self, word: str) -> None:
-        if not self._accept_word(word):
-            raise self._error(f"expected {word.upper()!r}", self._tokens[self._next][2])
+    def _expect(self, wanted: str) -> None:
+        if not self._accept(wanted):
+            raise self._error(f"expected {wanted.upper()!r}", self._tokens[self._next][2])
 
     def _finish(self) -> None:
         kind, _, place = self._tokens[self._next]

@@ -129,29 +129,33 @@ class _Describer:
         return {"class": name, "kind": "row", "wire": "array", "fields": fields}
 
 
-SCALARS: dict[type[mi.Type], type] = {
-    mi.NoneType: type(None),
-    mi.BoolType: bool,
-    mi.IntType: int,
-    mi.FloatType: float,
-    mi.StrType: str,
-    mi.BytesType: bytes,
-    mi.ByteArrayType: bytearray,
-    mi.DateType: date,
-    mi.TimeDeltaType: timedelta,
-    mi.UUIDType: UUID,
-    mi.DecimalType: Decimal,
+_SCALARS: dict[type[mi.Type], tuple[str, type]] = {
+    mi.NoneType: ("none", type(None)),
+    mi.BoolType: ("bool", bool),
+    mi.IntType: ("int", int),
+    mi.FloatType: ("float", float),
+    mi.StrType: ("str", str),
+    mi.BytesType: ("bytes", bytes),
+    mi.ByteArrayType: ("bytearray", bytearray),
+    mi.DateTimeType: ("datetime", datetime),
+    mi.TimeType: ("time", time),
+    mi.DateType: ("date", date),
+    mi.TimeDeltaType: ("timedelta", timedelta),
+    mi.UUIDType: ("uuid", UUID),
+    mi.DecimalType: ("decimal", Decimal),
 }
-
-
-COLLECTIONS: dict[type[mi.Type], type] = {
-    mi.ListType: list,
-    mi.VarTupleType: tuple,
-    mi.SetType: set,
-    mi.FrozenSetType: frozenset,
+_COLLECTIONS: dict[type[mi.Type], tuple[str, type]] = {
+    mi.ListType: ("list", list),
+    mi.VarTupleType: ("tuple_of", tuple),
+    mi.SetType: ("set", set),
+    mi.FrozenSetType: ("frozenset", frozenset),
 }
-
-
+SCALARS = {kind: cls for kind, (_, cls) in _SCALARS.items()}
+"""Classes of values without parts."""
+COLLECTIONS = {kind: cls for kind, (_, cls) in _COLLECTIONS.items()}
+"""Classes of values whose parts are all of one type."""
+_SCALAR_NAMES = {mi.AnyType: "any"} | {kind: name for kind, (name, _) in _SCALARS.items()}
+_COLLECTION_NAMES = {kind: name for kind, (name, _) in _COLLECTIONS.items()}
 ClassNode = mi.DataclassType | mi.StructType | mi.NamedTupleType
 
 
@@ -200,10 +204,6 @@ def own_classes(node: mi.Type) -> frozenset[type]:
             return PLAIN | {list, dict}
         case mi.LiteralType():
             return frozenset(map(type, node.values))
-        case mi.DateTimeType():
-            return frozenset({datetime})
-        case mi.TimeType():
-            return frozenset({time})
         case mi.TupleType():
             return frozenset({tuple})
         case mi.DictType() | mi.TypedDictType():
@@ -215,32 +215,6 @@ def own_classes(node: mi.Type) -> frozenset[type]:
 PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 
 
-_SCALAR_NAMES: dict[type[mi.Type], str] = {
-    mi.AnyType: "any",
-    mi.NoneType: "none",
-    mi.BoolType: "bool",
-    mi.IntType: "int",
-    mi.FloatType: "float",
-    mi.StrType: "str",
-    mi.BytesType: "bytes",
-    mi.ByteArrayType: "bytearray",
-    mi.DateTimeType: "datetime",
-    mi.TimeType: "time",
-    mi.DateType: "date",
-    mi.TimeDeltaType: "timedelta",
-    mi.UUIDType: "uuid",
-    mi.DecimalType: "decimal",
-}
-
-
-_COLLECTION_NAMES: dict[type[mi.Type], str] = {
-    mi.ListType: "list",
-    mi.VarTupleType: "tuple_of",
-    mi.SetType: "set",
-    mi.FrozenSetType: "frozenset",
-}
-
-
 _CLASS_KINDS: dict[type[mi.Type], str] = {
     mi.DataclassType: "dataclass",
     mi.StructType: "struct",
@@ -248,11 +222,9 @@ _CLASS_KINDS: dict[type[mi.Type], str] = {
     mi.TypedDictType: "typed_dict",
 }
 
-
 _MUTABLE = (
     mi.AnyType, mi.ByteArrayType, mi.ListType, mi.SetType, mi.DictType, mi.TypedDictType,
 )  # fmt: skip
-
 
 # Equal values of these types can differ in digits, sign of zero or zone.
 _AMBIGUOUS = (mi.FloatType, mi.DecimalType, mi.DateTimeType, mi.TimeType)

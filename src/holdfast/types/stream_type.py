@@ -19,8 +19,8 @@ from holdfast.types.annotations import (
     struct_members,
     unwrapped,
 )
-from holdfast.types.arrow import PYTHON_TYPES, canonical, canonical_field, ddl_of, spark_json
-from holdfast.types.ddl import parse_ddl, parse_json
+from holdfast.types.arrow import PYTHON_TYPES, canonical, canonical_field, ddl_of
+from holdfast.types.ddl import declared_columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -139,12 +139,9 @@ class StreamType:
         """
         if isinstance(spec, StreamType):
             return spec
-        if isinstance(spec, str):
-            return _of_columns(parse_ddl(spec))
-        if isinstance(spec, pa.Schema | pa.DataType):
-            return _of_columns(spec)
-        if (json := spark_json(spec)) is not None:
-            return _of_columns(parse_json(json))
+        columns = declared_columns(spec)
+        if columns is not None:
+            return _of_columns(columns)
         if spec is Any or spec is object:
             return OBJECTS
         return _of_annotation(spec)

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 from holdfast.api.streams.graph import FORWARD, Partitioner, Partitioning
-from holdfast.runtime.event_times import appended
 from holdfast.runtime.exchange import (
     CHANNEL,
     SUBTASK,
     ExchangeReader,
     ExchangeWriter,
+    appended,
     exchange_schema,
     payload_name,
 )

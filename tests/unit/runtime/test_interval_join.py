@@ -16,8 +16,7 @@ from holdfast import (
 )
 from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.errors import EventTimeError, UserFunctionError
-from holdfast.runtime.event_times import appended
-from holdfast.runtime.exchange import SUBTASK, ExchangeWriter
+from holdfast.runtime.exchange import SUBTASK, ExchangeWriter, appended
 from holdfast.runtime.operator_task import TaskIdentity
 from holdfast.runtime.operators import interval_join
 from holdfast.runtime.plan import TIME

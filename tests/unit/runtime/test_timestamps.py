@@ -13,9 +13,10 @@ import pytest
 from holdfast import ErrorPolicy, OutputTag, WatermarkStrategy
 from holdfast.api.outputs import FailedRow
 from holdfast.errors import EventTimeError, UserFunctionError
-from holdfast.runtime.event_times import appended, by_tag, time_array, times_of
+from holdfast.runtime.exchange import appended, times_of
 from holdfast.runtime.operators.base import Output
 from holdfast.runtime.operators.timestamps import column_time, latest_time, millis, with_time
+from holdfast.runtime.outlets import by_tag, time_array
 from holdfast.runtime.plan import TIME
 from holdfast.types.stream_type import StreamType
 from tests.support.programs import Program

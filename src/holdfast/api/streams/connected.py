@@ -18,7 +18,7 @@ from holdfast.api.descriptors import MapStateDescriptor
 from holdfast.api.streams.data_stream import DataStream, Stream
 from holdfast.api.streams.graph import Edge, OperatorKind
 from holdfast.api.streams.keyed_stream import KeyedStream
-from holdfast.api.streams.operator import wrong_function
+from holdfast.api.streams.operator import check_function
 from holdfast.api.streams.output_type import output_type_of
 from holdfast.api.type_variables import IN1, IN2, OUT, T
 from holdfast.config.options import signed_duration_ms
@@ -103,7 +103,7 @@ class ConnectedStreams(Generic[IN1, IN2]):
         self, function: CoMapFunction[IN1, IN2, OUT], output_type: Any = None
     ) -> DataStream[OUT]:
         """Map every element of either stream to one element."""
-        _check(function, CoMapFunction, "map")
+        check_function(function, CoMapFunction, "map")
         output = _common_output(function.map1, function.map2, output_type, per_element=True)
         return self._then(OperatorKind.CO_MAP, function, output)
 
@@ -111,7 +111,7 @@ class ConnectedStreams(Generic[IN1, IN2]):
         self, function: CoFlatMapFunction[IN1, IN2, OUT], output_type: Any = None
     ) -> DataStream[OUT]:
         """Map every element of either stream to any number of elements."""
-        _check(function, CoFlatMapFunction, "flat_map")
+        check_function(function, CoFlatMapFunction, "flat_map")
         output = _common_output(
             function.flat_map1, function.flat_map2, output_type, per_element=False
         )
@@ -125,7 +125,7 @@ class ConnectedStreams(Generic[IN1, IN2]):
         """Apply the general operator; with keyed state and timers if both streams are keyed."""
         kind = OperatorKind.KEYED_CO_PROCESS if self._keyed() else OperatorKind.CO_PROCESS
         wanted = KeyedCoProcessFunction if self._keyed() else CoProcessFunction
-        _check(function, wanted, "process")
+        check_function(function, wanted, "process")
         output = _common_output(
             function.process_element1, function.process_element2, output_type, per_element=False
         )
@@ -163,7 +163,7 @@ class BroadcastConnectedStream(Generic[IN1, IN2]):
         """Apply a function to the elements of both."""
         keyed = isinstance(self.data, KeyedStream)
         wanted = KeyedBroadcastProcessFunction if keyed else BroadcastProcessFunction
-        _check(function, wanted, "process")
+        check_function(function, wanted, "process")
         kind = OperatorKind.KEYED_BROADCAST_PROCESS if keyed else OperatorKind.BROADCAST_PROCESS
         output = _common_output(
             function.process_element,
@@ -204,7 +204,8 @@ class IntervalJoin(Generic[IN1, IN2]):
             raise JobGraphError(
                 f"interval_join: the lower bound ({lower} ms) lies above the upper ({upper} ms)"
             )
-        return IntervalJoined(self._left, self._right, lower, upper)
+        interval = JoinInterval(lower, upper, self._left.type, self._right.type)
+        return IntervalJoined(self._left, self._right, interval)
 
 
 @dataclass(frozen=True)
@@ -213,43 +214,36 @@ class IntervalJoined(Generic[IN1, IN2]):
 
     left: KeyedStream[Any, IN1]
     right: KeyedStream[Any, IN2]
-    lower: int
-    upper: int
-    late_left: OutputTag | None = None
-    late_right: OutputTag | None = None
+    interval: JoinInterval
 
     def lower_bound_exclusive(self) -> Self:
         """Exclude right elements exactly at the lower bound."""
-        return replace(self, lower=self.lower + 1)
+        return self._with(lower=self.interval.lower + 1)
 
     def upper_bound_exclusive(self) -> Self:
         """Exclude right elements exactly at the upper bound."""
-        return replace(self, upper=self.upper - 1)
+        return self._with(upper=self.interval.upper - 1)
 
     def side_output_left_late_data(self, tag: OutputTag) -> Self:
         """Send left elements that are too late to `tag`, instead of dropping them."""
-        return replace(self, late_left=tag)
+        return self._with(late_left=tag)
 
     def side_output_right_late_data(self, tag: OutputTag) -> Self:
         """Send right elements that are too late to `tag`, instead of dropping them."""
-        return replace(self, late_right=tag)
+        return self._with(late_right=tag)
+
+    def _with(self, **changes: Any) -> Self:
+        return replace(self, interval=replace(self.interval, **changes))
 
     def process(
         self, function: ProcessJoinFunction[IN1, IN2, OUT], output_type: Any = None
     ) -> DataStream[OUT]:
         """Call a function with every pair."""
-        _check(function, ProcessJoinFunction, "process")
-        if self.lower > self.upper:
+        check_function(function, ProcessJoinFunction, "process")
+        interval = self.interval
+        if interval.lower > interval.upper:
             raise JobGraphError("interval_join: with its bounds left out, the interval is empty")
         output = output_type_of(function.process_element, output_type, per_element=False)
-        interval = JoinInterval(
-            self.lower,
-            self.upper,
-            self.left.type,
-            self.right.type,
-            self.late_left,
-            self.late_right,
-        )
         return joined(self.left, self.right, OperatorKind.INTERVAL_JOIN, function, output, interval)
 
 
@@ -299,11 +293,6 @@ def _key_types(stream: Stream[Any]) -> list[str] | None:
     edge = stream._edges[0]
     columns = edge.partitioning.columns
     return [key_type(edge.type.schema.field(column).type) for column in columns] or None
-
-
-def _check(function: object, wanted: type, what: str) -> None:
-    if not isinstance(function, wanted):
-        raise JobGraphError(wrong_function(what, function, wanted.__name__))
 
 
 def check_one_environment(first: Stream[Any], second: Stream[Any]) -> None:

@@ -6,6 +6,7 @@ Every method returns a new stream; nothing runs before `execute`.
 from __future__ import annotations
 
 import difflib
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, overload
 
@@ -24,6 +25,7 @@ from holdfast.api.streams.graph import Edge, OperatorKind, Partitioner, Partitio
 from holdfast.api.streams.operator import (
     DataStreamSink,
     StreamOperator,
+    check_function,
     checked_function,
     wrong_function,
 )
@@ -283,8 +285,7 @@ class Stream(StreamOperator, Generic[T]):
         """Write every element with a function, in the tasks."""
         if isinstance(sink, TwoPhaseCommitSinkFunction):
             return self.sink_to(TwoPhaseCommitSink(sink))
-        if not isinstance(sink, SinkFunction):
-            raise JobGraphError(wrong_function("add_sink", sink, "SinkFunction"))
+        check_function(sink, SinkFunction, "add_sink")
         return self._sink(OperatorKind.SINK_FUNCTION, sink, "Sink")
 
     def sink_to(self, sink: Sink | SparkSink) -> DataStreamSink:
@@ -384,10 +385,40 @@ class DataStream(Stream[T]):
         self, function: ProcessFunction[T, OUT], output_type: Any = None
     ) -> DataStream[OUT]:
         """Apply the general operator: side outputs, metrics, life cycle."""
-        if not isinstance(function, ProcessFunction):
-            raise JobGraphError(wrong_function("process", function, "ProcessFunction"))
+        check_function(function, ProcessFunction, "process")
         output = output_type_of(function.process_element, output_type, per_element=False)
         return self._then(OperatorKind.PROCESS, output, function)
+
+
+class Aggregations(ABC, Generic[T]):
+    """Aggregates of one field, over the elements of a key or of a window.
+
+    A field is given by its name or its position.
+    """
+
+    def sum(self, field: int | str = 0) -> DataStream[T]:
+        """Sum of a field; the other fields are those of the first element."""
+        return self._aggregate("sum", field)
+
+    def min(self, field: int | str = 0) -> DataStream[T]:
+        """Least value of a field; the other fields are those of the first element."""
+        return self._aggregate("min", field)
+
+    def max(self, field: int | str = 0) -> DataStream[T]:
+        """Greatest value of a field; the other fields are those of the first element."""
+        return self._aggregate("max", field)
+
+    def min_by(self, field: int | str = 0) -> DataStream[T]:
+        """The element with the least value of a field."""
+        return self._aggregate("min_by", field)
+
+    def max_by(self, field: int | str = 0) -> DataStream[T]:
+        """The element with the greatest value of a field."""
+        return self._aggregate("max_by", field)
+
+    @abstractmethod
+    def _aggregate(self, how: str, field: int | str) -> DataStream[T]:
+        """The stream of one of these aggregates."""
 
 
 def _unkeyed(edge: Edge) -> Edge:

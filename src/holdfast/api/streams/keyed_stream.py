@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from holdfast.api.functions import KeyedProcessFunction, ReduceFunction
 from holdfast.api.streams.aggregations import field_aggregate
-from holdfast.api.streams.data_stream import Stream
+from holdfast.api.streams.data_stream import Aggregations, Stream
 from holdfast.api.streams.graph import OperatorKind
-from holdfast.api.streams.operator import checked_function, wrong_function
+from holdfast.api.streams.operator import check_function, checked_function
 from holdfast.api.streams.output_type import output_type_of
 from holdfast.api.type_variables import OUT, K, T, V
 from holdfast.errors import JobGraphError
@@ -25,8 +25,11 @@ if TYPE_CHECKING:
     from holdfast.api.windows.assigners import WindowAssigner
 
 
-class KeyedStream(Stream[T], Generic[K, T]):
-    """A stream that is partitioned by key; its operators have keyed state."""
+class KeyedStream(Stream[T], Aggregations[T], Generic[K, T]):
+    """A stream that is partitioned by key; its operators have keyed state.
+
+    Its aggregates are rolling: every element gives out the result so far.
+    """
 
     def order_by(self, *columns: str) -> KeyedStream[K, T]:
         """Sort the rows of an epoch by columns before the next operator.
@@ -78,8 +81,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
         self, function: KeyedProcessFunction[K, T, OUT], output_type: Any = None
     ) -> DataStream[OUT]:
         """Apply the general operator, with keyed state."""
-        if not isinstance(function, KeyedProcessFunction):
-            raise JobGraphError(wrong_function("process", function, "KeyedProcessFunction"))
+        check_function(function, KeyedProcessFunction, "process")
         output = output_type_of(function.process_element, output_type, per_element=False)
         return self._then(OperatorKind.KEYED_PROCESS, output, function)
 
@@ -88,26 +90,6 @@ class KeyedStream(Stream[T], Generic[K, T]):
         return self._then(
             OperatorKind.REDUCE, self.type, checked_function(function, ReduceFunction, "reduce")
         )
-
-    def sum(self, field: int | str = 0) -> DataStream[T]:
-        """Rolling sum of a field; the other fields are those of the key's first element."""
-        return self._aggregate("sum", field)
-
-    def min(self, field: int | str = 0) -> DataStream[T]:
-        """Rolling minimum of a field; the other fields are those of the key's first element."""
-        return self._aggregate("min", field)
-
-    def max(self, field: int | str = 0) -> DataStream[T]:
-        """Rolling maximum of a field; the other fields are those of the key's first element."""
-        return self._aggregate("max", field)
-
-    def min_by(self, field: int | str = 0) -> DataStream[T]:
-        """The element with the smallest value of a field so far."""
-        return self._aggregate("min_by", field)
-
-    def max_by(self, field: int | str = 0) -> DataStream[T]:
-        """The element with the largest value of a field so far."""
-        return self._aggregate("max_by", field)
 
     def _aggregate(self, how: str, field: int | str) -> DataStream[T]:
         stream = self._then(OperatorKind.REDUCE, self.type, field_aggregate(how, field, self.type))

@@ -109,6 +109,12 @@ def _check_not_single(node: Node, count: int, what: str) -> None:
         )
 
 
+def check_function(function: object, wanted: type, what: str) -> None:
+    """Check that a function is of the class `wanted`."""
+    if not isinstance(function, wanted):
+        raise JobGraphError(wrong_function(what, function, wanted.__name__))
+
+
 def checked_function(function: object, kind: type, what: str) -> object:
     """Return `function` if it is of class `kind`, or any callable."""
     if isinstance(function, kind) or callable(function):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from holdfast.api.streams.connected import check_one_environment, joined
 from holdfast.api.streams.data_stream import DataStream, Stream
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 class _Meeting(Generic[IN1, IN2]):
     """Two streams, without keys yet."""
 
+    _pairs: ClassVar[bool]
+    """Whether a function gets pairs of elements; otherwise it gets both lists."""
     first: Stream[IN1]
     second: Stream[IN2]
 
@@ -37,21 +39,21 @@ class _Meeting(Generic[IN1, IN2]):
             )
         check_one_environment(self.first, self.second)
 
+    def where(self, *key: Any) -> Where[IN1, IN2]:
+        """The key of the first stream: names of columns, or a function."""
+        return Where(self, self.first.key_by(*key), self._pairs)
+
 
 class JoinedStreams(_Meeting[IN1, IN2]):
     """Two streams to join."""
 
-    def where(self, *key: Any) -> Where[IN1, IN2]:
-        """The key of the first stream: names of columns, or a function."""
-        return Where(self, self.first.key_by(*key), pairs=True)
+    _pairs = True
 
 
 class CoGroupedStreams(_Meeting[IN1, IN2]):
     """Two streams to co-group."""
 
-    def where(self, *key: Any) -> Where[IN1, IN2]:
-        """The key of the first stream: names of columns, or a function."""
-        return Where(self, self.first.key_by(*key), pairs=False)
+    _pairs = False
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ import pyarrow as pa
 from holdfast.api.functions import AggregateFunction, ReduceFunction
 from holdfast.api.outputs import OutputTag
 from holdfast.api.streams.aggregations import field_aggregate
-from holdfast.api.streams.data_stream import DataStream, Stream
+from holdfast.api.streams.data_stream import Aggregations, DataStream, Stream
 from holdfast.api.streams.graph import Edge, OperatorKind, Partitioner, Partitioning
 from holdfast.api.streams.keyed_stream import KeyedStream
-from holdfast.api.streams.operator import wrong_function
+from holdfast.api.streams.operator import check_function, checked_function, wrong_function
 from holdfast.api.streams.output_type import output_type_of, return_annotation
 from holdfast.api.type_variables import OUT, K, T
 from holdfast.api.windows.assigners import GlobalWindows, MergingWindowAssigner, WindowAssigner
@@ -86,7 +86,7 @@ class WindowSettings:
         return changed
 
 
-class WindowedStream(WindowSettings, Generic[K, T]):
+class WindowedStream(WindowSettings, Aggregations[T], Generic[K, T]):
     """The windows of every key, or of all elements of a stream that is not keyed.
 
     If the stream is keyed, functions take the key as their first argument.
@@ -111,8 +111,7 @@ class WindowedStream(WindowSettings, Generic[K, T]):
             window_function: Called with the folded value when the window fires.
             output_type: Type of the window function's output, unless it is annotated.
         """
-        if not callable(function) and not isinstance(function, ReduceFunction):
-            raise JobGraphError(wrong_function("reduce", function, "ReduceFunction or a callable"))
+        checked_function(function, ReduceFunction, "reduce")
         self._check_plain("reduce", function)
         fold = Fold(function, aggregates=False)
         return self._folded(fold, window_function, output_type, self._stream.type)
@@ -133,8 +132,7 @@ class WindowedStream(WindowSettings, Generic[K, T]):
                 pickled if neither is given.
             output_type: Type of the output, unless it is annotated.
         """
-        if not isinstance(function, AggregateFunction):
-            raise JobGraphError(wrong_function("aggregate", function, "AggregateFunction"))
+        check_function(function, AggregateFunction, "aggregate")
         self._check_plain("aggregate", function)
         if accumulator_type is None:
             accumulator_type = return_annotation(function.create_accumulator)
@@ -173,8 +171,7 @@ class WindowedStream(WindowSettings, Generic[K, T]):
     ) -> DataStream[OUT]:
         """Call a `ProcessWindowFunction` (a `ProcessAllWindowFunction`) with all elements."""
         wanted = ProcessWindowFunction if self._keyed else ProcessAllWindowFunction
-        if not isinstance(function, wanted):
-            raise JobGraphError(wrong_function("process", function, wanted.__name__))
+        check_function(function, wanted, "process")
         output = output_type_of(function.process, output_type, per_element=False)
         return self._then(function, output, caller=Caller.PROCESS)
 
@@ -197,31 +194,11 @@ class WindowedStream(WindowSettings, Generic[K, T]):
                 f"count() would have two columns of one name: {names}; rename the key's columns, "
                 "or use aggregate"
             )
-        row = _CountRow(len(key), timed, self._keyed)
+        row = _CountRow(len(key), timed)
         stream = self.aggregate(_Count(), row, output_type=pa.schema(fields))
         return stream.name("count()")
 
-    def sum(self, field: int | str = 0) -> DataStream[T]:
-        """Sum of a field; the other fields are those of the window's first element."""
-        return self._field_aggregate("sum", field)
-
-    def min(self, field: int | str = 0) -> DataStream[T]:
-        """Least value of a field, in the window's first element."""
-        return self._field_aggregate("min", field)
-
-    def max(self, field: int | str = 0) -> DataStream[T]:
-        """Greatest value of a field, in the window's first element."""
-        return self._field_aggregate("max", field)
-
-    def min_by(self, field: int | str = 0) -> DataStream[T]:
-        """The element with the least value of a field."""
-        return self._field_aggregate("min_by", field)
-
-    def max_by(self, field: int | str = 0) -> DataStream[T]:
-        """The element with the greatest value of a field."""
-        return self._field_aggregate("max_by", field)
-
-    def _field_aggregate(self, how: str, field: int | str) -> DataStream[T]:
+    def _aggregate(self, how: str, field: int | str) -> DataStream[T]:
         stream = self.reduce(field_aggregate(how, field, self._stream.type))
         return stream.name(f"{how}({field!r})")
 
@@ -331,7 +308,6 @@ class _CountRow:
 
     key_columns: int
     timed: bool
-    keyed: bool
 
     def __call__(self, *args: Any) -> Iterator[tuple[Any, ...]]:
         """The row of a window; the key is missing if the stream is not keyed."""

@@ -105,6 +105,17 @@ class TumblingWindows(WindowAssigner):
         self.size_ms = self.slide_ms = size_ms
         self.offset_ms = offset_ms
 
+    @classmethod
+    def of(cls, size: DurationLike, offset: DurationLike = 0) -> Self:
+        """Windows of `size`.
+
+        Args:
+            size: Length of a window.
+            offset: Shifts the start of windows: days in China are `of("1 day", "-8 h")`.
+        """
+        name = cls.__name__
+        return cls(positive_ms(name, size), _offset_ms(name, offset))
+
     def assign_windows(
         self, element: Any, timestamp: int | None, context: WindowAssignerContext
     ) -> list[TimeWindow]:
@@ -123,26 +134,9 @@ class TumblingWindows(WindowAssigner):
 class TumblingEventTimeWindows(_InEventTime, TumblingWindows):
     """Consecutive windows of one length, in event time."""
 
-    @staticmethod
-    def of(size: DurationLike, offset: DurationLike = 0) -> TumblingEventTimeWindows:
-        """Windows of `size`.
-
-        Args:
-            size: Length of a window.
-            offset: Shifts the start of windows: days in China are `of("1 day", "-8 h")`.
-        """
-        name = "TumblingEventTimeWindows"
-        return TumblingEventTimeWindows(positive_ms(name, size), _offset_ms(name, offset))
-
 
 class TumblingProcessingTimeWindows(_ByTheClock, TumblingWindows):
     """Consecutive windows of one length, by the clock."""
-
-    @staticmethod
-    def of(size: DurationLike, offset: DurationLike = 0) -> TumblingProcessingTimeWindows:
-        """Windows of `size`; see `TumblingEventTimeWindows.of`."""
-        name = "TumblingProcessingTimeWindows"
-        return TumblingProcessingTimeWindows(positive_ms(name, size), _offset_ms(name, offset))
 
 
 class SlidingWindows(WindowAssigner):
@@ -158,6 +152,12 @@ class SlidingWindows(WindowAssigner):
         self.size_ms = size_ms
         self.slide_ms = slide_ms
         self.offset_ms = offset_ms
+
+    @classmethod
+    def of(cls, size: DurationLike, slide: DurationLike, offset: DurationLike = 0) -> Self:
+        """Windows of `size`, one every `slide`."""
+        name = cls.__name__
+        return cls(positive_ms(name, size), positive_ms(name, slide), _offset_ms(name, offset))
 
     def assign_windows(
         self, element: Any, timestamp: int | None, context: WindowAssignerContext
@@ -178,29 +178,9 @@ class SlidingWindows(WindowAssigner):
 class SlidingEventTimeWindows(_InEventTime, SlidingWindows):
     """Overlapping windows of one length, in event time."""
 
-    @staticmethod
-    def of(
-        size: DurationLike, slide: DurationLike, offset: DurationLike = 0
-    ) -> SlidingEventTimeWindows:
-        """Windows of `size`, one every `slide`."""
-        name = "SlidingEventTimeWindows"
-        return SlidingEventTimeWindows(
-            positive_ms(name, size), positive_ms(name, slide), _offset_ms(name, offset)
-        )
-
 
 class SlidingProcessingTimeWindows(_ByTheClock, SlidingWindows):
     """Overlapping windows of one length, by the clock."""
-
-    @staticmethod
-    def of(
-        size: DurationLike, slide: DurationLike, offset: DurationLike = 0
-    ) -> SlidingProcessingTimeWindows:
-        """Windows of `size`, one every `slide`."""
-        name = "SlidingProcessingTimeWindows"
-        return SlidingProcessingTimeWindows(
-            positive_ms(name, size), positive_ms(name, slide), _offset_ms(name, offset)
-        )
 
 
 class SessionWindowTimeGapExtractor(ABC):

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from holdfast.api.descriptors import ReducingStateDescriptor
-from holdfast.config.options import lasting
+from holdfast.api.time import MAX_WATERMARK, TimeDomain
+from holdfast.config.options import argument, lasting
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from holdfast.api.descriptors import StateDescriptor
     from holdfast.api.metrics import MetricGroup
     from holdfast.api.windows.windows import Window
@@ -124,7 +127,7 @@ class Trigger(ABC):
         return f"{type(self).__name__}()"
 
 
-class QuietTrigger(Trigger):
+class _QuietTrigger(Trigger):
     """Ignores timers, and works where windows merge: the base of the built-in triggers."""
 
     def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
@@ -140,7 +143,7 @@ class QuietTrigger(Trigger):
         return True
 
 
-class EventTimeTrigger(QuietTrigger):
+class EventTimeTrigger(_QuietTrigger):
     """Fires when the watermark passes the end of the window, and for every element after."""
 
     @staticmethod
@@ -173,7 +176,7 @@ class EventTimeTrigger(QuietTrigger):
         ctx.delete_event_time_timer(window.max_timestamp())
 
 
-class ProcessingTimeTrigger(QuietTrigger):
+class ProcessingTimeTrigger(_QuietTrigger):
     """Fires when the clock passes the end of the window."""
 
     @staticmethod
@@ -203,7 +206,7 @@ class ProcessingTimeTrigger(QuietTrigger):
         ctx.delete_processing_time_timer(window.max_timestamp())
 
 
-class CountTrigger(QuietTrigger):
+class CountTrigger(_QuietTrigger):
     """Fires when a number of elements has arrived since it last fired."""
 
     def __init__(self, max_count: int) -> None:
@@ -285,7 +288,7 @@ class PurgingTrigger(Trigger):
         return f"PurgingTrigger({self._nested!r})"
 
 
-class NeverTrigger(QuietTrigger):
+class NeverTrigger(_QuietTrigger):
     """Never fires; the default of global windows."""
 
     def on_element(
@@ -321,6 +324,119 @@ class EndOfStreamTrigger(NeverTrigger):
         return False
 
 
+class _Continuous(_QuietTrigger):
+    """Keeps the time of the next firing, in one time domain."""
+
+    _domain: ClassVar[TimeDomain]
+
+    def __init__(self, interval_ms: int) -> None:
+        """Fire every `interval_ms` milliseconds."""
+        self._interval = interval_ms
+        # When windows merge, the earliest of their next firings counts.
+        self._fire_time = ReducingStateDescriptor("fire-time", min, int)
+
+    @classmethod
+    def of(cls, interval: DurationLike) -> Self:
+        """A trigger that fires every `interval`."""
+        return cls(positive_ms(cls.__name__, interval))
+
+    def on_merge(self, window: Window, ctx: OnMergeContext) -> None:
+        """Wait for the earliest of the merged windows' next firings."""
+        ctx.merge_partitioned_state(self._fire_time)
+        following = ctx.get_partitioned_state(self._fire_time).get()
+        if following is not None:
+            self._register(ctx, following)
+
+    def clear(self, window: Window, ctx: TriggerContext) -> None:
+        """Delete the timer and the time of the next firing."""
+        fire_time = ctx.get_partitioned_state(self._fire_time)
+        following = fire_time.get()
+        if following is not None:
+            self._delete(ctx, following)
+            fire_time.clear()
+
+    def __repr__(self) -> str:
+        """The class and the interval."""
+        return f"{type(self).__name__}({self._interval} ms)"
+
+    def _register(self, ctx: TriggerContext, time: int) -> None:
+        if self._domain is TimeDomain.EVENT_TIME:
+            ctx.register_event_time_timer(time)
+        else:
+            ctx.register_processing_time_timer(time)
+
+    def _delete(self, ctx: TriggerContext, time: int) -> None:
+        if self._domain is TimeDomain.EVENT_TIME:
+            ctx.delete_event_time_timer(time)
+        else:
+            ctx.delete_processing_time_timer(time)
+
+    def _start(self, now: int, window: Window, ctx: TriggerContext) -> None:
+        """Wait for the end of the interval that `now` lies in, unless that is under way."""
+        fire_time = ctx.get_partitioned_state(self._fire_time)
+        if fire_time.get() is None:
+            self._wait(now - now % self._interval, window, ctx, fire_time)
+
+    def _fire(
+        self, time: int, window: Window, ctx: TriggerContext, *, last: bool = False
+    ) -> TriggerResult:
+        """Fire if `time` is a firing, and wait for the next one unless this is the last."""
+        if time == window.max_timestamp():
+            return TriggerResult.FIRE
+        fire_time = ctx.get_partitioned_state(self._fire_time)
+        if fire_time.get() != time:
+            return TriggerResult.CONTINUE
+        fire_time.clear()
+        if not last:
+            self._wait(time, window, ctx, fire_time)
+        return TriggerResult.FIRE
+
+    def _wait(self, time: int, window: Window, ctx: TriggerContext, fire_time: Any) -> None:
+        following = min(time + self._interval, window.max_timestamp())
+        fire_time.add(following)
+        self._register(ctx, following)
+
+
+class ContinuousEventTimeTrigger(_Continuous):
+    """Fires whenever the watermark has advanced by an interval, and at the window's end."""
+
+    _domain = TimeDomain.EVENT_TIME
+
+    def on_element(
+        self, element: Any, timestamp: int | None, window: Window, ctx: TriggerContext
+    ) -> TriggerResult:
+        """Fire at once if the watermark has passed the window; otherwise wait for it."""
+        if window.max_timestamp() <= ctx.get_current_watermark():
+            return TriggerResult.FIRE
+        ctx.register_event_time_timer(window.max_timestamp())
+        if timestamp is not None:
+            self._start(timestamp, window, ctx)
+        return TriggerResult.CONTINUE
+
+    def on_event_time(self, time: int, window: Window, ctx: TriggerContext) -> TriggerResult:
+        """Fire if it is time to, and wait for the next time."""
+        # A window that never ends has endless intervals left at the end of a bounded stream.
+        last = min(ctx.get_current_watermark(), window.max_timestamp()) == MAX_WATERMARK
+        return self._fire(time, window, ctx, last=last)
+
+
+class ContinuousProcessingTimeTrigger(_Continuous):
+    """Fires whenever the clock has advanced by an interval."""
+
+    _domain = TimeDomain.PROCESSING_TIME
+
+    def on_element(
+        self, element: Any, timestamp: int | None, window: Window, ctx: TriggerContext
+    ) -> TriggerResult:
+        """Wait for the end of the current interval."""
+        self._start(ctx.get_current_processing_time(), window, ctx)
+        return TriggerResult.CONTINUE
+
+    def on_processing_time(self, time: int, window: Window, ctx: TriggerContext) -> TriggerResult:
+        """Fire if it is time to, and wait for the next time."""
+        return self._fire(time, window, ctx)
+
+
 def _purging(result: TriggerResult) -> TriggerResult:
     return TriggerResult.FIRE_AND_PURGE if result.is_fire else result
 
@@ -338,10 +454,4 @@ def at_least_one(what: str, value: object) -> int:
 
 def positive_ms(what: str, value: DurationLike) -> int:
     """Check a duration that was given to `what`; in milliseconds, at least one."""
-    try:
-        return _at_least_one_ms(value)
-    except ValueError as error:
-        raise ConfigurationError(f"{what}: {error}, not {value!r}") from error
-
-
-_at_least_one_ms: Final = lasting(1)
+    return argument(lasting(1), value, what)

@@ -116,10 +116,23 @@ class _ParquetEncoder:
         self._writer.close()
 
 
-class _CsvEncoder:
+class _TextEncoder:
+    """Base of the encoders of text files, which may be compressed."""
+
     def __init__(self, stream: BinaryIO, schema: pa.Schema, compression: str) -> None:
         self._schema = pa.schema([(field.name, _plain(field.type)) for field in schema])
-        self._stream = _compressed(stream, compression)
+        self._stream: Any = stream
+        if compression != "none":
+            self._stream = pa.CompressedOutputStream(stream, compression)
+
+    def finish(self) -> None:
+        if isinstance(self._stream, pa.NativeFile):
+            self._stream.close()
+
+
+class _CsvEncoder(_TextEncoder):
+    def __init__(self, stream: BinaryIO, schema: pa.Schema, compression: str) -> None:
+        super().__init__(stream, schema, compression)
         self._writer = csv.CSVWriter(self._stream, self._schema)
 
     def write(self, rows: pa.Table) -> None:
@@ -127,32 +140,19 @@ class _CsvEncoder:
 
     def finish(self) -> None:
         self._writer.close()
-        _finish_compression(self._stream)
+        super().finish()
 
 
-class _JsonEncoder:
+class _JsonEncoder(_TextEncoder):
     def __init__(self, stream: BinaryIO, schema: pa.Schema, compression: str) -> None:
-        self._schema = pa.schema([(field.name, _plain(field.type)) for field in schema])
+        super().__init__(stream, schema, compression)
         self._convert = _struct_converter(list(self._schema))
-        self._stream = _compressed(stream, compression)
         self._encoder = msgspec.json.Encoder(decimal_format="number")
 
     def write(self, rows: pa.Table) -> None:
         for batch in rows.cast(self._schema, safe=False).to_batches(max_chunksize=4096):
             objects = map(self._convert, batch.to_pylist())
             self._stream.write(self._encoder.encode_lines(objects))
-
-    def finish(self) -> None:
-        _finish_compression(self._stream)
-
-
-def _compressed(stream: BinaryIO, compression: str) -> Any:
-    return stream if compression == "none" else pa.CompressedOutputStream(stream, compression)
-
-
-def _finish_compression(stream: Any) -> None:
-    if isinstance(stream, pa.NativeFile):
-        stream.close()
 
 
 def _plain(column: pa.DataType) -> pa.DataType:
@@ -263,6 +263,12 @@ def _is_binary(column: pa.DataType) -> bool:
 
 _PARQUET: Final = ("snappy", "zstd", "gzip", "lz4", "brotli", "none")
 
+
+def _text_format(name: str, refusal: Any, encoder: Any) -> FileFormat:
+    suffixes = {compression: f".{name}{suffix}" for compression, suffix in _SUFFIXES.items()}
+    return FileFormat(name, tuple(_SUFFIXES), suffixes, False, refusal, encoder)
+
+
 FORMATS: Final = {
     "parquet": FileFormat(
         name="parquet",
@@ -272,21 +278,7 @@ FORMATS: Final = {
         refusal=_refused_by_parquet,
         encoder=_ParquetEncoder,
     ),
-    "json": FileFormat(
-        name="json",
-        compressions=tuple(_SUFFIXES),
-        suffixes={name: f".json{suffix}" for name, suffix in _SUFFIXES.items()},
-        bulk=False,
-        refusal=_refused_by_json,
-        encoder=_JsonEncoder,
-    ),
-    "csv": FileFormat(
-        name="csv",
-        compressions=tuple(_SUFFIXES),
-        suffixes={name: f".csv{suffix}" for name, suffix in _SUFFIXES.items()},
-        bulk=False,
-        refusal=_refused_by_csv,
-        encoder=_CsvEncoder,
-    ),
+    "json": _text_format("json", _refused_by_json, _JsonEncoder),
+    "csv": _text_format("csv", _refused_by_csv, _CsvEncoder),
 }
 """All formats, by name."""

@@ -15,12 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import ConfigurationError
-from holdfast.types.arrow import ddl_of
+from holdfast.types.arrow import ddl_of, key_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
+_NAMING: Final = {"str", "int", "bool", "Decimal", "date", "datetime", "datetime_ntz"}
+"""Types of columns whose values can name a directory."""
 _SPECIAL: Final = re.compile(r"""[\x00-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
 
 
@@ -37,7 +39,7 @@ def check_partitioning(columns: Sequence[str], schema: pa.Schema) -> None:
                 f"partition_by names {column!r}: readers ignore directories whose names begin "
                 "with `_` or `.`; rename the column before the sink"
             )
-        if not _can_name_a_directory(schema.field(column).type):
+        if key_type(schema.field(column).type) not in _NAMING:
             raise ConfigurationError(
                 f"partition_by names {column!r}, which is {ddl_of(schema.field(column).type)}: "
                 "only text, whole numbers, decimals, booleans, dates and timestamps can name a "
@@ -93,19 +95,6 @@ def directory_name(column: str, value: Any) -> str:
     """
     text = "" if value is None else _text(value)
     return f"{_escaped(column)}={_escaped(text) or NULL_PARTITION}"
-
-
-def _can_name_a_directory(column: pa.DataType) -> bool:
-    of = pa.types
-    return bool(
-        of.is_string(column)
-        or of.is_large_string(column)
-        or of.is_integer(column)
-        or of.is_boolean(column)
-        or of.is_decimal(column)
-        or of.is_date(column)
-        or of.is_timestamp(column)
-    )
 
 
 def _groups(columns: list[pa.Array]) -> Any:

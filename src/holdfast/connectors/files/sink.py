@@ -115,10 +115,7 @@ class FileSink(Sink):
     ) -> FileSink:
         """A sink for a row format, which is written row by row: "json" or "csv".
 
-        Args:
-            path: A directory, or a URL for fsspec.
-            format: The format.
-            options: Further arguments of `FileSink`.
+        The arguments are those of `for_bulk_format`.
         """
         return cls(path, _of_kind(format, bulk=False), **options)
 

@@ -36,6 +36,8 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 Times = Sequence[int | None]
 """Event times of elements; None for one that has none."""
+Ends = list[int]
+"""For every element, the number of outputs up to and including its own."""
 
 
 class Output(NamedTuple):
@@ -95,11 +97,7 @@ class Operator(ABC):
         return
 
     def process(
-        self,
-        elements: list[Any],
-        keys: list[Any] | None,
-        times: Times | None = None,
-        side: int = 0,
+        self, elements: list[Any], keys: list[Any] | None, times: Times | None = None, side: int = 0
     ) -> Output:
         """Run the function on `elements`; its output, with tagged outputs among it.
 
@@ -110,8 +108,8 @@ class Operator(ABC):
             side: Their input, for an operator with two.
         """
         out: list[Any] = []
-        ends: list[int] | None = None if times is None else []
-        self._call = self._calls[side]
+        ends: Ends | None = None if times is None else []
+        self._begin_batch(side)
         try:
             if self._is_guarded(side):
                 self._run_guarded(elements, keys, times, out, ends)
@@ -132,11 +130,15 @@ class Operator(ABC):
             self._element_context.time = None
         return Output(out, None if times is None or ends is None else self._out_times(times, ends))
 
+    def _begin_batch(self, side: int) -> None:
+        """Prepare for elements of one input."""
+        self._call = self._calls[side]
+
     def _is_guarded(self, side: int) -> bool:
         """Whether the error policy covers elements of an input."""
         return self.plan.policy.mode != "fail"
 
-    def _out_times(self, times: Times, ends: list[int]) -> Times:
+    def _out_times(self, times: Times, ends: Ends) -> Times:
         """Event time of every output: that of its element."""
         if ends == list(range(1, len(times) + 1)):
             return times
@@ -166,12 +168,7 @@ class Operator(ABC):
         """The loop: call the function on every element, with its key set."""
 
     def _run_timed(
-        self,
-        elements: list[Any],
-        keys: Iterable[Any],
-        times: Times,
-        out: list[Any],
-        ends: list[int],
+        self, elements: list[Any], keys: Iterable[Any], times: Times, out: list[Any], ends: Ends
     ) -> None:
         """The loop over elements with event time; records where the outputs of each end."""
         context, run = self._element_context, self._run
@@ -185,7 +182,7 @@ class Operator(ABC):
         keys: list[Any] | None,
         times: Times | None,
         out: list[Any],
-        ends: list[int] | None,
+        ends: Ends | None,
     ) -> None:
         """The loop under the error policy; undoes all changes of an element that fails."""
         every_key, every_time = keys or repeat(NO_KEY), times or repeat(None)
@@ -205,12 +202,8 @@ class Operator(ABC):
             out.append((tag, FailedRow(element, key, text, user_traceback(error))))
 
     def _user_error(self, error: BaseException) -> UserFunctionError:
-        return UserFunctionError(
-            f"{self.describe()}: {type(error).__name__}: {error}\n"
-            f"  key: {short(self.current.key)}\n"
-            f"  row: {short(self._element_of(error))}\n"
-            f"{user_traceback(error)}"
-        )
+        key, row = short(self.current.key), short(self._element_of(error))
+        return user_error(self.describe(), error, f"  key: {key}\n  row: {row}\n")
 
     def _located(self, error: HoldfastError) -> HoldfastError:
         """The same error, with operator, key and row."""
@@ -297,10 +290,7 @@ class Reported:
         if isinstance(error, HoldfastError):
             raise type(error)(f"{self._operator.describe()}, {self._where}: {error}") from error
         if isinstance(error, Exception):
-            raise UserFunctionError(
-                f"{self._operator.describe()}, {self._where}: {type(error).__name__}: {error}\n"
-                f"{user_traceback(error)}"
-            ) from error
+            raise user_error(f"{self._operator.describe()}, {self._where}", error) from error
 
 
 def always_iterable(call: Callable[..., Any]) -> Callable[..., Iterable[Any]]:
@@ -313,6 +303,13 @@ def always_iterable(call: Callable[..., Any]) -> Callable[..., Iterable[Any]]:
         return () if out is None else out
 
     return wrapped
+
+
+def user_error(where: str, error: BaseException, details: str = "") -> UserFunctionError:
+    """The error for an exception of user code: where, which, its details and its traceback."""
+    return UserFunctionError(
+        f"{where}: {type(error).__name__}: {error}\n{details}{user_traceback(error)}"
+    )
 
 
 def user_traceback(error: BaseException) -> str:

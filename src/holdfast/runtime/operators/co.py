@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from holdfast.api.functions import TimerService
     from holdfast.api.state import MapState
     from holdfast.api.time import TimeDomain
-    from holdfast.runtime.operators.base import Output, Times
     from holdfast.state.backend import KeyedStateBackend
     from holdfast.state.operator.backend import OperatorStateBackend
     from holdfast.state.table import CurrentKey
@@ -85,16 +84,9 @@ class BroadcastOperator(ProcessOperator):
     def _bind_second(self) -> Callable[..., Any]:
         return always_iterable(self._function.process_broadcast_element)
 
-    def process(
-        self,
-        elements: list[Any],
-        keys: list[Any] | None,
-        times: Times | None = None,
-        side: int = 0,
-    ) -> Output:
-        """See `Operator.process`; each input has its own context."""
+    def _begin_batch(self, side: int) -> None:
+        super()._begin_batch(side)
         self._element_context = self._contexts[side]
-        return super().process(elements, keys, times, side)
 
     def _is_guarded(self, side: int) -> bool:
         # Skipping a control element halfway would let the copies of the state differ.

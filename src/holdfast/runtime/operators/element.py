@@ -15,7 +15,7 @@ from holdfast.runtime.operators.base import Operator, Reported, always_iterable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from holdfast.runtime.operators.base import Times
+    from holdfast.runtime.operators.base import Ends, Times
     from holdfast.types.stream_type import StreamType
 
 REDUCED: Final = "reduced"
@@ -34,12 +34,7 @@ class MapOperator(Operator):
             append(call(element))
 
     def _run_timed(
-        self,
-        elements: list[Any],
-        keys: Iterable[Any],
-        times: Times,
-        out: list[Any],
-        ends: list[int],
+        self, elements: list[Any], keys: Iterable[Any], times: Times, out: list[Any], ends: Ends
     ) -> None:
         call, append, current = self._call, out.append, self.current
         context = self._element_context
@@ -62,12 +57,7 @@ class FilterOperator(Operator):
                 append(element)
 
     def _run_timed(
-        self,
-        elements: list[Any],
-        keys: Iterable[Any],
-        times: Times,
-        out: list[Any],
-        ends: list[int],
+        self, elements: list[Any], keys: Iterable[Any], times: Times, out: list[Any], ends: Ends
     ) -> None:
         call, append, current, end = self._call, out.append, self.current, ends.append
         context = self._element_context
@@ -90,12 +80,7 @@ class FlatMapOperator(Operator):
                 append(output)
 
     def _run_timed(
-        self,
-        elements: list[Any],
-        keys: Iterable[Any],
-        times: Times,
-        out: list[Any],
-        ends: list[int],
+        self, elements: list[Any], keys: Iterable[Any], times: Times, out: list[Any], ends: Ends
     ) -> None:
         call, append, current, end = self._call, out.append, self.current, ends.append
         context = self._element_context
@@ -147,12 +132,7 @@ class ReduceOperator(Operator):
             del out[start:]
 
     def _run_timed(
-        self,
-        elements: list[Any],
-        keys: Iterable[Any],
-        times: Times,
-        out: list[Any],
-        ends: list[int],
+        self, elements: list[Any], keys: Iterable[Any], times: Times, out: list[Any], ends: Ends
     ) -> None:
         call, append, current = self._call, out.append, self.current
         value, update = self._table.value, self._table.update

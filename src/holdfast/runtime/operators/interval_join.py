@@ -19,8 +19,6 @@ from itertools import repeat
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from typing_extensions import override
-
 from holdfast.api.co_functions import JoinContext
 from holdfast.api.descriptors import MapStateDescriptor
 from holdfast.api.state import MapState
@@ -37,46 +35,25 @@ if TYPE_CHECKING:
     from holdfast.api.outputs import OutputTag
     from holdfast.api.streams.connected import JoinInterval
     from holdfast.api.time import TimeDomain
-    from holdfast.runtime.operators.base import Output, Times
+    from holdfast.runtime.operators.base import Ends, Output, Times
     from holdfast.state.backend import KeyedStateBackend
     from holdfast.state.table import CurrentKey
     from holdfast.state.timers.layout import Timer
     from holdfast.types.stream_type import StreamType
 
-
-if TYPE_CHECKING:
     Place = tuple[int, bytes]
-
-
-if TYPE_CHECKING:
     """Time of a buffered element, and its entry's key in the map."""
 
-
 LEFT: Final = "join:left"
-
-
 """Name of the state that buffers left elements."""
-
 RIGHT: Final = "join:right"
-
-
 """Name of the state that buffers right elements."""
-
-
-"""Name of the counter of late elements that were dropped."""
-
 PLACES_LIMIT: Final = 500_000
-
-
 """Positions and keys that a buffer holds in memory at most."""
 
-
 _SIGN: Final = 2**63
-
 _entry_key: Final = Struct(">QI").pack
-
 _pack_time: Final = Struct(">Q").pack
-
 _unpack_time: Final = Struct(">Q").unpack_from
 
 
@@ -236,19 +213,12 @@ class IntervalJoinOperator(ProcessOperator):
         self._dropped = self.context.get_metrics_group().counter(LATE_DROPPED)
         return always_iterable(self._function.process_element)
 
-    @override
-    def process(
-        self,
-        elements: list[Any],
-        keys: list[Any] | None,
-        times: Times | None = None,
-        side: int = 0,
-    ) -> Output:
+    def _begin_batch(self, side: int) -> None:
+        super()._begin_batch(side)
         for one in self._sides:
             one.buffer.evict_if_full()
         self._side = self._sides[side]
         self._pair_times = []
-        return super().process(elements, keys, times, side)
 
     def fire(self, domain: TimeDomain, due: Iterable[Timer]) -> Iterator[Output]:
         """Remove elements that can no longer find a partner; there is no output."""
@@ -278,12 +248,7 @@ class IntervalJoinOperator(ProcessOperator):
             join(element, context.time, out)
 
     def _run_timed(
-        self,
-        elements: list[Any],
-        keys: Iterable[Any],
-        times: Times,
-        out: list[Any],
-        ends: list[int],
+        self, elements: list[Any], keys: Iterable[Any], times: Times, out: list[Any], ends: Ends
     ) -> None:
         current, context, join = self.current, self._element_context, self._join
         for current.key, context.time, element in zip(keys, times, elements, strict=False):
@@ -319,7 +284,7 @@ class IntervalJoinOperator(ProcessOperator):
             out.append((self._side.late, element))
             self._pair_times.append(time)
 
-    def _out_times(self, times: Times, ends: list[int]) -> Times:
+    def _out_times(self, times: Times, ends: Ends) -> Times:
         return self._pair_times
 
     def _divert(self, error: Exception, element: Any, key: Any, out: list[Any]) -> None:

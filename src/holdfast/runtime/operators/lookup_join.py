@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from holdfast.api.streams.lookup import LookupJoin
+    from holdfast.runtime.operators.base import Ends, Times
     from holdfast.runtime.plan import TableCopy
 
     Matches = Sequence[tuple[Any, ...]]
@@ -59,12 +60,7 @@ class LookupJoinOperator(Operator):
         out.extend(self._joined(rows, self._matches(rows)))
 
     def _run_timed(
-        self,
-        elements: Sequence[Any],
-        keys: Iterable[Any],
-        times: Sequence[int | None],
-        out: list[Any],
-        ends: list[int],
+        self, elements: list[Any], keys: Iterable[Any], times: Times, out: list[Any], ends: Ends
     ) -> None:
         rows = self._tuples(elements)
         matches = self._matches(rows)

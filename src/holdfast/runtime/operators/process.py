@@ -14,13 +14,13 @@ from holdfast.runtime.operators.base import (
     Undone,
     always_iterable,
     short,
-    user_traceback,
+    user_error,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from holdfast.runtime.operators.base import Times
+    from holdfast.runtime.operators.base import Ends, Times
     from holdfast.state.timers.layout import Timer
 
 PIECE: Final = 10_000
@@ -44,12 +44,7 @@ class ProcessOperator(Operator):
                 append(output)
 
     def _run_timed(
-        self,
-        elements: list[Any],
-        keys: Iterable[Any],
-        times: Times,
-        out: list[Any],
-        ends: list[int],
+        self, elements: list[Any], keys: Iterable[Any], times: Times, out: list[Any], ends: Ends
     ) -> None:
         call, append, current = self._call, out.append, self.current
         context, end = self._element_context, ends.append
@@ -85,12 +80,10 @@ class ProcessOperator(Operator):
         except HoldfastError as error:
             raise self._located_timer(error, timer) from error
         except Exception as error:
-            raise UserFunctionError(
-                f"{self.describe()}, {self._firing_in}: {type(error).__name__}: {error}\n"
-                f"  key: {short(current.key)}\n"
-                f"  timer: {None if timer is None else timer.time}, {domain.value}\n"
-                f"{user_traceback(error)}"
-            ) from error
+            at = None if timer is None else timer.time
+            details = f"  key: {short(current.key)}\n  timer: {at}, {domain.value}\n"
+            where = f"{self.describe()}, {self._firing_in}"
+            raise user_error(where, error, details) from error
         finally:
             current.end_batch()
         if out:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import EventTimeError, HoldfastError, UserFunctionError
-from holdfast.runtime.operators.base import Operator, Output, user_traceback
+from holdfast.errors import EventTimeError, HoldfastError
+from holdfast.runtime.exchange import appended
+from holdfast.runtime.operators.base import Operator, Output, user_error
 from holdfast.runtime.plan import TIME
 from holdfast.types.annotations import is_typed_dict
 
@@ -43,11 +44,7 @@ class TimestampOperator(Operator):
                 return function
 
     def process(
-        self,
-        elements: list[Any],
-        keys: list[Any] | None,
-        times: Times | None = None,
-        side: int = 0,
+        self, elements: list[Any], keys: list[Any] | None, times: Times | None = None, side: int = 0
     ) -> Output:
         """The elements unchanged, with their event times."""
         before = times or [None] * len(elements)
@@ -95,10 +92,7 @@ class TimestampOperator(Operator):
     def _refusal(self, element: Any, error: Exception) -> HoldfastError:
         if isinstance(error, EventTimeError):
             return EventTimeError(f"{self.describe()}: {error}\n  row: {element!r}")
-        return UserFunctionError(
-            f"{self.describe()}: {type(error).__name__}: {error}\n"
-            f"  row: {element!r}\n{user_traceback(error)}"
-        )
+        return user_error(self.describe(), error, f"  row: {element!r}\n")
 
     def _note(self, time: int) -> None:
         if self.latest is None or time > self.latest:
@@ -146,9 +140,7 @@ def with_time(rows: pa.RecordBatch, column: str) -> pa.RecordBatch:
             values.cast(pa.timestamp(values.type.unit, values.type.tz and "UTC")), 1, "millisecond"
         )
         values = values.cast(pa.timestamp("ms", values.type.tz))
-    return pa.RecordBatch.from_arrays(
-        [*rows.columns, values.cast(pa.int64())], names=[*rows.schema.names, TIME]
-    )
+    return appended(rows, TIME, values.cast(pa.int64()))
 
 
 def latest_time(rows: pa.RecordBatch, what: str) -> int | None:

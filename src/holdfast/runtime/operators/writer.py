@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 from holdfast.api.sinks import OPENED, StagedRows, WriterContext
 from holdfast.errors import HoldfastError
 from holdfast.runtime.committable_codec import committable_codec
-from holdfast.runtime.operators.base import Operator, Reported
+from holdfast.runtime.operators.base import Reported
+from holdfast.runtime.operators.element import SinkOperator
 from holdfast.runtime.report import Prepared
 from holdfast.state.store.directories import file_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     import pyarrow as pa
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.plan import EpochPlan
 
 
-class WriterOperator(Operator):
+class WriterOperator(SinkOperator):
     """A sink that writes in the task and publishes in a second step."""
 
     restored_state: tuple[Any, ...] = ()
@@ -59,11 +60,6 @@ class WriterOperator(Operator):
                 name = opened_name(plan.uid, context.unique_name)
                 staging.note(name, self._codec.encode(self.writer.opened))
         return self.writer.write
-
-    def _run(self, elements: list[Any], keys: Iterable[Any], out: list[Any]) -> None:
-        call, context, current = self._call, self._element_context, self.current
-        for current.key, element in zip(keys, elements, strict=False):
-            call(element, context)
 
     def process_rows(self, rows: pa.RecordBatch) -> None:
         """Hand rows to the writer."""

@@ -53,11 +53,6 @@ class Contents(ABC):
         """Empty the window."""
         self.state.clear()
 
-    @property
-    @abstractmethod
-    def table(self) -> Any:
-        """The table behind the state."""
-
 
 class FoldedContents(Contents):
     """One folded value."""
@@ -69,7 +64,10 @@ class FoldedContents(Contents):
         self.fold = fold
         assert isinstance(state, ReducingState | AggregatingState)
         self.state = state
-        self._table = scope.tables[0]
+        table = scope.tables[0]
+        assert isinstance(table, ValueTable)
+        self.table = table
+        """The table of accumulators."""
         self._add = _adding(fold)
         self._get = state.get
 
@@ -82,12 +80,6 @@ class FoldedContents(Contents):
         """The value alone."""
         value = self._get()
         return None if value is None else [value]
-
-    @property
-    def table(self) -> ValueTable:
-        """The table of accumulators."""
-        assert isinstance(self._table, ValueTable)
-        return self._table
 
 
 class ListedContents(Contents):
@@ -107,11 +99,6 @@ class ListedContents(Contents):
     def get(self) -> list[Any] | None:
         """The elements, in the order of their arrival."""
         return self.state.get() or None
-
-    @property
-    def table(self) -> ListState[Any]:
-        """The table of lists."""
-        return self.state
 
 
 class TimedContents(ListedContents):

@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from holdfast.api.windows.assigners import MergingWindowAssigner
     from holdfast.state.backend import KeyedStateBackend, StateScope
 
+    Merge = Callable[[Any, list[Any], bytes, list[bytes]], None]
+    """Called with a new window, the windows it takes the place of, where its contents lie, and
+    where the contents lie that are to be added to them."""
+
+OPEN_WINDOWS: Final = "merging-window-set"
+"""Name of the state."""
+
 
 class ScopeUndo:
     """Saves the entries of a scope when they are first entered, to roll them back."""
@@ -48,21 +55,6 @@ class ScopeUndo:
                 known = place < len(saved)
                 table.roll_back(key, saved[place] if known else table.save_point(NO_KEY))
         self._entered = {}
-
-
-if TYPE_CHECKING:
-    Merge = Callable[[Any, list[Any], bytes, list[bytes]], None]
-
-
-if TYPE_CHECKING:
-    """Called with a new window, the windows it takes the place of, where its contents lie, and
-    where the contents lie that are to be added to them."""
-
-
-OPEN_WINDOWS: Final = "merging-window-set"
-
-
-"""Name of the state."""
 
 
 class MergingWindows:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from holdfast.api.windows.spec import Windowing
     from holdfast.api.windows.triggers import TriggerResult
-    from holdfast.runtime.operators.base import Output, Times
+    from holdfast.runtime.operators.base import Ends, Output, Times
     from holdfast.state.backend import KeyedStateBackend
     from holdfast.state.timers.layout import Timer
     from holdfast.state.timers.table import TimerTable
@@ -123,11 +123,7 @@ class WindowOperator(ProcessOperator):
 
     @override
     def process(
-        self,
-        elements: list[Any],
-        keys: list[Any] | None,
-        times: Times | None = None,
-        side: int = 0,
+        self, elements: list[Any], keys: list[Any] | None, times: Times | None = None, side: int = 0
     ) -> Output:
         self._window_times = []
         self._side = None if self._windowing.second is None else side
@@ -146,12 +142,7 @@ class WindowOperator(ProcessOperator):
             add(element, context.time, out)
 
     def _run_timed(
-        self,
-        elements: list[Any],
-        keys: Iterable[Any],
-        times: Times,
-        out: list[Any],
-        ends: list[int],
+        self, elements: list[Any], keys: Iterable[Any], times: Times, out: list[Any], ends: Ends
     ) -> None:
         if self._quick is not None:
             self._run_quickly(elements, list(keys), times, out)
@@ -433,7 +424,7 @@ class WindowOperator(ProcessOperator):
     def undo(self) -> None:
         self._undo.undo()
 
-    def _out_times(self, times: Times, ends: list[int]) -> Times:
+    def _out_times(self, times: Times, ends: Ends) -> Times:
         return self._window_times
 
     def _divert(self, error: Exception, element: Any, key: Any, out: list[Any]) -> None:

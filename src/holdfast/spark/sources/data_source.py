@@ -24,22 +24,16 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from holdfast.api.sources import ReplayableSource
-from holdfast.api.streams.output_type import declared_output
+from holdfast.api.streams.output_type import declared_output, output_type_of
 from holdfast.clock import monotonic, wait
-from holdfast.errors import (
-    HoldfastError,
-    JobGraphError,
-    NotSerializableError,
-    OutputTypeError,
-    UserFunctionError,
-)
-from holdfast.runtime.operators.base import user_traceback
+from holdfast.errors import HoldfastError, JobGraphError, NotSerializableError, OutputTypeError
+from holdfast.runtime.operators.base import user_error
 from holdfast.spark.serialization import ShippedByValue, dumps
 from holdfast.spark.sources.source import Source
 from holdfast.spark.types import spark_schema
 from holdfast.types.columns.batches import BatchWriter
 from holdfast.types.columns.pickling import pickle_by_value_with
-from holdfast.types.stream_type import UNDECLARED, StreamType, infer_type
+from holdfast.types.stream_type import StreamType, infer_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -131,10 +125,7 @@ class IndexedSource(ReplayableSource):
             for index in range(start, end):
                 yield function(index)
         except Exception as error:
-            raise UserFunctionError(
-                f"source {self.title!r}, element {index}: {type(error).__name__}: {error}\n"
-                f"{user_traceback(error)}"
-            ) from error
+            raise user_error(f"source {self.title!r}, element {index}", error) from error
 
 
 @dataclass(frozen=True)
@@ -190,10 +181,7 @@ class ReplayedElements(ShippedByValue):
         except HoldfastError:
             raise
         except Exception as error:
-            raise UserFunctionError(
-                f"source {self.title!r}, in {where}: {type(error).__name__}: {error}\n"
-                f"{user_traceback(error)}"
-            ) from error
+            raise user_error(f"source {self.title!r}, in {where}", error) from error
 
 
 def plain_offset(offset: Any) -> Any:
@@ -234,11 +222,20 @@ class _Range(InputPartition):
         self.end = end
 
 
-class _Reader(DataSourceReader):
-    """Reads a bounded source in one pass, epoch by epoch of it."""
+class _Ranges:
+    """Reads the elements of ranges, in tasks."""
 
     def __init__(self, elements: ReplayedElements) -> None:
         self._elements = elements
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The elements of one range."""
+        assert isinstance(partition, _Range)
+        return self._elements.batches(partition.start, partition.end)
+
+
+class _Reader(_Ranges, DataSourceReader):
+    """Reads a bounded source in one pass, epoch by epoch of it."""
 
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks of all epochs that a stream of the source would have."""
@@ -250,17 +247,9 @@ class _Reader(DataSourceReader):
         # Without any, Spark would make up one.
         return found or [_Range(start, start)]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The elements of one range."""
-        assert isinstance(partition, _Range)
-        return self._elements.batches(partition.start, partition.end)
 
-
-class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class _StreamReader(_Ranges, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a source epoch by epoch. Spark's `commit` comes too early for the source's."""
-
-    def __init__(self, elements: ReplayedElements) -> None:
-        self._elements = elements
 
     def initialOffset(self) -> dict[str, Any]:
         """The initial offset."""
@@ -279,11 +268,6 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tasks of one epoch."""
         return self._elements.ranges(start[self._elements.key], end[self._elements.key])
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The elements of one range."""
-        assert isinstance(partition, _Range)
-        return self._elements.batches(partition.start, partition.end)
-
 
 def replayed(
     spark: SparkSession, source: ReplayableSource, type_info: Any, name: str | None
@@ -295,7 +279,7 @@ def replayed(
         NotSerializableError: It cannot be shipped to where it is read.
     """
     _check(source)
-    stream_type = _type_of(source, type_info)
+    stream_type = output_type_of(source.read, type_info, per_element=False)
     title = name or f"Source: {type(source).__name__}"
     elements = ReplayedElements(source, stream_type, title)
     data_source = _RegisteredSource(spark, stream_type)
@@ -346,12 +330,6 @@ def generated_type(function: Callable[[int], Any], type_info: object) -> StreamT
     if type_info is not None:
         return StreamType.of(type_info)
     return declared_output(function, per_element=True) or infer_type([function(0)])
-
-
-def _type_of(source: ReplayableSource, type_info: Any) -> StreamType:
-    if type_info is not None:
-        return StreamType.of(type_info)
-    return declared_output(source.read, per_element=False) or UNDECLARED
 
 
 def _check(source: object) -> None:

@@ -12,29 +12,35 @@ of sources may be ahead: entries beyond offsets/N are left out. A leaf that occu
 in the plan has two lines of offsets and is one source: `source_leaves` maps leaves to
 sources. A position is stored by the uids of the job's sources, so it fits a program that
 lists them in another order.
+
+A static DataFrame beside streams is read from files that the job has written, all of them in
+the first epoch that reads any. A job that starts from a savepoint writes its own files of the
+same rows: if the snapshot contains the rows, these files count as read.
 """
 
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from holdfast.checkpoint.restore.checks import _static_sources
 from holdfast.errors import CheckpointError, RestoreError, UnsupportedSparkError
-from holdfast.job.model import QueryPosition, SourcePosition
+from holdfast.job.model import FileLog, QueryPosition, SourcePosition
 from holdfast.spark.sources.source_log import COMPACT_INTERVAL, VERSION, read_source, write_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+
+    from holdfast.job.model import JobPlan
 
 
 VOID: Final = "-"
-
-
 """Stands in for an offset that a source does not have yet."""
 
 
@@ -203,3 +209,42 @@ def _commit(metadata: str) -> str:
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
+
+
+def with_rows_read(
+    position: QueryPosition, plan: JobPlan, directories: Mapping[str, str], spark: SparkSession
+) -> QueryPosition:
+    """The position in another job's snapshot, with this job's files.
+
+    Args:
+        position: How far the other job had read.
+        plan: The program.
+        directories: Where this job keeps the rows of static DataFrames, by uid.
+        spark: The session.
+    """
+    moved = {
+        uid: tuple(_moved(leaf, directories[uid], spark) for leaf in position.sources[uid])
+        for uid in _static_sources(position, plan)
+    }
+    return replace(position, sources=position.sources | moved)
+
+
+def _moved(leaf: SourcePosition, directory: str, spark: SparkSession) -> SourcePosition:
+    if leaf.log is None:
+        return leaf
+    entries = tuple(msgspec.json.encode(entry).decode() for entry in _files(directory, spark))
+    return replace(leaf, log=FileLog(-1, leaf.log.upto, entries))
+
+
+def _files(directory: str, spark: SparkSession) -> Iterator[dict[str, Any]]:
+    """The files with rows, as entries in the log of a file source."""
+    jvm = spark._jvm
+    assert jvm is not None
+    path = jvm.org.apache.hadoop.fs.Path(directory)
+    for status in path.getFileSystem(spark._jsc.hadoopConfiguration()).listStatus(path):
+        if not status.getPath().getName().startswith(("_", ".")):
+            yield {
+                "path": status.getPath().toUri().toString(),
+                "timestamp": status.getModificationTime(),
+                "batchId": 0,
+            }

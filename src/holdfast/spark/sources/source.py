@@ -79,7 +79,7 @@ def _is_whole(spark: SparkSession, path: str) -> bool:
 
 def check_streaming_frame(df: DataFrame) -> None:
     """Refuse a streaming DataFrame that cannot be replayed exactly."""
-    plan = _java(df).queryExecution().analyzed()
+    plan = df._jdf.queryExecution().analyzed()
     for node in _walk(plan):
         name = node.nodeName()
         if name in STATEFUL_PLANS or (name == "Join" and _streams_on_both_sides(node)):
@@ -108,10 +108,6 @@ def check_classic_frame(df: object) -> None:
             f"from_dataframe takes a Spark DataFrame, not {type(df).__name__}; "
             "from_collection takes Python data"
         )
-
-
-def _java(df: DataFrame) -> Any:
-    return df._jdf
 
 
 def _walk(plan: Any) -> Any:

@@ -27,19 +27,11 @@ if TYPE_CHECKING:
 
 
 VERSION: Final = "v1"
-
 COMPACT: Final = ".compact"
-
 COMPACT_INTERVAL: Final = 10
-
-
 """Spark's default of `spark.sql.streaming.fileSource.log.compactInterval`."""
-
 CHUNK: Final = 1 << 16
-
-
 """Bytes read at a time from the end of a compact file."""
-
 
 _FILE_OFFSET: Final = re.compile(r'\{"logOffset":(\d+)\}')
 

@@ -120,7 +120,7 @@ class _Leaves:
         nulls = countOf(map(type, values), _NULL)
         if nulls and not nullable:
             index = next(i for i, value in enumerate(values) if value is None)
-            raise ValueMismatch(index, None, _NOT_NULL, self._declared(nullable))
+            raise ValueMismatch(index, None, _NOT_NULL, _declared(self._column, nullable))
         if exact + nulls == len(values):
             return values
         converted = []
@@ -128,7 +128,9 @@ class _Leaves:
             try:
                 converted.append(None if value is None else self._convert(value))
             except Unfit as unfit:
-                raise ValueMismatch(index, value, str(unfit), self._declared(nullable)) from None
+                raise ValueMismatch(
+                    index, value, str(unfit), _declared(self._column, nullable)
+                ) from None
         return converted
 
     def _located(self, values: list[Any], error: Exception) -> ValueMismatch:
@@ -136,11 +138,8 @@ class _Leaves:
             try:
                 self._built([value], 0)
             except (ValueError, TypeError, OverflowError) as single:
-                return ValueMismatch(index, value, _advice(single), self._declared(True))
-        return ValueMismatch(0, values[0], str(error), self._declared(True))
-
-    def _declared(self, nullable: bool) -> str:
-        return _declared(self._column, nullable)
+                return ValueMismatch(index, value, _advice(single), _declared(self._column, True))
+        return ValueMismatch(0, values[0], str(error), _declared(self._column, True))
 
 
 _NOT_NULL = "declare the field `T | None`, or give it a value"
