@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import lmdb
 import pytest
 
-from holdfast.config.backends import EmbeddedRocksDBStateBackend
+from holdfast.config.backends import EmbeddedRocksDBStateBackend, HashMapStateBackend
 from holdfast.errors import StateError, StoreVersionError
 from holdfast.state.store.lmdb import LmdbStore
 from holdfast.state.store.lmdb_file import LongKeys
-from holdfast.state.store.rocksdb import RocksDBStore
+from holdfast.state.store.lock import StoreLock
+from holdfast.state.store.opening import open_store
 from holdfast.state.store.rocksdb_options import FILES_BEFORE_MERGE
 from holdfast.state.store.snapshot import is_shareable, snapshot_files
 from tests.contract.snapshot_contract import SnapshotContract
@@ -25,23 +26,28 @@ from tests.contract.store_survival import StoreSurvival
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from holdfast.state.store.protocol import StateStore
+
 
 class TestLmdbStore(StoreContract, StoreSurvival, SnapshotContract):
     backend = "hashmap"
 
-    def open(self, directory: Path, expected: str | None = None) -> LmdbStore:
-        return LmdbStore.open(directory, expected=expected, patience=0)
+    def open(self, directory: Path, expected: str | None = None) -> StateStore:
+        return open_store(HashMapStateBackend(), directory, expected, patience=0)
 
-    def open_small(self, directory: Path, expected: str) -> LmdbStore:
+    def open_small(self, directory: Path, expected: str) -> StateStore:
         """Open a store that counts as large."""
-        return LmdbStore.open(directory, expected=expected, patience=0, compact_from=4_000_000)
+        lock = StoreLock.acquire(directory, patience=0)
+        return LmdbStore(directory, expected, lock, compact_from=4_000_000)
 
     def test_a_small_snapshot_that_is_taken_over_has_no_holes(self, directory, tmp_path):
         """Writing to a hole kills the process when the disk is full."""
         self.filled(directory, {b"key": b"value"})
         store = self.open(directory, "v1")
         store.commit("v2", snapshot=tmp_path / "snapshot")
-        adopted = LmdbStore.adopt(tmp_path / "snapshot", tmp_path / "adopted")
+        adopted = open_store(
+            HashMapStateBackend(), tmp_path / "adopted", None, copy_of=tmp_path / "snapshot"
+        )
         [file] = (tmp_path / "adopted").glob("*.mdb")
         found = file.stat()
         adopted.abort()
@@ -79,7 +85,10 @@ class TestLmdbStore(StoreContract, StoreSurvival, SnapshotContract):
     def test_a_process_killed_while_it_compacts_leaves_a_whole_store(self, tmp_path):
         program = """
 from holdfast.state.store.lmdb import LmdbStore
-store = LmdbStore.open(Path(sys.argv[2]), expected='v1', compact_from=4_000_000)
+from holdfast.state.store.lock import StoreLock
+directory = Path(sys.argv[2])
+lock = StoreLock.acquire(directory)
+store = LmdbStore(directory, 'v1', lock, compact_from=4_000_000)
 store.write((b"%05d" % i, None) for i in range(6000) if i % 8)
 say('now')
 start = time.perf_counter()
@@ -181,8 +190,8 @@ except HoldfastError as error:
 class TestRocksDBStore(StoreContract, StoreSurvival, SnapshotContract):
     backend = "rocksdb"
 
-    def open(self, directory: Path, expected: str | None = None) -> RocksDBStore:
-        return RocksDBStore.open(directory, expected=expected, patience=0)
+    def open(self, directory: Path, expected: str | None = None) -> StateStore:
+        return open_store(EmbeddedRocksDBStateBackend(), directory, expected, patience=0)
 
     def test_files_are_merged_before_they_are_many(self, directory):
         version = None
@@ -203,7 +212,7 @@ class TestRocksDBStore(StoreContract, StoreSurvival, SnapshotContract):
             ]
             * 4
         ):
-            store = RocksDBStore.open(directory, expected=version, backend=backend)
+            store = open_store(backend, directory, version)
             assert store.get_many(list(model)) == list(model.values())
             fresh = {b"%d-%d" % (number, i): b"v" * 100 for i in range(1000)}
             store.write(fresh.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -66,7 +66,7 @@ class Subtask:
         self.current = CurrentKey()
         self.store = CountingStore(open_store(self.backend, self.directory, self.version))
         self.state = KeyedStateBackend(
-            self.store,
+            cast("StateStore", self.store),
             max_parallelism=MAX_PARALLELISM,
             epoch=self.epoch,
             current=self.current,

@@ -21,7 +21,7 @@ from holdfast import (
 from holdfast.errors import StateDescriptorError, StateValueError
 from holdfast.serde.keys import key_group_of
 from holdfast.state.backend import KeyedStateBackend
-from holdfast.state.catalog import portions
+from holdfast.state.catalog import batches
 from holdfast.state.key_groups import key_groups, subtask_of
 from holdfast.state.restore import restore_store
 from holdfast.state.store.opening import open_store
@@ -660,12 +660,12 @@ def test_event_time_needs_an_input_that_has_some(tmp_path: Path) -> None:
 # Migration
 
 
-def test_entries_are_changed_and_moved_portion_by_portion(subtask: Subtask) -> None:
+def test_entries_are_changed_and_moved_batch_by_batch(subtask: Subtask) -> None:
     store = subtask.store
     keys = [b"\x00\x01%d" % n for n in range(7)]
     store.write([(key, b"old") for key in [*keys, b"\x00\x02"]])
     sizes = []
-    for entries in portions(store, b"\x00\x01", at_once=3):
+    for entries in batches(store, b"\x00\x01", at_once=3):
         sizes.append(len(entries))
         assert {value for _, value in entries} == {b"old"}
         store.write([(entries[0][0], b"new"), (entries[-1][0], None)])

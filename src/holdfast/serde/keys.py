@@ -155,6 +155,11 @@ def varint(number: int) -> bytes:
     return bytes(out)
 
 
+def framed(data: bytes) -> bytes:
+    """The bytes, preceded by their length."""
+    return (_LENGTHS[len(data)] if len(data) < 256 else varint(len(data))) + data
+
+
 def canonical_key(key: Any) -> Any:
     """The key in the form for dictionaries: one NaN, no negative zero, a plain tuple."""
     if isinstance(key, float):

@@ -33,6 +33,7 @@ from holdfast.state.catalog import STATE_PREFIX, StateCatalog, other_kind
 from holdfast.state.list import MAX_CHUNKS, ChunkNumbers, ListTable
 from holdfast.state.map import MapTable
 from holdfast.state.namespaces import NamespacedKeyEncoder
+from holdfast.state.schemas import declared_codec
 from holdfast.state.stored_keys import read_keys
 from holdfast.state.table import CurrentKey, StateTable
 from holdfast.state.timers.due import TIMERS_AT_ONCE
@@ -64,6 +65,9 @@ if TYPE_CHECKING:
     from holdfast.api.ttl import StateTtlConfig
     from holdfast.serde.codec import Codec
     from holdfast.state.store.protocol import StateStore, StoreStatistics
+    from holdfast.state.store.snapshot import ReadOnlySnapshot
+
+    OfValue = ValueStateDescriptor | ReducingStateDescriptor | AggregatingStateDescriptor
 
 __all__ = ["FORMAT", "OPERATOR_KEY", "STATE_PREFIX", "KeyedStateBackend", "StateScope"]
 
@@ -142,7 +146,7 @@ class KeyedStateBackend:
         self._current = current
         self._chunks = ChunkNumbers(epoch)
         self._timers: dict[str, TimerTable] = {}
-        self._ttl = ttl or TtlContext.by_system_clock()
+        self._ttl = ttl or TtlContext()
         self._sweep = Sweep(store, self._ttl)
         self._key_groups = range(max_parallelism) if key_groups is None else key_groups
         self._cache_limit = cache_limit
@@ -231,7 +235,7 @@ class KeyedStateBackend:
         table = self._timers.get(name)
         if table is None:
             known = self.has_timers(name)
-            state_id = self._catalog.enter(name, KIND, []).id
+            state_id, _ = self._catalog.enter(name, KIND, [])
             table = TimerTable(
                 *(name, state_id, codec_for(bytes), self._store, self._encoder, self._current),
                 key_groups=self._key_groups,
@@ -346,19 +350,19 @@ class KeyedStateBackend:
     def _make(self, descriptor: StateDescriptor, scope: StateScope) -> State:
         match descriptor:
             case ValueStateDescriptor():
-                value = self._value(descriptor, descriptor.type, scope)
+                value = self._value(descriptor, scope)
                 if descriptor.default is None:
                     return value
                 return DefaultedValue(value, descriptor.default)
             case ReducingStateDescriptor():
                 reduce = descriptor.reduce
                 function = reduce.reduce if isinstance(reduce, Reducer) else reduce
-                value = self._value(descriptor, descriptor.type, scope)
+                value = self._value(descriptor, scope)
                 if isinstance(value, TtlValue):
                     return TtlReducing(descriptor.name, value, function)
                 return ReducingValue(value, function)
             case AggregatingStateDescriptor():
-                value = self._value(descriptor, descriptor.type, scope)
+                value = self._value(descriptor, scope)
                 return AggregatingValue(value, descriptor.aggregate)
             case ListStateDescriptor():
                 codec = self._codec(descriptor, descriptor.type)
@@ -374,10 +378,8 @@ class KeyedStateBackend:
                 return self._with_expiry(descriptor, map_table, TtlMap)
         raise StateDescriptorError(f"{type(descriptor).__name__} does not describe keyed state")
 
-    def _value(
-        self, descriptor: StateDescriptor, type_spec: object, scope: StateScope
-    ) -> ValueState[Any]:
-        codec = self._codec(descriptor, type_spec)
+    def _value(self, descriptor: OfValue, scope: StateScope) -> ValueState[Any]:
+        codec = self._codec(descriptor, descriptor.type)
         kind = ValueTable if codec.immutable else EncodedValueTable
         table = _added(scope, kind(*self._table_args(descriptor, scope, codec)))
         return self._with_expiry(descriptor, table, TtlValue)
@@ -410,23 +412,18 @@ class KeyedStateBackend:
         return self._ttl.event
 
     def _codec(self, descriptor: StateDescriptor, spec: object, what: str = "type") -> Codec:
-        codec = codec_for(spec)
-        if codec.pickled:
-            self.warnings.append(
-                f"state {descriptor.name!r} has no {what} and is pickled, which is slow and "
-                "cannot evolve; give its descriptor one"
-            )
-        return codec
+        return declared_codec(spec, f"state {descriptor.name!r} has no {what}", self.warnings)
 
     def _table_args(
         self, descriptor: StateDescriptor, scope: StateScope, *codecs: Codec
     ) -> tuple[Any, ...]:
         config = descriptor.time_to_live
         time = None if config is None else self._time_of(descriptor, config)
-        state = self._catalog.enter(descriptor.name, descriptor.kind, list(codecs), time)
-        assert state.codec is not None
-        codec = state.codec if time is None else ttl_codec(state.codec)
-        return (descriptor.name, state.id, codec, self._store, scope.encoder, scope.current)
+        name, kind = descriptor.name, descriptor.kind
+        state_id, codec = self._catalog.enter(name, kind, list(codecs), time)
+        assert codec is not None
+        codec = codec if time is None else ttl_codec(codec)
+        return (name, state_id, codec, self._store, scope.encoder, scope.current)
 
     def _make_encoder(self, max_parallelism: int, types: KeyTypes) -> KeyEncoder:
         stored = self._store.get(OPERATOR_KEY)
@@ -456,6 +453,13 @@ class KeyedStateBackend:
                 "key": self.key_shape,
             }
         )
+
+
+def read_operator(snapshot: ReadOnlySnapshot) -> dict[str, Any]:
+    """The entry about the operator; empty if there is none."""
+    found = (value for key, value in snapshot.scan(OPERATOR_KEY) if key == OPERATOR_KEY)
+    operator: dict[str, Any] = msgspec.json.decode(next(found, b"{}"))
+    return operator
 
 
 def _added(scope: StateScope, table: S) -> S:

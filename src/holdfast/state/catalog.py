@@ -11,7 +11,6 @@ entry has more schemas, see `state/schemas.py`. A state with TTL has a separate 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from holdfast.serde.codec import Codec
     from holdfast.state.schemas import Declaration
     from holdfast.state.store.protocol import StateStore
+    from holdfast.state.store.snapshot import ReadOnlySnapshot
     from holdfast.state.ttl.states import TtlTime
 
 
@@ -41,25 +41,14 @@ ENTRIES_AT_ONCE: Final = 50_000
 """Maximum number of entries that are read before they are written."""
 
 
-def migrate(
-    store: StateStore,
-    kind: str,
-    old: bytes,
-    new: bytes,
-    changed: Callable[[bytes], bytes],
+def _move(
+    store: StateStore, kind: str, old: bytes, new: bytes, changed: Callable[[bytes], bytes]
 ) -> None:
-    """Move all entries of a state to another state id.
+    """Move all entries of a state to another state id, with changed values.
 
     An entry that exists under the new id is kept; for a list, the old chunk goes before it.
-
-    Args:
-        store: Store with the entries.
-        kind: Kind of the state.
-        old: Bytes of the old state id.
-        new: Bytes of the new state id.
-        changed: Converts a stored value.
     """
-    for entries in portions(store, old):
+    for entries in batches(store, old):
         keys = [new + key[2:] for key, _ in entries]
         writes: list[tuple[bytes, bytes | None]] = []
         for (gone, value), key, there in zip(entries, keys, store.get_many(keys), strict=True):
@@ -71,10 +60,10 @@ def migrate(
         store.write(writes)
 
 
-def portions(
+def batches(
     store: StateStore, prefix: bytes, at_once: int = ENTRIES_AT_ONCE
 ) -> Iterator[list[tuple[bytes, bytes]]]:
-    """The entries with a prefix in lists; those of a list may be changed before the next."""
+    """All entries under a prefix, a bounded number at a time; no scan stays open."""
     place = prefix
     while entries := list(islice(store.scan(prefix, place), at_once)):
         yield entries
@@ -85,25 +74,13 @@ STATE_PREFIX: Final = b"\x00\x00state"
 """Prefix of the entries about states; the state's name follows."""
 
 
-@dataclass(frozen=True, slots=True)
-class RegisteredState:
-    """A registered state."""
-
-    id: int
-    codec: Codec | None
-    """Codec that reads values of every schema; None for a state without types."""
-
-
 class StateCatalog:
     """The states of one store."""
 
     def __init__(self, store: StateStore) -> None:
         """Read the catalog of a store."""
         self._store = store
-        self._stored: dict[str, dict[str, Any]] = {
-            key[len(STATE_PREFIX) :].decode(): msgspec.json.decode(value)
-            for key, value in store.scan(STATE_PREFIX)
-        }
+        self._stored = read_catalog(store)
         self._declared: dict[str, str | None] = {}
         """Schema ids of the registered states."""
 
@@ -118,7 +95,7 @@ class StateCatalog:
 
     def enter(
         self, name: str, kind: str, codecs: list[Codec], time: TtlTime | None = None
-    ) -> RegisteredState:
+    ) -> tuple[int, Codec | None]:
         """Register a state; a new state gets an id.
 
         If its type has changed, stored values stay as they are and the codec converts them when
@@ -130,6 +107,9 @@ class StateCatalog:
             kind: Kind of the state.
             codecs: Codec of its values and, of a map, of its keys.
             time: Time of entries, for a state with TTL.
+
+        Returns:
+            Its id, and the codec that reads values of every schema; None without types.
 
         Raises:
             StateDescriptorError: It has another kind, or was registered with another type since
@@ -147,7 +127,7 @@ class StateCatalog:
         self._keep(own, kind, declaration.history, timed=timed)
         if other in self._stored:
             self._migrate(other, own, time, declaration.history)
-        return RegisteredState(int(self._stored[own]["id"]), _codec(codecs, declaration))
+        return int(self._stored[own]["id"]), _codec(codecs, declaration)
 
     def descriptions(self) -> list[dict[str, Any]]:
         """Name, kind and declared schema of every state.
@@ -184,7 +164,7 @@ class StateCatalog:
         self._store.write([(STATE_PREFIX + stored.encode(), msgspec.json.encode(entry))])
 
     def _change(self, prefix: bytes, change: Callable[[bytes], bytes]) -> None:
-        for entries in portions(self._store, prefix):
+        for entries in batches(self._store, prefix):
             changed = [(key, change(value), value) for key, value in entries]
             self._store.write([(key, new) for key, new, old in changed if new != old])
 
@@ -196,9 +176,17 @@ class StateCatalog:
         change = conversion(SchemaHistory.of_entry(gone), history)
         if change is not None:
             changed = _both(change_entries(kind, timed=time is None, change=change), changed)
-        migrate(self._store, kind, _prefix(gone), _prefix(self._stored[new]), changed)
+        _move(self._store, kind, _prefix(gone), _prefix(self._stored[new]), changed)
         keys = [STATE_PREFIX + old.encode(), SWEEP_PREFIX + old.encode()]
         self._store.write([(key, None) for key in keys])
+
+
+def read_catalog(source: StateStore | ReadOnlySnapshot) -> dict[str, dict[str, Any]]:
+    """Entries about the states of a store, by stored name."""
+    return {
+        key[len(STATE_PREFIX) :].decode(): msgspec.json.decode(value)
+        for key, value in source.scan(STATE_PREFIX)
+    }
 
 
 def other_kind(name: str, kind: str, known: str) -> StateDescriptorError:

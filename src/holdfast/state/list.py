@@ -50,14 +50,14 @@ class _Entry:
 class ListTable(StateTable, ListState[Any]):
     """A list per key."""
 
-    __slots__ = ("_cache", "_chunks", "_dirty", "_freeze", "_max_chunks", "_thaw")
+    __slots__ = ("_chunks", "_dirty", "_freeze", "_max_chunks", "_thaw")
+    _cache: dict[Any, _Entry]
 
     def __init__(self, *args: Any, chunks: ChunkNumbers, max_chunks: int = MAX_CHUNKS) -> None:
         """See `StateTable`; `chunks` numbers what is appended."""
         super().__init__(*args)
         self._chunks = chunks
         self._max_chunks = max_chunks
-        self._cache: dict[Any, _Entry] = {}
         self._dirty: set[Any] = set()
         immutable = self._codec.immutable
         self._freeze = None if immutable else self._codec.encode
@@ -124,14 +124,6 @@ class ListTable(StateTable, ListState[Any]):
             raise self._unfit(key, error) from error
 
     @override
-    def evict(self) -> None:
-        self._cache.clear()
-
-    @override
-    def cached(self) -> int:
-        return len(self._cache)
-
-    @override
     def save_point(self, key: Any) -> object:
         entry = self._cache.get(key)
         if entry is None:
@@ -174,7 +166,7 @@ class ListTable(StateTable, ListState[Any]):
 
     def _frozen(self, value: Any) -> Any:
         if value is None:
-            raise StateValueError(f"list state {self._name!r} cannot hold None")
+            raise StateValueError(f"list state {self.name!r} cannot hold None")
         codec = self._codec
         if type(value) is not codec.exact_type:
             codec.check(value)
@@ -183,7 +175,7 @@ class ListTable(StateTable, ListState[Any]):
     def _all_frozen(self, values: Iterable[Any]) -> list[Any]:
         if values is None:
             raise StateValueError(
-                f"list state {self._name!r} takes an iterable of elements, not None; "
+                f"list state {self.name!r} takes an iterable of elements, not None; "
                 "clear() empties it"
             )
         return [self._frozen(value) for value in values]

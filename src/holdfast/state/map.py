@@ -16,7 +16,7 @@ from typing_extensions import override
 from holdfast.api.state import MapState
 from holdfast.errors import StateValueError
 from holdfast.state.map_keys import MapKeys, unhashable
-from holdfast.state.table import NO_KEY, StateTable
+from holdfast.state.table import NO_KEY, NONE, SOME, StateTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from holdfast.serde.codec import Codec
 
 _ABSENT: Final = object()
-_NONE: Final = b"\x00"
-_SOME: Final = b"\x01"
 
 
 class _Entry:
@@ -58,7 +56,8 @@ class _Entry:
 class MapTable(StateTable, MapState[Any, Any]):
     """A map per key."""
 
-    __slots__ = ("_cache", "_canonical", "_dirty", "_freeze", "_key_codec", "_keys", "_thaw")
+    __slots__ = ("_canonical", "_dirty", "_freeze", "_key_codec", "_keys", "_thaw")
+    _cache: dict[Any, _Entry]
 
     def __init__(self, *args: Any, key_codec: Codec) -> None:
         """See `StateTable`; `key_codec` is the codec of map keys."""
@@ -66,7 +65,6 @@ class MapTable(StateTable, MapState[Any, Any]):
         self._key_codec = key_codec
         self._keys = MapKeys(key_codec)
         self._canonical = key_codec.canonical
-        self._cache: dict[Any, _Entry] = {}
         self._dirty: set[Any] = set()
         immutable = self._codec.immutable
         self._freeze = None if immutable else self._codec.encode
@@ -90,7 +88,7 @@ class MapTable(StateTable, MapState[Any, Any]):
     def put_all(self, entries: Mapping[Any, Any]) -> None:
         """Set all of `entries`, or none if one is invalid."""
         if entries is None:
-            raise StateValueError(f"map state {self._name!r} takes a mapping, not None")
+            raise StateValueError(f"map state {self.name!r} takes a mapping, not None")
         entry = self._entry()
         frozen = [(self._own_key(entry, k), self._frozen(v)) for k, v in entries.items()]
         for key, value in frozen:
@@ -150,10 +148,6 @@ class MapTable(StateTable, MapState[Any, Any]):
         return writes
 
     @override
-    def evict(self) -> None:
-        self._cache.clear()
-
-    @override
     def cached(self) -> int:
         return sum(1 + len(entry.values) for entry in self._cache.values())
 
@@ -192,14 +186,13 @@ class MapTable(StateTable, MapState[Any, Any]):
         except TypeError as error:
             raise self._unhashable(key, error) from None
         if entry.complete:
-            return _ABSENT if self._canonical else self._find_unified(entry, key)
+            if self._canonical:
+                return _ABSENT
+            return entry.values.get(self._keys.unified(key), _ABSENT)
         own = self._key_bytes(entry, key)
         stored = self._store.get(entry.prefix + own)
         value = entry.values[key] = _ABSENT if stored is None else self._loaded(stored)
         return value
-
-    def _find_unified(self, entry: _Entry, key: Any) -> Any:
-        return entry.values.get(self._keys.unified(key), _ABSENT)
 
     def _write(self, entry: _Entry, key: Any, value: Any) -> None:
         key = self._own_key(entry, key)
@@ -219,7 +212,7 @@ class MapTable(StateTable, MapState[Any, Any]):
         repeated: list[tuple[bytes, None]] = []
         for stored_key, stored in self._store.scan(prefix):
             own = stored_key[len(prefix) :]
-            key = None if own == _NONE else self._keys.decode(own[1:])
+            key = None if own == NONE else self._keys.decode(own[1:])
             if not self._canonical and stored_keys.setdefault(key, own) != own:
                 # Two keys that differed when they were written are equal now.
                 repeated.append((stored_key, None))
@@ -229,7 +222,7 @@ class MapTable(StateTable, MapState[Any, Any]):
             self._store.write(repeated)
 
     def _loaded(self, stored: bytes) -> Any:
-        if stored == _NONE:
+        if stored == NONE:
             return None
         return stored[1:] if self._thaw else self._codec.decode(stored[1:])
 
@@ -237,8 +230,8 @@ class MapTable(StateTable, MapState[Any, Any]):
         if value is _ABSENT:
             return None
         if value is None:
-            return _NONE
-        return _SOME + (value if self._freeze else self._codec.encode(value))
+            return NONE
+        return SOME + (value if self._freeze else self._codec.encode(value))
 
     def _frozen(self, value: Any) -> Any:
         if value is None:
@@ -265,18 +258,18 @@ class MapTable(StateTable, MapState[Any, Any]):
         try:
             self._key_bytes(entry, key)
         except StateValueError as error:
-            raise StateValueError(f"map state {self._name!r}: {error}") from error
+            raise StateValueError(f"map state {self.name!r}: {error}") from error
         return key
 
     def _key_bytes(self, entry: _Entry, key: Any) -> bytes:
         if key is None:
-            return _NONE
+            return NONE
         if self._canonical:
-            return _SOME + self._keys.encode(key)
+            return SOME + self._keys.encode(key)
         known = entry.stored_keys.get(key)
         if known is None:
-            known = entry.stored_keys[key] = _SOME + self._keys.encode(key)
+            known = entry.stored_keys[key] = SOME + self._keys.encode(key)
         return known
 
     def _unhashable(self, key: Any, error: TypeError) -> StateValueError:
-        return StateValueError(f"map state {self._name!r}: {unhashable(key, error)}")
+        return StateValueError(f"map state {self.name!r}: {unhashable(key, error)}")

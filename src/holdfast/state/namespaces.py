@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.api.state import ListState, ReducingState, State
 from holdfast.errors import StateAccessError
-from holdfast.serde.keys import varint
+from holdfast.serde.keys import framed
 from holdfast.state.value import AggregatingValue
 
 if TYPE_CHECKING:
@@ -34,31 +34,26 @@ def merge_namespaces(
     Raises:
         StateAccessError: States of this kind cannot be merged.
     """
+    found: Any
+    add: Callable[[Any], None]
     for source in sources:
         enter(source)
         match state:
             case ListState():
-                elements = state.get()
-                state.clear()
-                enter(target)
-                state.add_all(elements)
+                found, add = state.get(), state.add_all
             case ReducingState():
-                value = state.get()
-                state.clear()
-                enter(target)
-                if value is not None:
-                    state.add(value)
+                found, add = state.get(), state.add
             case AggregatingValue():
-                accumulator = state.accumulator()
-                state.clear()
-                enter(target)
-                if accumulator is not None:
-                    state.merge(accumulator)
+                found, add = state.accumulator(), state.merge
             case _:
                 raise StateAccessError(
                     "only list, reducing and aggregating states can be merged: a value or a map "
                     "does not define how to combine two of them"
                 )
+        state.clear()
+        enter(target)
+        if found is not None:
+            add(found)
 
 
 class NamespacedKeyEncoder:
@@ -77,17 +72,14 @@ class NamespacedKeyEncoder:
 
     def encode(self, prefix: bytes, key: tuple[Any, bytes]) -> bytes:
         """Prefix of the store keys of one key and namespace."""
-        return self._encoder.encode(prefix, key[0])[:-1] + _framed(key[1])
+        return self._encoder.encode(prefix, key[0])[:-1] + framed(key[1])
 
     def encode_all(self, prefix: bytes, keys: Sequence[tuple[Any, bytes]]) -> list[bytes]:
         """Prefixes of the store keys of many keys and namespaces, in order."""
         beginnings = self._encoder.encode_all(prefix, [key for key, _ in keys])
-        framed = {namespace: _framed(namespace) for namespace in {key[1] for key in keys}}
+        namespaces = {namespace: framed(namespace) for namespace in {key[1] for key in keys}}
         # A prefix ends with the void namespace.
         return [
-            beginning[:-1] + framed[key[1]] for beginning, key in zip(beginnings, keys, strict=True)
+            beginning[:-1] + namespaces[key[1]]
+            for beginning, key in zip(beginnings, keys, strict=True)
         ]
-
-
-def _framed(namespace: bytes) -> bytes:
-    return varint(len(namespace)) + namespace

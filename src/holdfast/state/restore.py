@@ -12,22 +12,23 @@ the earliest timer (see `state/timers/table.py`).
 
 from __future__ import annotations
 
-import errno
 from contextlib import ExitStack
 from heapq import merge
-from typing import TYPE_CHECKING, Any, Final, assert_never
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from holdfast.config.backends import EmbeddedRocksDBStateBackend, HashMapStateBackend, StateBackend
 from holdfast.errors import KeyTypeError, StateError, StoreFullError
 from holdfast.serde.key_shapes import KeyShape, other_types
-from holdfast.state.backend import FORMAT, OPERATOR_KEY
-from holdfast.state.catalog import STATE_PREFIX
+from holdfast.state.backend import FORMAT, OPERATOR_KEY, read_operator
+from holdfast.state.catalog import STATE_PREFIX, read_catalog
+from holdfast.state.key_groups import scan_groups
 from holdfast.state.operator.layout import SUBTASK_PREFIX, layout
 from holdfast.state.operator.redistribution import OperatorStateSnapshot
 from holdfast.state.schemas import SchemaHistory, change_entries, conversion
 from holdfast.state.snapshots import open_snapshot_of
+from holdfast.state.store.directories import NO_ROOM
 from holdfast.state.store.opening import open_store
 from holdfast.state.store.snapshot import built_aside
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    from holdfast.config.backends import StateBackend
     from holdfast.state.store.protocol import StateStore, StoreStatistics
     from holdfast.state.store.snapshot import ReadOnlySnapshot
 
@@ -44,7 +46,6 @@ CHUNK_BYTES: Final = 32 * 1024 * 1024
 """Approximate memory for entries in transit."""
 
 _ENTRY_OVERHEAD: Final = 128
-_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def restore_store(
@@ -97,7 +98,7 @@ def restore_store(
                     backend, snapshots, aside, version, key_groups, operator_state, chunk_bytes
                 )
     except OSError as error:
-        failure = StoreFullError if error.errno in _NO_ROOM else StateError
+        failure = StoreFullError if error.errno in NO_ROOM else StateError
         raise failure(
             f"{directory}: the state cannot be restored here ({error}); free space on the disk, "
             "or set `state.local-dir` to a larger one, and start again"
@@ -111,25 +112,11 @@ def _take_over(
     version: str,
     operator_state: OperatorStateSnapshot | None,
 ) -> StoreStatistics:
-    store = _adopted(backend, source, aside)
+    store = open_store(backend, aside, None, copy_of=source)
     changes: dict[bytes, bytes | None] = {key: None for key, _ in store.scan(SUBTASK_PREFIX)}
     if operator_state is not None:
         changes.update(layout(operator_state))
     return _committed(store, changes.items(), version)
-
-
-def _adopted(backend: StateBackend, source: Path, directory: Path) -> StateStore:
-    match backend:
-        case HashMapStateBackend():
-            from holdfast.state.store.lmdb import LmdbStore
-
-            return LmdbStore.adopt(source, directory)
-        case EmbeddedRocksDBStateBackend():
-            from holdfast.state.store.rocksdb import RocksDBStore
-
-            return RocksDBStore.adopt(source, directory, backend)
-        case _:
-            assert_never(backend)
 
 
 def _gather(
@@ -141,31 +128,27 @@ def _gather(
     operator_state: OperatorStateSnapshot | None,
     chunk_bytes: int,
 ) -> StoreStatistics:
-    reached: str | None = None
     states = _States()
     for name, snapshot in snapshots:
         states.add(name, snapshot)
     own = states.metadata() + list(layout(operator_state or OperatorStateSnapshot()))
-    reached = _written(backend, aside, reached, chunks(sorted(own), chunk_bytes))
-    for state_id in states.ids():
-        entries = states.entries(state_id, key_groups)
-        reached = _written(backend, aside, reached, chunks(entries, chunk_bytes))
-    return open_store(backend, aside, reached).commit(version)
+    entries = chain(sorted(own), states.entries(key_groups))
+    return filled_store(backend, aside, entries, chunk_bytes).commit(version)
 
 
-def _written(
+def filled_store(
     backend: StateBackend,
     directory: Path,
-    reached: str | None,
-    portions: Iterable[list[tuple[bytes, bytes]]],
-) -> str | None:
-    """Write the entries, one commit per list; return the last version."""
-    for portion in portions:
-        number = 0 if reached is None else int(reached)
+    entries: Iterable[tuple[bytes, bytes]],
+    chunk_bytes: int = CHUNK_BYTES,
+) -> StateStore:
+    """Open a new store with these entries, written in as many commits as necessary."""
+    reached: str | None = None
+    for number, chunk in enumerate(chunks(entries, chunk_bytes), 1):
         store = open_store(backend, directory, reached)
-        reached = str(number + 1)
-        _committed(store, portion, reached)
-    return reached
+        reached = str(number)
+        _committed(store, chunk, reached)
+    return open_store(backend, directory, reached)
 
 
 def chunks(
@@ -201,17 +184,16 @@ class _States:
         """No states."""
         self._operator: dict[str, Any] | None = None
         self._states: dict[str, dict[str, Any]] = {}
-        self._places: dict[int, list[tuple[ReadOnlySnapshot, dict[str, Any]]]] = {}
-        """By new id: the snapshots with the state, and each one's catalog entry."""
+        """By stored name, in order of the new ids."""
+        self._places: dict[str, list[tuple[ReadOnlySnapshot, dict[str, Any]]]] = {}
+        """By stored name: the snapshots with the state, and each one's catalog entry."""
 
     def add(self, source: str, snapshot: ReadOnlySnapshot) -> None:
         """Add the states of one snapshot; they must agree with those before."""
-        for key, value in snapshot.scan(OPERATOR_KEY):
-            if key == OPERATOR_KEY:
-                self._join_operator(source, msgspec.json.decode(value))
-        for key, value in snapshot.scan(STATE_PREFIX):
-            name = key[len(STATE_PREFIX) :].decode()
-            described = msgspec.json.decode(value)
+        operator = read_operator(snapshot)
+        if operator:
+            self._join_operator(source, operator)
+        for name, described in read_catalog(snapshot).items():
             mine = self._states.get(name)
             if mine is None:
                 mine = self._states[name] = described | {"id": len(self._states) + 1}
@@ -222,7 +204,7 @@ class _States:
             history = SchemaHistory.of_entry(mine).joined(SchemaHistory.of_entry(described))
             mine.pop("now", None)
             mine |= history.as_entry()
-            self._places.setdefault(mine["id"], []).append((snapshot, described))
+            self._places.setdefault(name, []).append((snapshot, described))
 
     def metadata(self) -> list[tuple[bytes, bytes]]:
         """Entries about the operator and its states."""
@@ -234,20 +216,14 @@ class _States:
             entries.append((OPERATOR_KEY, msgspec.json.encode(self._operator)))
         return entries
 
-    def ids(self) -> list[int]:
-        """Ids of all states, in order."""
-        return sorted(self._places)
-
-    def entries(self, state_id: int, key_groups: range) -> Entries:
-        """Entries of one state in the key groups, in order, under the new id."""
-        if not key_groups:
-            return iter(())
-        (joined,) = (mine for mine in self._states.values() if mine["id"] == state_id)
-        streams = [
-            _marked(_renumbered(snapshot, int(own["id"]), state_id, key_groups), own, joined)
-            for snapshot, own in self._places[state_id]
-        ]
-        return streams[0] if len(streams) == 1 else _distinct(merge(*streams))
+    def entries(self, key_groups: range) -> Entries:
+        """Entries of all states in the key groups, in order, under the new ids."""
+        for name, mine in self._states.items():
+            streams = [
+                _marked(_renumbered(snapshot, int(own["id"]), mine["id"], key_groups), own, mine)
+                for snapshot, own in self._places[name]
+            ]
+            yield from streams[0] if len(streams) == 1 else _distinct(merge(*streams))
 
     def _join_operator(self, source: str, other: dict[str, Any]) -> None:
         if other["format"] != FORMAT:
@@ -269,10 +245,7 @@ class _States:
 def _renumbered(
     snapshot: ReadOnlySnapshot, old: int, new: int, key_groups: range
 ) -> Iterator[tuple[bytes, bytes]]:
-    prefix, fresh = old.to_bytes(2, "big"), new.to_bytes(2, "big")
-    start = prefix + key_groups.start.to_bytes(2, "big")
-    stop = prefix + key_groups.stop.to_bytes(2, "big")
-    entries = snapshot.scan(prefix, start, stop)
+    entries, fresh = scan_groups(snapshot, old, key_groups), new.to_bytes(2, "big")
     return entries if old == new else ((fresh + key[2:], value) for key, value in entries)
 
 

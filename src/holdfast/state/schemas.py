@@ -22,8 +22,11 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from holdfast.errors import StateError, StateMigrationError, StateValueError
+from holdfast.serde.factory import codec_for
 from holdfast.serde.reading import reading_of
 from holdfast.state.list import pack_chunk, unpack_chunk
+from holdfast.state.table import NONE
+from holdfast.state.ttl.layout import TIMED_HEAD
 from holdfast.types.compatibility import canonical, schema_id
 
 if TYPE_CHECKING:
@@ -75,6 +78,22 @@ def declare(name: str, known: list[SchemaHistory], codecs: list[Codec]) -> Decla
     if history.now is not None:
         readers[history.now] = codecs[0].decode
     return Declaration(history, readers)
+
+
+def declared_codec(spec: object, lack: str, warnings: list[str]) -> Codec:
+    """Codec of a declared type; adds a warning if values are pickled.
+
+    Args:
+        spec: The type.
+        lack: What the warning says is missing.
+        warnings: List that gets the warning.
+    """
+    codec = codec_for(spec)
+    if codec.pickled:
+        warnings.append(
+            f"{lack} and is pickled, which is slow and cannot evolve; give its descriptor one"
+        )
+    return codec
 
 
 def as_stored(schemas: list[Any]) -> list[Any]:
@@ -183,11 +202,6 @@ HEAD: Final = 6
 _FREE: Final = ("avro", "serializer")
 """Kinds of schemas whose values may begin with `MARK`."""
 
-_NONE: Final = b"\x00"
-
-_TIMED_HEAD: Final = 9
-"""Length of the time and the None mark before a value with TTL."""
-
 
 @dataclass(frozen=True, slots=True)
 class SchemaHistory:
@@ -288,15 +302,15 @@ def change_entries(kind: str, *, timed: bool, change: Change) -> Change:
     if kind == "list":
         return lambda chunk: pack_chunk(list(map(one, unpack_chunk(chunk))))
     if kind == "map":
-        return lambda value: value if value == _NONE else value[:1] + one(value[1:])
+        return lambda value: value if value == NONE else value[:1] + one(value[1:])
     return one
 
 
 def _behind_time(change: Change) -> Change:
     def changed(data: bytes) -> bytes:
-        if data[_TIMED_HEAD - 1 :] == _NONE:
+        if data[TIMED_HEAD - 1 :] == NONE:
             return data
-        return data[:_TIMED_HEAD] + change(data[_TIMED_HEAD:])
+        return data[:TIMED_HEAD] + change(data[TIMED_HEAD:])
 
     return changed
 

@@ -35,6 +35,11 @@ class NoKey:
 
 NO_KEY: Final = NoKey()
 
+NONE: Final = b"\x00"
+"""Stored bytes of None, where None is a value."""
+SOME: Final = b"\x01"
+"""Mark before the bytes of any other value."""
+
 
 class CurrentKey:
     """The key that state belongs to, and the batch of keys around it."""
@@ -71,7 +76,7 @@ class StateTable(ABC):
     values as objects and others as bytes, so that no two readers share a mutable object.
     """
 
-    __slots__ = ("_codec", "_current", "_encoder", "_name", "_prefix", "_store")
+    __slots__ = ("_cache", "_codec", "_current", "_encoder", "_prefix", "_store", "name")
 
     def __init__(
         self,
@@ -83,29 +88,27 @@ class StateTable(ABC):
         current: CurrentKey,
     ) -> None:
         """Table of the entries of `state_id`."""
-        self._name = name
+        self.name = name
+        """Name of the state."""
         self._prefix = state_id.to_bytes(2, "big")
         self._codec = codec
         self._store = store
         self._encoder = encoder
         self._current = current
-
-    @property
-    def name(self) -> str:
-        """Name of the state."""
-        return self._name
+        self._cache: dict[Any, Any] = {}
+        """Cached entries, by key."""
 
     @abstractmethod
     def drain(self) -> Iterable[tuple[bytes, bytes | None]]:
         """Writes since the last drain, as store entries."""
 
-    @abstractmethod
     def evict(self) -> None:
         """Empty the cache. Call it only after a drain."""
+        self._cache.clear()
 
-    @abstractmethod
     def cached(self) -> int:
         """Number of entries in the cache."""
+        return len(self._cache)
 
     @abstractmethod
     def save_point(self, key: Any) -> object:
@@ -120,10 +123,10 @@ class StateTable(ABC):
 
     def _unfit(self, key: Any, error: StateValueError) -> StateValueError:
         """The error for a cached value of `key` that cannot be stored."""
-        return StateValueError(f"state {self._name!r}, key {key!r}: {error}")
+        return StateValueError(f"state {self.name!r}, key {key!r}: {error}")
 
     def _no_key(self) -> StateAccessError:
         return StateAccessError(
-            f"state {self._name!r} was used with no key set, outside of a keyed context: "
+            f"state {self.name!r} was used with no key set, outside of a keyed context: "
             "open() and close() have no current key; use the handle while processing an element"
         )

@@ -20,12 +20,11 @@ if TYPE_CHECKING:
 class ValueTable(StateTable, ValueState[Any]):
     """Values of an immutable type; the cache holds the objects."""
 
-    __slots__ = ("_cache", "_check", "_dirty", "_exact")
+    __slots__ = ("_check", "_dirty", "_exact")
 
     @override
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._cache: dict[Any, Any] = {}
         self._dirty: dict[Any, Any] = {}
         """Writes since the last drain; a subset of the cache."""
         self._exact = self._codec.exact_type
@@ -78,14 +77,6 @@ class ValueTable(StateTable, ValueState[Any]):
         """Cached values as stored bytes; None for no value."""
         encode = self._codec.encode
         return [None if value is None else encode(value) for value in values]
-
-    @override
-    def evict(self) -> None:
-        self._cache.clear()
-
-    @override
-    def cached(self) -> int:
-        return len(self._cache)
 
     @override
     def save_point(self, key: Any) -> object:

@@ -18,7 +18,7 @@ from holdfast.serde.key_shapes import KeyShape, KeyTypes
 from holdfast.serde.keys import KeyEncoder
 from holdfast.state.backend import OPERATOR_KEY
 from holdfast.state.catalog import STATE_PREFIX
-from holdfast.state.restore import CHUNK_BYTES, chunks
+from holdfast.state.restore import CHUNK_BYTES, chunks, filled_store
 from holdfast.state.store.opening import open_store
 from holdfast.state.timers.table import KIND as TIMERS
 
@@ -64,37 +64,21 @@ def regroup(
         StateError: The store cannot be read.
     """
     old = open_store(SCRATCH, source, version)
-    new = _SortingStore(directory.with_name(f"{directory.name}.sorting"))
-    count = 0
+    sorting = directory.with_name(f"{directory.name}.sorting")
     try:
-        for chunk in _moved(old, max_parallelism, chunk_bytes):
-            new.write(chunk)
-            count += len(chunk)
-            logger.info("%s: %d entries have their new key groups", who, count)
+        entries = _logged(_moved(old, max_parallelism, chunk_bytes), who)
+        new = filled_store(SCRATCH, sorting, entries, chunk_bytes)
     finally:
         old.abort()
-    new.finish(version, directory)
+    new.commit(version, directory)
 
 
-class _SortingStore:
-    """A store that is written in chunks, in any order."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._version: str | None = None
-
-    def write(self, entries: list[Entry]) -> None:
-        store = open_store(SCRATCH, self._directory, self._version)
-        version = str(int(self._version or 0) + 1)
-        try:
-            store.write(entries)
-            store.commit(version)
-        finally:
-            store.abort()
-        self._version = version
-
-    def finish(self, version: str, snapshot: Path) -> None:
-        open_store(SCRATCH, self._directory, self._version).commit(version, snapshot)
+def _logged(chunks: Iterator[list[Entry]], who: str) -> Iterator[Entry]:
+    count = 0
+    for chunk in chunks:
+        yield from chunk
+        count += len(chunk)
+        logger.info("%s: %d entries have their new key groups", who, count)
 
 
 def _moved(store: StateStore, max_parallelism: int, chunk_bytes: int) -> Iterator[list[Entry]]:
@@ -108,27 +92,16 @@ def _moved(store: StateStore, max_parallelism: int, chunk_bytes: int) -> Iterato
     if operator["key"] is None:
         # Without a key there are no entries.
         return
-    groups = _KeyGroups(KeyShape(operator["key"]), max_parallelism)
-    for _, value in described:
-        state = msgspec.json.decode(value)
+    shape = KeyShape(operator["key"])
+    decoder, encoder = KeyDecoder(shape), KeyEncoder(max_parallelism, KeyTypes(shape))
+    for _, entry in described:
+        state = msgspec.json.decode(entry)
         key_at = KEY_AT + (_TIME if state["kind"] == TIMERS else 0)
         entries = store.scan(int(state["id"]).to_bytes(2, "big"))
         for chunk in chunks(entries, chunk_bytes):
-            yield groups.moved(chunk, key_at)
-
-
-class _KeyGroups:
-    """Computes the key groups of entries."""
-
-    def __init__(self, shape: KeyShape, max_parallelism: int) -> None:
-        self._decoder = KeyDecoder(shape)
-        self._encoder = KeyEncoder(max_parallelism, KeyTypes(shape))
-
-    def moved(self, entries: list[Entry], key_at: int) -> list[Entry]:
-        """Move entries to their new key groups; `key_at` is the offset of the key's length."""
-        keys = self._decoder.decode_all([length_prefixed(key, key_at)[0] for key, _ in entries])
-        beginnings = self._encoder.encode_all(_ANY_STATE, keys)
-        return [
-            (key[:2] + beginning[2:4] + key[4:], value)
-            for (key, value), beginning in zip(entries, beginnings, strict=True)
-        ]
+            keys = decoder.decode_all([length_prefixed(key, key_at)[0] for key, _ in chunk])
+            beginnings = encoder.encode_all(_ANY_STATE, keys)
+            yield [
+                (key[:2] + beginning[2:4] + key[4:], value)
+                for (key, value), beginning in zip(chunk, beginnings, strict=True)
+            ]

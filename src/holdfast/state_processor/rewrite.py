@@ -49,14 +49,19 @@ class Rewriting:
     scratch: Path
     """A local directory for temporary files."""
 
-    def copied(self, handle: Handle, name: str) -> Handle:
-        """Copy a file to the new savepoint, as `name`; an inline handle is returned unchanged."""
+    def copied(self, handle: Handle, name: str | None = None) -> Handle:
+        """Copy a file to the new savepoint; an inline handle is returned unchanged.
+
+        Args:
+            handle: The file.
+            name: Its new name; None for the old one.
+        """
         if not isinstance(handle, FileHandle):
             return handle
         local = self.scratch / "copy"
         try:
             self.source.download(handle, local)
-            return self.target.write_file(local, name)
+            return self.target.write_file(local, name or handle.path)
         finally:
             local.unlink(missing_ok=True)
 
@@ -65,7 +70,7 @@ def copied_operator(snapshot: OperatorSnapshot, rewriting: Rewriting) -> Operato
     """Copy an operator's tables unchanged."""
 
     def copied(handles: dict[str, Handle]) -> dict[str, Handle]:
-        return {name: rewriting.copied(handle, _place(handle)) for name, handle in handles.items()}
+        return {name: rewriting.copied(handle) for name, handle in handles.items()}
 
     stores = [
         msgspec.structs.replace(
@@ -197,7 +202,3 @@ class _Part:
             uploaded_size=size,
             operator_tables=tables or UNSET,
         )
-
-
-def _place(handle: Handle) -> str:
-    return handle.path if isinstance(handle, FileHandle) else ""

@@ -62,7 +62,7 @@ class Subtask:
     def staged(self) -> int:
         """Entries that a flush writes."""
         self.state.flush()
-        return len(self.store._buffer.entries)  # type: ignore[attr-defined]
+        return len(self.store._buffer.entries)
 
     def stored(self) -> dict[bytes, bytes]:
         return dict(self.store.scan(SUBTASK_PREFIX))

@@ -17,8 +17,7 @@ import pytest
 
 from holdfast.serde.factory import codec_for
 from holdfast.serde.tagged import either, timestamped
-from holdfast.state.tables.evolved import state_value_column
-from holdfast.state.tables.values import value_column
+from holdfast.state.tables.values import state_value_column, value_column
 
 UTC_TIME = pa.timestamp("us", tz="UTC")
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.api.descriptors import ListStateDescriptor, MapStateDescriptor
 from holdfast.errors import StateDescriptorError, StateValueError
-from holdfast.serde.factory import codec_for
 from holdfast.state.operator.handles import BroadcastMap, ElementList, converted
 from holdfast.state.operator.layout import (
     MOST_KEY_GROUPS,
@@ -20,10 +19,10 @@ from holdfast.state.operator.layout import (
     read_layout,
 )
 from holdfast.state.operator.redistribution import Mode, NamedState, OperatorStateSnapshot
-from holdfast.state.schemas import as_stored
+from holdfast.state.schemas import as_stored, declared_codec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from holdfast.api.descriptors import StateDescriptor
     from holdfast.api.state import ListState, MapState
@@ -73,15 +72,8 @@ class OperatorStateBackend:
             StateDescriptorError: The name is in use in another mode.
         """
         _require_kind(descriptor, MapStateDescriptor)
-        found = self._find(descriptor.name, "broadcast")
-        if found is not None and not isinstance(found, NamedState):
-            assert isinstance(found, BroadcastMap)
-            return found
-        codec = self._codec(descriptor, descriptor.value_type, "value type")
-        keys = self._codec(descriptor, descriptor.key_type, "key type")
-        state = self._registered(found, descriptor.name, "broadcast", [codec, keys])
-        handle = BroadcastMap(state, codec, keys, found or state)
-        self._states[descriptor.name] = handle
+        types = {"value type": descriptor.value_type, "key type": descriptor.key_type}
+        handle: BroadcastMap = self._handle(descriptor, "broadcast", types, BroadcastMap)
         return handle
 
     def handle(self, name: str) -> ListState[Any] | MapState[Any, Any]:
@@ -164,13 +156,26 @@ class OperatorStateBackend:
 
     def _list(self, descriptor: ListStateDescriptor, mode: Mode) -> ListState[Any]:
         _require_kind(descriptor, ListStateDescriptor)
+        handle: ElementList = self._handle(descriptor, mode, {"type": descriptor.type}, ElementList)
+        return handle
+
+    def _handle(
+        self,
+        descriptor: StateDescriptor,
+        mode: Mode,
+        types: dict[str, object],
+        kind: Callable[..., ElementList | BroadcastMap],
+    ) -> Any:
+        """Handle to a state, from the types by what they are called in messages."""
         found = self._find(descriptor.name, mode)
         if found is not None and not isinstance(found, NamedState):
-            assert isinstance(found, ElementList)
             return found
-        codec = self._codec(descriptor, descriptor.type, "type")
-        state = self._registered(found, descriptor.name, mode, [codec])
-        handle = self._states[descriptor.name] = ElementList(state, codec, found or state)
+        codecs = [
+            declared_codec(spec, f"operator state {descriptor.name!r} has no {what}", self.warnings)
+            for what, spec in types.items()
+        ]
+        state = self._registered(found, descriptor.name, mode, codecs)
+        handle = self._states[descriptor.name] = kind(state, *codecs, found or state)
         return handle
 
     def _find(self, name: str, mode: Mode) -> NamedState | ElementList | BroadcastMap | None:
@@ -195,15 +200,6 @@ class OperatorStateBackend:
             state, order = converted(found, codecs, schema), list(self._states).index(name)
         self._store.write([meta_entry(order, state)])
         return state
-
-    def _codec(self, descriptor: StateDescriptor, spec: object, what: str) -> Codec:
-        codec = codec_for(spec)
-        if codec.pickled:
-            self.warnings.append(
-                f"operator state {descriptor.name!r} has no {what} and is pickled, which is slow "
-                "and cannot evolve; give its descriptor one"
-            )
-        return codec
 
 
 def _require_kind(descriptor: object, kind: type[StateDescriptor]) -> None:

@@ -10,8 +10,9 @@ from holdfast.api.state import ListState, MapState
 from holdfast.errors import StateValueError
 from holdfast.serde.reading import reading_of
 from holdfast.state.map_keys import MapKeys, unhashable
-from holdfast.state.operator.layout import NONE, SOME, content_prefix, number_bytes
+from holdfast.state.operator.layout import content_prefix, number_bytes
 from holdfast.state.schemas import migration_error
+from holdfast.state.table import NONE, SOME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

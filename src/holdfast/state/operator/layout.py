@@ -14,11 +14,12 @@ of a map are 0x00 for None, or 0x01 and their bytes. The layout is part of the s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from holdfast.serde.keys import varint
+from holdfast.serde.key_reader import length_prefixed
+from holdfast.serde.keys import framed
 from holdfast.state.operator.redistribution import NamedState, OperatorStateSnapshot
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ CONTENT: Final = SUBTASK_PREFIX + b"\x02"
 PARTITION: Final = SUBTASK_PREFIX + b"\x03"
 KEY_GROUP: Final = SUBTASK_PREFIX + b"\x04"
 MOST_KEY_GROUPS: Final = 2**15
-NONE: Final = b"\x00"
-SOME: Final = b"\x01"
 
 
 def layout(snapshot: OperatorStateSnapshot) -> Iterator[tuple[bytes, bytes]]:
@@ -49,52 +48,29 @@ def layout(snapshot: OperatorStateSnapshot) -> Iterator[tuple[bytes, bytes]]:
 
 def read_layout(entries: Iterable[tuple[bytes, bytes]]) -> OperatorStateSnapshot:
     """Snapshot from a store's entries under `SUBTASK_PREFIX`, in key order."""
-    metas: list[dict[str, Any]] = []
-    contents: list[tuple[bytes, bytes]] = []
+    states: dict[bytes, NamedState] = {}
+    orders: dict[str, int] = {}
     partitions: list[bytes] = []
     groups: dict[int, bytes] = {}
     for key, value in entries:
-        match key[: len(META)]:
-            case kind if kind == META:
-                metas.append(msgspec.json.decode(value) | {"name": key[len(META) :].decode()})
-            case kind if kind == CONTENT:
-                contents.append((key, value))
-            case kind if kind == PARTITION:
-                partitions.append(value)
-            case _:
-                groups[int.from_bytes(key[len(KEY_GROUP) :], "big")] = value
-    metas.sort(key=lambda meta: int(meta["order"]))
-    return OperatorStateSnapshot(_named_states(metas, contents), partitions, groups)
-
-
-def _named_states(
-    metas: list[dict[str, Any]], contents: list[tuple[bytes, bytes]]
-) -> list[NamedState]:
-    """The states with their contents."""
-    found: dict[bytes, NamedState] = {}
-    for meta in metas:
-        name = meta["name"]
-        state = NamedState(name, meta["mode"], meta["schema"], [], [])
-        found[content_prefix(name)] = state
-    for key, value in contents:
-        name_end, own = _content_parts(key)
-        state = found[name_end]
-        if state.mode == "broadcast":
-            state.entries.append((own, value))
+        kind, rest = key[: len(META)], key[len(META) :]
+        if kind == META:
+            name, meta = rest.decode(), msgspec.json.decode(value)
+            states[content_prefix(name)] = NamedState(name, meta["mode"], meta["schema"], [], [])
+            orders[name] = int(meta["order"])
+        elif kind == CONTENT:
+            _, end = length_prefixed(key, len(CONTENT))
+            state = states[key[:end]]
+            if state.mode == "broadcast":
+                state.entries.append((key[end:], value))
+            else:
+                state.elements.append(value)
+        elif kind == PARTITION:
+            partitions.append(value)
         else:
-            state.elements.append(value)
-    return list(found.values())
-
-
-def _content_parts(key: bytes) -> tuple[bytes, bytes]:
-    """Common prefix of a state's contents, and the rest of the key."""
-    at, length, shift = len(CONTENT), 0, 0
-    while True:
-        byte = key[at]
-        length |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return key[: at + length], key[at + length :]
+            groups[int.from_bytes(rest, "big")] = value
+    ordered = sorted(states.values(), key=lambda state: orders[state.name])
+    return OperatorStateSnapshot(ordered, partitions, groups)
 
 
 def meta_entry(order: int, state: NamedState) -> tuple[bytes, bytes]:
@@ -105,8 +81,7 @@ def meta_entry(order: int, state: NamedState) -> tuple[bytes, bytes]:
 
 def content_prefix(name: str) -> bytes:
     """Prefix of all contents of a state."""
-    encoded = name.encode()
-    return CONTENT + varint(len(encoded)) + encoded
+    return CONTENT + framed(name.encode())
 
 
 def raw_layout(

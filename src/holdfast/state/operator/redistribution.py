@@ -106,9 +106,10 @@ def redistribute(
     Raises:
         StateError: Two subtasks disagree about a state, or both have a key group.
     """
+    old = [snapshot or OperatorStateSnapshot() for snapshot in snapshots]
     states: list[list[NamedState]] = [[] for _ in range(parallelism)]
     cursor = 0
-    for copies in _by_name(snapshots):
+    for copies in _by_name(old):
         present = [copy for copy in copies if copy is not None]
         like = present[0]
         match like.mode:
@@ -123,10 +124,8 @@ def redistribute(
                 dealt = [present[i % len(present)] for i in range(parallelism)]
         for mine, state in zip(states, dealt, strict=True):
             mine.append(state)
-    partitions, _ = _split(
-        [[] if old is None else old.raw_partitions for old in snapshots], parallelism, 0
-    )
-    groups = _raw_key_groups(snapshots)
+    partitions, _ = _split([snapshot.raw_partitions for snapshot in old], parallelism, 0)
+    groups = _raw_key_groups(old)
     return [
         OperatorStateSnapshot(
             states[i],
@@ -137,11 +136,11 @@ def redistribute(
     ]
 
 
-def _by_name(snapshots: list[OperatorStateSnapshot | None]) -> list[list[NamedState | None]]:
+def _by_name(snapshots: list[OperatorStateSnapshot]) -> list[list[NamedState | None]]:
     """By name: the state of each old subtask."""
     found: dict[str, list[NamedState | None]] = {}
     for subtask, snapshot in enumerate(snapshots):
-        for state in [] if snapshot is None else snapshot.states:
+        for state in snapshot.states:
             copies = found.setdefault(state.name, [None] * len(snapshots))
             _require_agreement(state, subtask, copies)
             copies[subtask] = state
@@ -183,10 +182,10 @@ def _split(
     return shares, (cursor + extra) % parallelism
 
 
-def _raw_key_groups(snapshots: list[OperatorStateSnapshot | None]) -> dict[int, bytes]:
+def _raw_key_groups(snapshots: list[OperatorStateSnapshot]) -> dict[int, bytes]:
     groups: dict[int, bytes] = {}
     for subtask, snapshot in enumerate(snapshots):
-        for group, data in ({} if snapshot is None else snapshot.raw_key_groups).items():
+        for group, data in snapshot.raw_key_groups.items():
             if group in groups:
                 raise StateError(
                     f"raw keyed state: key group {group} was written by subtask {subtask} and by "

@@ -56,6 +56,8 @@ _REFUSALS: Final[dict[int, tuple[type[HoldfastError], str]]] = {
     errno.ENAMETOOLONG: (ConfigurationError, "take a shorter path"),
 }
 """Advice per error. Errors of the machine may go away on a restart; others do not."""
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Numbers of the errors of a full disk."""
 
 
 def local_root(local_dir: str | None, environ: Mapping[str, str] = os.environ) -> Path:
@@ -137,7 +139,8 @@ def claim_job(local_dir: str | None, job_id: str, owner: ProcessIdentity) -> Pat
     """
     job = job_directory(local_dir, job_id, owner.run)
     user = None if owner.can_be_seen else ProcessIdentity.parent()
-    if _is_there(job) and _owner_of(job) == owner and _is_known(user, job):
+    known = user is None or (job / _user_name(user)).exists()
+    if _is_there(job) and _identity(job / _OWNER) == owner and known:
         return job
     make_private(job.parent)
     if not _is_there(job):
@@ -278,10 +281,11 @@ def sweep_dead_jobs(local_dir: str | None) -> list[Path]:
 
 def _dead_jobs(root: Path) -> Iterator[Path]:
     for job in sorted(root.glob(f"{_JOB}*")):
-        owner = _owner_of(job)
+        owner = _identity(job / _OWNER)
         if owner is None:
             continue
-        deciding = [owner] if owner.can_be_seen else _users_of(job)
+        users = map(_identity, job.glob(f"{_USER}*"))
+        deciding = [owner] if owner.can_be_seen else list(users)
         if deciding and all(one is not None and one.is_certainly_dead() for one in deciding):
             yield job
 
@@ -349,10 +353,6 @@ def _write_identity(path: Path, identity: ProcessIdentity) -> None:
     fresh.rename(path)
 
 
-def _owner_of(job: Path) -> ProcessIdentity | None:
-    return _identity(job / _OWNER)
-
-
 def _identity(path: Path) -> ProcessIdentity | None:
     # Missing or of a later format: treat the owner as unknown.
     with suppress(OSError, ValueError, TypeError, AttributeError):
@@ -362,13 +362,5 @@ def _identity(path: Path) -> ProcessIdentity | None:
     return None
 
 
-def _users_of(job: Path) -> list[ProcessIdentity | None]:
-    return [_identity(path) for path in job.glob(f"{_USER}*")]
-
-
 def _user_name(user: ProcessIdentity) -> str:
     return f"{_USER}{xxhash.xxh3_64_hexdigest(repr(user).encode())}.json"
-
-
-def _is_known(user: ProcessIdentity | None, job: Path) -> bool:
-    return user is None or (job / _user_name(user)).exists()

@@ -49,8 +49,16 @@ def checked_version(record: bytes | None, expected: str | None, directory: Path)
             raise missing_store(expected, directory)
         return None
     version, boot = decode_record(record, directory)
+    if expected is None:
+        raise StoreVersionError(
+            f"{directory}: a new store was to start here, but one at {version!r} exists, left by "
+            "an earlier attempt or another job; it is kept as it is: start in a new directory"
+        )
     if version != expected:
-        raise StoreVersionError(_mismatch(version, expected, directory))
+        raise StoreVersionError(
+            f"{directory}: the store stands at {version!r}, but the epoch continues from "
+            f"{expected!r}: another attempt wrote it last, or it missed epochs; {_RESTORE}"
+        )
     if boot != boot_id():
         raise StoreVersionError(
             f"{directory}: the store stands at {version!r} as expected, but was written before "
@@ -64,18 +72,6 @@ def missing_store(expected: str, directory: Path) -> StoreVersionError:
     return StoreVersionError(
         f"{directory}: the store should stand at {expected!r}, but there is none here; the "
         f"subtask moved to this executor, or its directory was removed; {_RESTORE}"
-    )
-
-
-def _mismatch(version: str, expected: str | None, directory: Path) -> str:
-    if expected is None:
-        return (
-            f"{directory}: a new store was to start here, but one at {version!r} exists, left by "
-            "an earlier attempt or another job; it is kept as it is: start in a new directory"
-        )
-    return (
-        f"{directory}: the store stands at {version!r}, but the epoch continues from "
-        f"{expected!r}: another attempt wrote it last, or it missed epochs; {_RESTORE}"
     )
 
 

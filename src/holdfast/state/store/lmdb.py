@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections import deque
 from heapq import merge
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 import lmdb
+from typing_extensions import override
 
-from holdfast.errors import StateError
 from holdfast.state.store.header import checked_version, encode_record, missing_store
 from holdfast.state.store.lmdb_file import (
     LONGEST_KEY,
     PAGE,
     SMALLEST,
     LongKeys,
-    belongs_to_lmdb,
     compact,
     copy_compacted,
     first_file,
@@ -30,14 +30,19 @@ from holdfast.state.store.lmdb_file import (
     take_over,
     translated_errors,
 )
-from holdfast.state.store.lock import PATIENCE, StoreLock, enter_directory
-from holdfast.state.store.protocol import StoreStatistics
-from holdfast.state.store.snapshot import Closing, missing_snapshot, new_snapshot, recorded_origin
-from holdfast.state.store.write_buffer import WriteBuffer
+from holdfast.state.store.protocol import StateStore, StoreStatistics
+from holdfast.state.store.snapshot import (
+    ReadOnlySnapshot,
+    missing_snapshot,
+    new_snapshot,
+    recorded_origin,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+    from holdfast.state.store.lock import StoreLock
 
 COMPACT_FROM: Final = 64 * 1024 * 1024
 """File size from which mostly free files are compacted."""
@@ -48,7 +53,7 @@ _DOUBLE_BELOW: Final = 64 * 1024 * 1024
 _RECORD: Final = b"holdfast"
 
 
-class LmdbStore:
+class LmdbStore(StateStore):
     """A store in a memory-mapped file, open for one epoch."""
 
     def __init__(
@@ -56,82 +61,32 @@ class LmdbStore:
         directory: Path,
         expected: str | None,
         lock: StoreLock,
+        copy_of: Path | None = None,
         *,
-        adopted: bool = False,
         compact_from: int = COMPACT_FROM,
     ) -> None:
-        """Open the store in a locked directory; call `open` or `adopt` instead."""
+        """Open the store in a locked directory; call `open_store` instead."""
+        if copy_of is not None:
+            take_over(_file_of(copy_of), directory)
         path = newest_file(directory)
         if path is None and expected is not None:
             raise missing_store(expected, directory)
         self._path = path or first_file(directory)
-        self._lock = lock
-        self._closed = False
-        self._buffer = WriteBuffer()
+        super().__init__(self._path, lock)
         self._compact_from = compact_from
         self._environment = open_environment(self._path)
         try:
             with translated_errors(self._path):
-                self._read_tables(directory, expected, adopted)
+                self._read_tables(directory, expected, copy_of is not None)
         except BaseException:
             self._environment.close()
-            raise
-
-    @classmethod
-    def open(
-        cls,
-        directory: Path,
-        *,
-        expected: str | None,
-        patience: float = PATIENCE,
-        compact_from: int = COMPACT_FROM,
-    ) -> LmdbStore:
-        """Open the store in `directory`, which must have the version `expected`.
-
-        Args:
-            directory: Directory of the store; created for a new store.
-            expected: Version that the store must have; None to create a new store.
-            patience: Seconds to wait for another attempt to release the store.
-            compact_from: File size from which mostly free files are compacted.
-
-        Raises:
-            StoreVersionError: The store is missing or has another version, or a new store
-                cannot be created because one exists.
-            StoreFullError: The disk or the address space is full.
-            StateError: Another attempt uses the store, or it is not a Holdfast store.
-        """
-        lock = enter_directory(directory, expected, belongs_to_lmdb, patience)
-        try:
-            return cls(directory, expected, lock, compact_from=compact_from)
-        except BaseException:
-            lock.release()
-            raise
-
-    @classmethod
-    def adopt(cls, snapshot: Path, directory: Path) -> LmdbStore:
-        """Open a new store as a copy of a snapshot, with the snapshot's version.
-
-        Args:
-            snapshot: Directory of the snapshot; it is not changed.
-            directory: Directory of the new store; it must not exist.
-
-        Raises:
-            StoreFullError: The disk or the address space is full.
-            StateError: The snapshot is missing or damaged.
-        """
-        lock = enter_directory(directory, None, belongs_to_lmdb, PATIENCE)
-        try:
-            take_over(_file_of(snapshot), directory)
-            return cls(directory, None, lock, adopted=True)
-        except BaseException:
-            lock.release()
             raise
 
     def _read_tables(self, directory: Path, expected: str | None, adopted: bool) -> None:
         environment = self._environment
         with environment.begin() as transaction:
             record = transaction.get(_RECORD)
-        self._version = (
+        self.version = (
             recorded_origin(record, directory)[0]
             if adopted
             else checked_version(record, expected, directory)
@@ -140,7 +95,7 @@ class LmdbStore:
         # A killed process leaves its slot in LMDB's reader table, which would
         # keep pages from being used again for as long as another process reads the file.
         environment.reader_check()
-        if self._version is None:
+        if self.version is None:
             # Before the first commit, the allocated size of the file is unknown.
             self._size = grow(environment, self._path, 0, max(SMALLEST, self._size))
         self._record_table = environment.open_db()
@@ -153,19 +108,8 @@ class LmdbStore:
         self._long_entries = self._snapshot.stat(long_table)["entries"]
         self._tables = (self._record_table, self._entry_table, long_table)
 
-    @property
-    def version(self) -> str | None:
-        """Version of the store when it was opened; None if it is new."""
-        return self._version
-
-    def get(self, key: bytes) -> bytes | None:
-        """Value of `key`, uncommitted or committed; None if there is none."""
-        self._require_open()
-        staged = self._buffer.entries
-        return staged[key] if key in staged else self._committed(key)
-
+    @override
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Values of many keys, in order."""
         self._require_open()
         if self._long_entries and max(map(len, keys), default=0) > LONGEST_KEY:
             return self._buffer.overlay(keys, list(map(self._committed, keys)))
@@ -175,88 +119,45 @@ class LmdbStore:
             committed = list(map(self._committed, keys))
         return self._buffer.overlay(keys, committed)
 
+    @override
     def scan(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Entries whose key starts with `prefix`, in key order, from `start` on."""
         self._require_open()
-        committed = self._scan_entries(prefix, max(prefix, start))
-        if self._long_entries:
-            committed = merge(committed, self._long.scan(self._snapshot, prefix, start))
+        long = self._long if self._long_entries else None
+        committed = _entries(self._snapshot, self._entry_table, long, prefix, start)
         return self._buffer.merge(prefix, committed, start)
-
-    def write(self, items: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Write entries without committing them; None deletes. Later items replace earlier ones."""
-        self._require_open()
-        self._buffer.put(items)
 
     def reclaim(self, prefix: bytes) -> None:
         """Compact the file at the commit if it is mostly free, even if it is small."""
         self._compact_from = RECLAIM_FROM
 
-    def commit(self, version: str, snapshot: Path | None = None) -> StoreStatistics:
-        """Commit all changes and `version` atomically, then close the store."""
-        self._require_open()
-        try:
-            with translated_errors(self._path):
-                entries, used = self._write(version)
-            path = self._path
-            if self._is_mostly_free(used):
-                path = compact(self._environment, path)
-            if snapshot is not None:
-                self._copy_to(snapshot, version)
-            return StoreStatistics(entries, path.stat().st_size)
-        finally:
-            self.abort()
+    @override
+    def _commit(self, version: str, snapshot: Path | None) -> StoreStatistics:
+        with translated_errors(self._path):
+            entries, used = self._write(version)
+        path = self._path
+        if self._is_mostly_free(used):
+            path = compact(self._environment, path)
+        if snapshot is not None:
+            with new_snapshot(snapshot, version) as aside:
+                aside.mkdir()
+                copy_compacted(self._environment, first_file(aside))
+        return StoreStatistics(entries, path.stat().st_size)
 
-    @property
-    def is_changed(self) -> bool:
-        """Whether there are uncommitted changes."""
-        return bool(self._buffer.entries)
+    @override
+    def _statistics(self) -> StoreStatistics:
+        entries = self._entries + self._long_entries
+        return StoreStatistics(entries, self._path.stat().st_size)
 
-    def leave(self) -> StoreStatistics:
-        """Close a store without changes; it keeps its version."""
-        self._require_open()
-        try:
-            entries = self._entries + self._long_entries
-            return StoreStatistics(entries, self._path.stat().st_size)
-        finally:
-            self.abort()
+    @override
+    def _close(self) -> None:
+        self._snapshot.abort()
+        self._environment.close()
 
-    def abort(self) -> None:
-        """Drop all changes and close the store. Idempotent."""
-        if not self._closed:
-            self._closed = True
-            self._buffer.clear()
-            self._snapshot.abort()
-            self._environment.close()
-            self._lock.release()
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise StateError(f"{self._path}: the store was used after its commit or abort")
-
+    @override
     def _committed(self, key: bytes) -> bytes | None:
         if 0 < len(key) <= LONGEST_KEY:
             return self._get(key)
         return self._long.get(self._snapshot, key) if key else None
-
-    def _scan_entries(self, prefix: bytes, begin: bytes) -> Iterator[tuple[bytes, bytes]]:
-        if len(prefix) > LONGEST_KEY:
-            return
-        cursor = self._snapshot.cursor()
-        if not (cursor.set_range(begin[:LONGEST_KEY]) if begin else cursor.first()):
-            return
-        # Only the key that was cut from `begin` can sort before it.
-        if len(begin) > LONGEST_KEY and cursor.key() < begin and not cursor.next():
-            return
-        for item in cursor.iternext():
-            if not item[0].startswith(prefix):
-                return
-            yield item
-
-    def _copy_to(self, snapshot: Path, version: str) -> None:
-        with new_snapshot(snapshot, version) as aside:
-            aside.mkdir()
-            copy_compacted(self._environment, first_file(aside))
 
     def _write(self, version: str) -> tuple[int, int]:
         """Write all changes; return the number of entries and of used pages."""
@@ -324,7 +225,7 @@ class LmdbStore:
         return pages * PAGE > self._compact_from and 2 * (pages - used - in_turnover) > pages
 
 
-class LmdbSnapshot(Closing):
+class LmdbSnapshot(ReadOnlySnapshot):
     """A snapshot of an LMDB store, open for reading."""
 
     def __init__(self, directory: Path) -> None:
@@ -339,36 +240,54 @@ class LmdbSnapshot(Closing):
             with translated_errors(path):
                 self._entry_table = self._environment.open_db(b"entries", create=False)
                 long_table = self._environment.open_db(b"long", create=False)
-                self._long = LongKeys(long_table)
                 self._transaction = self._environment.begin()
-                self._has_long_keys = self._transaction.stat(long_table)["entries"] > 0
+                has_long_keys = self._transaction.stat(long_table)["entries"] > 0
+                self._long = LongKeys(long_table) if has_long_keys else None
                 record = self._transaction.get(_RECORD)
             self.version, self.boot = recorded_origin(record, directory)
         except BaseException:
             self._environment.close()
             raise
 
+    @override
     def scan(
         self, prefix: bytes, start: bytes = b"", stop: bytes | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Entries whose key starts with `prefix`, in key order, from `start` to `stop`."""
-        cursor = self._transaction.cursor(self._entry_table)
-        begin = max(prefix, start)[:LONGEST_KEY]
-        found = cursor.set_range(begin) if begin else cursor.first()
-        entries = cursor.iternext() if found else iter(())
-        if self._has_long_keys:
-            entries = merge(entries, self._long.scan(self._transaction, prefix, start))
-        for item in entries:
-            key = item[0]
-            if key >= start and key >= prefix:
-                if not key.startswith(prefix) or (stop is not None and key >= stop):
-                    return
-                yield item
+        entries = _entries(self._transaction, self._entry_table, self._long, prefix, start)
+        return entries if stop is None else takewhile(lambda entry: entry[0] < stop, entries)
 
+    @override
     def close(self) -> None:
-        """Close the file. Idempotent."""
         self._transaction.abort()
         self._environment.close()
+
+
+def _entries(
+    transaction: lmdb.Transaction[bytes],
+    table: lmdb._Database,
+    long: LongKeys | None,
+    prefix: bytes,
+    start: bytes,
+) -> Iterator[tuple[bytes, bytes]]:
+    """Entries whose key starts with `prefix`, in key order, from `start` on."""
+    short = _short_entries(transaction.cursor(table), prefix, max(prefix, start))
+    return short if long is None else merge(short, long.scan(transaction, prefix, start))
+
+
+def _short_entries(
+    cursor: lmdb.Cursor[bytes], prefix: bytes, begin: bytes
+) -> Iterator[tuple[bytes, bytes]]:
+    if len(prefix) > LONGEST_KEY:
+        return
+    if not (cursor.set_range(begin[:LONGEST_KEY]) if begin else cursor.first()):
+        return
+    # Only the key that was cut from `begin` can sort before it.
+    if len(begin) > LONGEST_KEY and cursor.key() < begin and not cursor.next():
+        return
+    for item in cursor.iternext():
+        if not item[0].startswith(prefix):
+            return
+        yield item
 
 
 def _file_of(snapshot: Path) -> Path:

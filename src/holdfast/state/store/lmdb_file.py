@@ -27,7 +27,6 @@ with the key in the value, so that keys with the same hash stay apart:
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import shutil
@@ -39,6 +38,7 @@ import lmdb
 import xxhash
 
 from holdfast.errors import StateError, StoreFullError
+from holdfast.state.store.directories import NO_ROOM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -149,8 +149,6 @@ _FIRST_MAP: Final = 64 * 1024
 _LOCK_TABLE: Final = 8192
 
 _COPY: Final = "state.copy"
-
-_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def newest_file(directory: Path) -> Path | None:
@@ -273,7 +271,7 @@ def take_over(source: Path, directory: Path) -> None:
     try:
         shutil.copyfile(source, path)
     except OSError as error:
-        if error.errno in _NO_ROOM:
+        if error.errno in NO_ROOM:
             raise _disk_full(path, str(error.strerror)) from error
         raise
     # The copied file may have holes.
@@ -322,7 +320,7 @@ def translated_errors(path: Path) -> Iterator[None]:
                 "raise spark.executor.pyspark.memory, raise the parallelism, or use "
                 "EmbeddedRocksDBStateBackend"
             ) from error
-        if getattr(error, "code", 0) in _NO_ROOM or isinstance(error, lmdb.DiskError):
+        if getattr(error, "code", 0) in NO_ROOM or isinstance(error, lmdb.DiskError):
             raise _disk_full(path, str(error)) from error
         raise StateError(
             f"{path}: the store cannot be used ({error}); if it is damaged, remove its directory: "
@@ -338,7 +336,7 @@ def _allocate(path: Path, allocated: int, size: int) -> None:
             os.posix_fallocate(descriptor, allocated, size - allocated)
         except OSError as error:
             os.ftruncate(descriptor, before)
-            if error.errno in _NO_ROOM:
+            if error.errno in NO_ROOM:
                 raise _disk_full(path, f"{error.strerror}, for {size:,} bytes") from error
             raise
     finally:

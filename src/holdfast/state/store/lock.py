@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 import time
+from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +20,7 @@ from holdfast.state.store.directories import make_private
 from holdfast.state.store.header import missing_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 LOCK_FILE: Final = "holdfast.lock"
@@ -97,10 +98,13 @@ class StoreLock:
                 _held.discard(self._identity)
 
 
-def enter_directory(
+@contextmanager
+def entered_directory(
     directory: Path, expected: str | None, is_own: Callable[[str], bool], patience: float
-) -> StoreLock:
+) -> Iterator[StoreLock]:
     """Lock the directory of a store; creates it for a new store.
+
+    The lock stays if the block succeeds.
 
     Args:
         directory: Directory of the store.
@@ -118,15 +122,22 @@ def enter_directory(
     elif not directory.is_dir():
         raise missing_store(expected, directory)
     lock = StoreLock.acquire(directory, patience)
-    if expected is None:
-        strange = sorted(n for n in os.listdir(directory) if n != LOCK_FILE and not is_own(n))
-        if strange:
-            lock.release()
-            raise StoreVersionError(
-                f"{directory}: a new store was to start here, but the directory already holds "
-                f"{strange[0]!r}, which this state backend did not write; start in a new directory"
-            )
-    return lock
+    try:
+        if expected is None:
+            _require_only(is_own, directory)
+        yield lock
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _require_only(is_own: Callable[[str], bool], directory: Path) -> None:
+    strange = sorted(n for n in os.listdir(directory) if n != LOCK_FILE and not is_own(n))
+    if strange:
+        raise StoreVersionError(
+            f"{directory}: a new store was to start here, but the directory already holds "
+            f"{strange[0]!r}, which this state backend did not write; start in a new directory"
+        )
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

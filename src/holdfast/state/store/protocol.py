@@ -11,27 +11,49 @@ store with the version that it continues from; a store with another version is n
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
+
+from holdfast.errors import StateError
+from holdfast.state.store.write_buffer import WriteBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from holdfast.state.store.lock import StoreLock
 
-class StateStore(Protocol):
+
+class StateStore(ABC):
     """Local store of one subtask, open for one epoch."""
 
-    @property
-    def version(self) -> str | None:
-        """Version of the store when it was opened; None if it is new."""
+    version: str | None
+    """Version of the store when it was opened; None if it is new."""
+
+    def __init__(self, place: Path, lock: StoreLock) -> None:
+        """A store without uncommitted changes.
+
+        Args:
+            place: File or directory of the store, for messages.
+            lock: Lock on the store, released when it is closed.
+        """
+        self._place = place
+        self._lock = lock
+        self._closed = False
+        self._buffer = WriteBuffer()
 
     def get(self, key: bytes) -> bytes | None:
         """Value of `key`, uncommitted or committed; None if there is none."""
+        self._require_open()
+        staged = self._buffer.entries
+        return staged[key] if key in staged else self._committed(key)
 
+    @abstractmethod
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Values of many keys, in order."""
 
+    @abstractmethod
     def scan(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Entries whose key starts with `prefix`, in key order, including uncommitted ones.
 
@@ -50,7 +72,10 @@ class StateStore(Protocol):
             StateValueError: A key is empty, or a key or value is too large; the call then
                 writes nothing.
         """
+        self._require_open()
+        self._buffer.put(items)
 
+    @abstractmethod
     def reclaim(self, prefix: bytes) -> None:
         """Free disk space at the commit, since most entries under `prefix` are deleted."""
 
@@ -69,16 +94,54 @@ class StateStore(Protocol):
             StoreFullError: The disk is full; the store keeps its old version.
             StateError: The store has the new version, but the snapshot failed.
         """
+        self._require_open()
+        try:
+            return self._commit(version, snapshot)
+        finally:
+            self.abort()
 
     @property
     def is_changed(self) -> bool:
         """Whether there are uncommitted changes."""
+        return bool(self._buffer.entries)
 
     def leave(self) -> StoreStatistics:
         """Close a store without changes; it keeps its version."""
+        self._require_open()
+        try:
+            return self._statistics()
+        finally:
+            self.abort()
 
     def abort(self) -> None:
         """Drop all changes and close the store. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._buffer.clear()
+            try:
+                self._close()
+            finally:
+                self._lock.release()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise StateError(f"{self._place}: the store was used after its commit or abort")
+
+    @abstractmethod
+    def _committed(self, key: bytes) -> bytes | None:
+        """Committed value of `key`; None if there is none."""
+
+    @abstractmethod
+    def _commit(self, version: str, snapshot: Path | None) -> StoreStatistics:
+        """See `commit`, which closes the store."""
+
+    @abstractmethod
+    def _statistics(self) -> StoreStatistics:
+        """Size of the store, without uncommitted changes."""
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Close the files; called once."""
 
 
 @dataclass(frozen=True, slots=True)

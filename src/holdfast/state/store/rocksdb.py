@@ -20,27 +20,29 @@ from typing import TYPE_CHECKING, Final, cast
 from weakref import WeakSet
 
 import rocksdict
+from typing_extensions import override
 
-from holdfast.config.backends import EmbeddedRocksDBStateBackend
 from holdfast.errors import HoldfastError, StateError, StoreFullError
 from holdfast.state.store.header import checked_version, encode_record, missing_store
-from holdfast.state.store.lock import PATIENCE, StoreLock, enter_directory
-from holdfast.state.store.protocol import StoreStatistics
+from holdfast.state.store.protocol import StateStore, StoreStatistics
 from holdfast.state.store.rocksdb_files import open_read_only
 from holdfast.state.store.rocksdb_options import database_options
 from holdfast.state.store.snapshot import (
-    Closing,
+    ReadOnlySnapshot,
     is_shareable,
     missing_snapshot,
     new_snapshot,
     recorded_origin,
     snapshot_files,
 )
-from holdfast.state.store.write_buffer import WriteBuffer, after_prefix
+from holdfast.state.store.write_buffer import after_prefix
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
     from pathlib import Path
+
+    from holdfast.config.backends import EmbeddedRocksDBStateBackend
+    from holdfast.state.store.lock import StoreLock
 
 _RECORD: Final = b""
 _DATABASE: Final = "rocksdb"
@@ -53,223 +55,113 @@ _PATIENT_PAUSES: Final = 1000
 _IDLE_PAUSES: Final = 20
 
 
-class RocksDBStore:
+def belongs_to_rocksdb(name: str) -> bool:
+    """Whether a RocksDB store has files with such a name."""
+    return name in (_DATABASE, _COMMIT)
+
+
+class RocksDBStore(StateStore):
     """A store in RocksDB, open for one epoch."""
 
     def __init__(
         self,
         directory: Path,
         expected: str | None,
-        backend: EmbeddedRocksDBStateBackend,
         lock: StoreLock,
-        *,
-        adopted: bool = False,
+        copy_of: Path | None,
+        backend: EmbeddedRocksDBStateBackend,
     ) -> None:
-        """Open the store in a locked directory; call `open` or `adopt` instead."""
+        """Open the store in a locked directory; call `open_store` instead."""
+        if copy_of is not None:
+            _take_over(copy_of, directory / _DATABASE)
         if expected is not None and not (directory / _DATABASE / "CURRENT").exists():
             raise missing_store(expected, directory)
-        self._directory = directory
-        self._lock = lock
-        self._closed = False
-        self._buffer = WriteBuffer()
+        super().__init__(directory, lock)
         self._scans: WeakSet[Generator[tuple[bytes, bytes]]] = WeakSet()
         self._reclaimed: list[bytes] = []
         self._commit_file = directory / _COMMIT
         self._commit_file.unlink(missing_ok=True)
         self._options = database_options(backend)
-        with self._translated_errors():
+        with _translating(self._translated):
             # Set the options for the column family too: otherwise RocksDict opens an existing one
             # with its last options, without filters and with a separate cache.
             self._database = rocksdict.Rdict(
                 str(directory / _DATABASE), self._options, {"default": self._options}
             )
         try:
-            record = self._committed(_RECORD)
-            self._version = (
+            with _translating(self._translated):
+                record = cast("bytes | None", self._database.get(_RECORD))
+            self.version = (
                 recorded_origin(record, directory)[0]
-                if adopted
+                if copy_of is not None
                 else checked_version(record, expected, directory)
             )
         except BaseException:
             self._database.close()
             raise
 
-    @classmethod
-    def open(
-        cls,
-        directory: Path,
-        *,
-        expected: str | None,
-        backend: EmbeddedRocksDBStateBackend | None = None,
-        patience: float = PATIENCE,
-    ) -> RocksDBStore:
-        """Open the store in `directory`, which must have the version `expected`.
-
-        Args:
-            directory: Directory of the store; created for a new store.
-            expected: Version that the store must have; None to create a new store.
-            backend: Options of the database; None for the defaults.
-            patience: Seconds to wait for another attempt to release the store.
-
-        Raises:
-            StoreVersionError: The store is missing or has another version, or a new store
-                cannot be created because one exists.
-            StoreFullError: The disk is full.
-            StateError: Another attempt uses the store, or it is not a Holdfast store.
-        """
-        lock = enter_directory(directory, expected, (_DATABASE, _COMMIT).__contains__, patience)
-        try:
-            return cls(directory, expected, backend or EmbeddedRocksDBStateBackend(), lock)
-        except BaseException:
-            lock.release()
-            raise
-
-    @classmethod
-    def adopt(
-        cls, snapshot: Path, directory: Path, backend: EmbeddedRocksDBStateBackend | None = None
-    ) -> RocksDBStore:
-        """Open a new store as a copy of a snapshot, with the snapshot's version.
-
-        Args:
-            snapshot: Directory of the snapshot; it is not changed.
-            directory: Directory of the new store; it must not exist.
-            backend: Options of the database; None for the defaults.
-
-        Raises:
-            StoreFullError: The disk is full.
-            StateError: The snapshot is missing or damaged.
-        """
-        files = snapshot_files(snapshot)
-        lock = enter_directory(directory, None, (_DATABASE, _COMMIT).__contains__, PATIENCE)
-        try:
-            database = directory / _DATABASE
-            database.mkdir()
-            for file in files:
-                take_over = _link if is_shareable(file) else shutil.copyfile
-                take_over(snapshot / file, database / file)
-            backend = backend or EmbeddedRocksDBStateBackend()
-            return cls(directory, None, backend, lock, adopted=True)
-        except BaseException:
-            lock.release()
-            raise
-
-    @property
-    def version(self) -> str | None:
-        """Version of the store when it was opened; None if it is new."""
-        return self._version
-
-    def get(self, key: bytes) -> bytes | None:
-        """Value of `key`, uncommitted or committed; None if there is none."""
-        self._require_open()
-        staged = self._buffer.entries
-        if key in staged:
-            return staged[key]
-        return self._committed(key) if key else None
-
+    @override
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Values of many keys, in order."""
         self._require_open()
         if b"" in keys:
             return list(map(self.get, keys))
-        with self._translated_errors():
+        with _translating(self._translated):
             found = self._database.get(keys if type(keys) is list else list(keys))
         return self._buffer.overlay(keys, cast("list[bytes | None]", found))
 
+    @override
     def scan(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Entries whose key starts with `prefix`, in key order, from `start` on."""
         self._require_open()
-        committed = self._scan_entries(prefix, max(prefix, start))
+        begin, end = max(prefix, start), after_prefix(prefix)
+        committed = _entries(self._database, begin, end, self._translated)
         self._scans.add(committed)
         return self._buffer.merge(prefix, committed, start)
-
-    def write(self, items: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Write entries without committing them; None deletes. Later items replace earlier ones."""
-        self._require_open()
-        self._buffer.put(items)
 
     def reclaim(self, prefix: bytes) -> None:
         """Merge the files with `prefix` at the commit, without deleted entries."""
         self._reclaimed.append(prefix)
 
-    def commit(self, version: str, snapshot: Path | None = None) -> StoreStatistics:
-        """Commit all changes and `version` atomically, then close the store."""
-        self._require_open()
-        try:
-            with self._translated_errors():
-                self._write_commit_file(version)
-                options = rocksdict.IngestExternalFileOptions()
-                options.set_move_files(True)
-                self._database.ingest_external_file([str(self._commit_file)], options)
-                self._compact_reclaimed()
-                self._let_compaction_catch_up()
-                if snapshot is not None:
-                    self._link_to(snapshot, version)
-                return self._statistics()
-        finally:
-            self.abort()
+    @override
+    def _commit(self, version: str, snapshot: Path | None) -> StoreStatistics:
+        with _translating(self._translated):
+            self._write_commit_file(version)
+            options = rocksdict.IngestExternalFileOptions()
+            options.set_move_files(True)
+            self._database.ingest_external_file([str(self._commit_file)], options)
+            self._compact_reclaimed()
+            self._let_compaction_catch_up()
+            if snapshot is not None:
+                self._link_to(snapshot, version)
+        return self._statistics()
 
-    @property
-    def is_changed(self) -> bool:
-        """Whether there are uncommitted changes."""
-        return bool(self._buffer.entries)
-
-    def leave(self) -> StoreStatistics:
-        """Close a store without changes; it keeps its version."""
-        self._require_open()
-        try:
-            with self._translated_errors():
-                return self._statistics()
-        finally:
-            self.abort()
-
+    @override
     def _statistics(self) -> StoreStatistics:
-        return StoreStatistics(
-            entries=max(self._property("estimate-num-keys") - 1, 0),
-            bytes_on_disk=self._property("total-sst-files-size"),
-        )
+        with _translating(self._translated):
+            return StoreStatistics(
+                entries=max(self._property("estimate-num-keys") - 1, 0),
+                bytes_on_disk=self._property("total-sst-files-size"),
+            )
 
-    def abort(self) -> None:
-        """Drop all changes and close the store. Idempotent."""
-        if self._closed:
-            return
-        self._closed = True
-        self._buffer.clear()
+    @override
+    def _close(self) -> None:
         # An unfinished scan would keep the database open and locked.
         for scan in list(self._scans):
             scan.close()
         try:
-            with self._translated_errors():
+            with _translating(self._translated):
                 self._database.close()
         finally:
             self._commit_file.unlink(missing_ok=True)
-            self._lock.release()
 
-    def _require_open(self) -> None:
-        if self._closed:
-            raise StateError(f"{self._directory}: the store was used after its commit or abort")
-
+    @override
     def _committed(self, key: bytes) -> bytes | None:
+        if key == _RECORD:
+            return None
         # No context manager here, on the path of single reads.
         try:
             return cast("bytes | None", self._database.get(key))
         except Exception as error:
             raise self._translated(error) from error
-
-    def _scan_entries(self, prefix: bytes, begin: bytes) -> Generator[tuple[bytes, bytes]]:
-        options = rocksdict.ReadOptions()
-        end = after_prefix(prefix)
-        if end is not None:
-            options.set_iterate_upper_bound(end)
-        entries = self._database.iter(options)
-        # Skip the record, which has the empty key.
-        entries.seek(begin or b"\x00")
-        valid, key, value, step = entries.valid, entries.key, entries.value, entries.next
-        while valid():
-            yield key(), value()
-            step()
-        # After an error, an iterator looks as if it were exhausted.
-        with self._translated_errors():
-            entries.status()
 
     def _write_commit_file(self, version: str) -> None:
         staged = self._buffer.entries
@@ -322,29 +214,20 @@ class RocksDBStore:
     def _property(self, name: str) -> int:
         return self._database.property_int_value(f"rocksdb.{name}") or 0
 
-    @contextmanager
-    def _translated_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except HoldfastError:
-            raise
-        except Exception as error:
-            raise self._translated(error) from error
-
     def _translated(self, error: Exception) -> StateError:
         # RocksDict raises plain exceptions; only their text says what happened.
         if any(reason in str(error) for reason in _NO_ROOM):
             return StoreFullError(
-                f"{self._directory}: no room on the disk ({error}); the store stays at its last "
+                f"{self._place}: no room on the disk ({error}); the store stays at its last "
                 "version. Free space there, or set `state.local-dir` to a larger disk"
             )
         return StateError(
-            f"{self._directory}: the store cannot be used ({error}); if it is damaged, remove the "
+            f"{self._place}: the store cannot be used ({error}); if it is damaged, remove the "
             "directory: the state is restored from the last checkpoint"
         )
 
 
-class RocksDBSnapshot(Closing):
+class RocksDBSnapshot(ReadOnlySnapshot):
     """A snapshot of a RocksDB store, open for reading."""
 
     def __init__(
@@ -364,55 +247,76 @@ class RocksDBSnapshot(Closing):
             raise missing_snapshot(directory)
         self._directory = directory
         self._scans: WeakSet[Generator[tuple[bytes, bytes]]] = WeakSet()
-        with self._translated_errors():
+        with _translating(self._translated):
             self._database = open_read_only(directory, backend, partial=partial)
         try:
-            with self._translated_errors():
+            with _translating(self._translated):
                 record = cast("bytes | None", self._database.get(_RECORD))
             self.version, self.boot = recorded_origin(record, directory)
         except BaseException:
             self._database.close()
             raise
 
+    @override
     def scan(
         self, prefix: bytes, start: bytes = b"", stop: bytes | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Entries whose key starts with `prefix`, in key order, from `start` to `stop`."""
         ends = [end for end in (after_prefix(prefix), stop) if end is not None]
-        entries = self._scan(max(prefix, start), min(ends, default=None))
+        end = min(ends, default=None)
+        entries = _entries(self._database, max(prefix, start), end, self._translated)
         self._scans.add(entries)
         return entries
 
+    @override
     def close(self) -> None:
-        """Close the files. Idempotent."""
         for scan in list(self._scans):
             scan.close()
         self._database.close()
 
-    def _scan(self, start: bytes, stop: bytes | None) -> Generator[tuple[bytes, bytes]]:
-        options = rocksdict.ReadOptions()
-        if stop is not None:
-            options.set_iterate_upper_bound(stop)
-        entries = self._database.iter(options)
-        entries.seek(start or b"\x00")
-        valid, key, value, step = entries.valid, entries.key, entries.value, entries.next
-        while valid():
-            yield key(), value()
-            step()
-        with self._translated_errors():
-            entries.status()
+    def _translated(self, error: Exception) -> StateError:
+        return StateError(
+            f"{self._directory}: the snapshot cannot be read ({error}); restore from another "
+            "checkpoint if it is damaged"
+        )
 
-    @contextmanager
-    def _translated_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except HoldfastError:
-            raise
-        except Exception as error:
-            raise StateError(
-                f"{self._directory}: the snapshot cannot be read ({error}); restore from another "
-                "checkpoint if it is damaged"
-            ) from error
+
+@contextmanager
+def _translating(translated: Callable[[Exception], StateError]) -> Iterator[None]:
+    try:
+        yield
+    except HoldfastError:
+        raise
+    except Exception as error:
+        raise translated(error) from error
+
+
+def _entries(
+    database: rocksdict.Rdict,
+    start: bytes,
+    stop: bytes | None,
+    translated: Callable[[Exception], StateError],
+) -> Generator[tuple[bytes, bytes]]:
+    options = rocksdict.ReadOptions()
+    if stop is not None:
+        options.set_iterate_upper_bound(stop)
+    entries = database.iter(options)
+    # Skip the record, which has the empty key.
+    entries.seek(start or b"\x00")
+    valid, key, value, step = entries.valid, entries.key, entries.value, entries.next
+    while valid():
+        yield key(), value()
+        step()
+    # After an error, an iterator looks as if it were exhausted.
+    with _translating(translated):
+        entries.status()
+
+
+def _take_over(snapshot: Path, database: Path) -> None:
+    files = snapshot_files(snapshot)
+    database.mkdir()
+    for file in files:
+        take_over = _link if is_shareable(file) else shutil.copyfile
+        take_over(snapshot / file, database / file)
 
 
 def _link(source: Path, target: Path) -> None:

@@ -21,7 +21,7 @@ import uuid
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from holdfast._faults import fault_point
 from holdfast.errors import HoldfastError, StateError
@@ -60,17 +60,15 @@ class Closing(ABC):
         self.close()
 
 
-class ReadOnlySnapshot(Protocol):
+class ReadOnlySnapshot(Closing):
     """An open snapshot, which any machine can read."""
 
-    @property
-    def version(self) -> str:
-        """Version of the store when the snapshot was taken."""
+    version: str
+    """Version of the store when the snapshot was taken."""
+    boot: str | None = None
+    """Boot id of the machine that wrote it; None if unknown."""
 
-    @property
-    def boot(self) -> str | None:
-        """Boot id of the machine that wrote it; None if unknown."""
-
+    @abstractmethod
     def scan(
         self, prefix: bytes, start: bytes = b"", stop: bytes | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
@@ -81,15 +79,6 @@ class ReadOnlySnapshot(Protocol):
             start: Smallest key to return.
             stop: Smallest key not to return; None for no limit.
         """
-
-    def close(self) -> None:
-        """Close the files. Idempotent."""
-
-    def __enter__(self) -> Self:
-        """Return the object itself."""
-
-    def __exit__(self, *error: object) -> None:
-        """Close."""
 
 
 def snapshot_files(directory: Path) -> list[Path]:

@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import StateError
-from holdfast.state.tables.evolved import state_value_column
 from holdfast.state.tables.keys import (
     NAMESPACE,
     WINDOWS,
@@ -20,21 +19,63 @@ from holdfast.state.tables.keys import (
     needed_columns,
 )
 from holdfast.state.tables.rows import Rows, TableKind
-from holdfast.state.tables.shapes import listed
+from holdfast.state.tables.shapes import listed, spread
 from holdfast.state.tables.times import TIMESTAMP, is_near, time_array, times_of
-from holdfast.state.tables.values import encoded_column, value_column
+from holdfast.state.tables.values import encoded_column, state_value_column, value_column
 from holdfast.state.timers.layout import FIRST_TIME
 from holdfast.types.arrow import same_values
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from holdfast.state.tables.values import ValueColumn
 
 _ORDER: Final = (
     "key_group", "timestamp", "timestamp_ms", "key", *WINDOWS, NAMESPACE, "position", "map_key",
     "map_key_encoded", "last_access", "last_access_ms", "value", "encoded",
 )  # fmt: skip
+
+
+class TypedColumns:
+    """A typed column of stored bytes, and a column of the bytes that it cannot represent."""
+
+    def __init__(self, column: ValueColumn, typed: str = "value", encoded: str = "encoded") -> None:
+        """Columns of these names."""
+        self._column = column
+        self._typed = typed
+        self._encoded = encoded
+
+    @staticmethod
+    def of_map_keys(schema: dict[str, Any]) -> TypedColumns:
+        """Columns of the keys of a map."""
+        return TypedColumns(value_column(schema), "map_key", "map_key_encoded")
+
+    def types(self) -> dict[str, pa.DataType]:
+        """Types of the columns; the first values may decide them."""
+        return {self._typed: self._column.arrow, self._encoded: pa.binary()}
+
+    def arrays(self, blobs: list[bytes | None]) -> dict[str, pa.Array]:
+        """Columns of stored bytes; null in both for None."""
+        present = [data for data in blobs if data is not None]
+        typed = self._column.typed(present)
+        encoded = encoded_column(present, typed)
+        if len(present) < len(blobs):
+            rows = np.flatnonzero([data is not None for data in blobs])
+            typed, encoded = (spread(array, rows, len(blobs)) for array in (typed, encoded))
+        return {self._typed: typed, self._encoded: encoded}
+
+    def stored(self, columns: dict[str, pa.Array]) -> list[bytes | None]:
+        """Stored bytes from the columns of a table; None where both are null.
+
+        Raises:
+            TypeError: The typed column has the wrong type.
+        """
+        typed, encoded, wanted = columns[self._typed], columns[self._encoded], self._column.arrow
+        if not same_values(typed.type, wanted):
+            raise TypeError(f"{self._typed} is {typed.type} and should be {wanted}")
+        found = self._column.stored(typed)
+        if encoded.null_count == len(found):
+            return found
+        others = encoded.to_pylist()
+        return [other if data is None else data for data, other in zip(found, others, strict=True)]
 
 
 class Columns:
@@ -50,14 +91,19 @@ class Columns:
         self.kind = TableKind.of(entry)
         self._where = f"state {entry.get('name')!r}"
         self._key = key_column(key)
-        self._value = None if self.kind.kind == "timers" else state_value_column(entry)
-        self._map_key = value_column(entry["schema"][1]) if self.kind.kind == "map" else None
+        self._value = self._map_key = None
+        if self.kind.kind != "timers":
+            self._value = TypedColumns(state_value_column(entry))
+        if self.kind.kind == "map":
+            self._map_key = TypedColumns.of_map_keys(entry["schema"][1])
         self._time = "timestamp" if self.kind.kind == "timers" else "last_access"
+        self._unknown = FIRST_TIME if self.kind.timed else None
+        """Time that stands for none; null in the table."""
 
     def needed(self, rows: Rows) -> set[str]:
         """Optional columns that these rows need."""
         needed = needed_columns(rows.namespaces)
-        if rows.times is not None and not all(map(is_near, self._known(rows.times))):
+        if any(not is_near(time) and time != self._unknown for time in rows.times or ()):
             needed.add(f"{self._time}_ms")
         return needed
 
@@ -71,10 +117,8 @@ class Columns:
             types[f"{self._time}_ms"] = pa.int64()
         if self.kind.kind == "list":
             types["position"] = pa.int64()
-        if self._map_key is not None:
-            types |= {"map_key": self._map_key.arrow, "map_key_encoded": pa.binary()}
-        if self._value is not None:
-            types |= {"value": self._value.arrow, "encoded": pa.binary()}
+        for columns in (self._map_key, self._value):
+            types |= {} if columns is None else columns.types()
         return pa.schema([(name, types[name]) for name in _ORDER if name in types])
 
     def arrays(self, rows: Rows, wanted: set[str]) -> dict[str, pa.Array]:
@@ -87,13 +131,10 @@ class Columns:
             arrays |= self._time_arrays(rows.times, wanted)
         if rows.positions is not None:
             arrays["position"] = pa.array(rows.positions, pa.int64())
-        if self._map_key is not None:
-            assert rows.map_keys is not None
-            typed, encoded = typed_arrays(self._map_key, rows.map_keys)
-            arrays |= {"map_key": typed, "map_key_encoded": encoded}
-        if self._value is not None:
-            assert rows.values is not None
-            arrays["value"], arrays["encoded"] = typed_arrays(self._value, rows.values)
+        for columns, blobs in ((self._map_key, rows.map_keys), (self._value, rows.values)):
+            if columns is not None:
+                assert blobs is not None
+                arrays |= columns.arrays(blobs)
         return arrays
 
     def rows(self, columns: dict[str, pa.Array]) -> Rows:
@@ -125,22 +166,16 @@ class Columns:
         if self.kind.kind == "list":
             rows.positions = listed(columns["position"])
         if self._map_key is not None:
-            rows.map_keys = stored_values(self._map_key, columns, "map_key", "map_key_encoded")
+            rows.map_keys = self._map_key.stored(columns)
         if self._value is not None:
-            rows.values = stored_values(self._value, columns, "value", "encoded")
+            rows.values = self._value.stored(columns)
         return rows
-
-    def _known(self, times: Sequence[int]) -> list[int]:
-        if self.kind.kind == "timers":
-            return list(times)
-        return [time for time in times if time != FIRST_TIME]
 
     def _time_arrays(self, times: list[int], wanted: set[str]) -> dict[str, pa.Array]:
         arrays = {self._time: time_array([time if is_near(time) else None for time in times])}
         far = f"{self._time}_ms"
         if far in wanted:
-            unknown = FIRST_TIME if self.kind.timed else None
-            numbers = [None if is_near(t) or t == unknown else t for t in times]
+            numbers = [None if is_near(t) or t == self._unknown else t for t in times]
             arrays[far] = pa.array(numbers, pa.int64())
         return arrays
 
@@ -155,32 +190,3 @@ class Columns:
         if None in times:
             raise ValueError("the time of a timer is null")
         return times  # type: ignore[return-value]
-
-
-def typed_arrays(column: ValueColumn, blobs: list[bytes | None]) -> tuple[pa.Array, pa.Array]:
-    """A typed column of stored bytes, and a column of the bytes that it cannot represent."""
-    present = [data for data in blobs if data is not None]
-    typed = column.typed(present)
-    encoded = encoded_column(present, typed)
-    if len(present) == len(blobs):
-        return typed, encoded
-    absent = np.array([data is None for data in blobs], np.bool_)
-    places = pa.array(np.cumsum(~absent) - 1, pa.int64(), mask=absent)
-    return typed.take(places), encoded.take(places)
-
-
-def stored_values(
-    column: ValueColumn, columns: dict[str, pa.Array], typed: str, encoded: str
-) -> list[bytes | None]:
-    """Stored bytes from a typed column and an encoded one; None where both are null.
-
-    Raises:
-        TypeError: The typed column has the wrong type.
-    """
-    if not same_values(columns[typed].type, column.arrow):
-        raise TypeError(f"{typed} is {columns[typed].type} and should be {column.arrow}")
-    found = column.stored(columns[typed])
-    if columns[encoded].null_count == len(found):
-        return found
-    others = columns[encoded].to_pylist()
-    return [other if data is None else data for data, other in zip(found, others, strict=True)]

@@ -3,33 +3,41 @@
 Works on descriptions (`types/schema.py`), without classes. A type that has no column type, or
 whose struct would have no fields or ambiguous names, stays encoded: as a whole, or as a part
 of another type.
+
+A union is a struct with a field per member type, one of which is not null. The first byte of a
+value's MessagePack, or its tag, identifies the type.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
+import msgspec
 import pyarrow as pa
+from typing_extensions import override
 
 from holdfast.state.tables.nested_shapes import (
     ArrayStructColumn,
     ListColumn,
     MapColumn,
     MapStructColumn,
+    nulls,
 )
 from holdfast.state.tables.shapes import (
     DecimalColumn,
     OpaqueColumn,
     Shape,
+    packed,
     scalar_shape,
+    spread,
+    unpacked,
 )
-from holdfast.state.tables.union_shapes import TAG_FIELD, Member, UnionColumn, are_distinct
 from holdfast.types.trees import short_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-_LISTS: Final = ("list", "tuple_of", "set", "frozenset")
+_ARRAYS: Final = ("tuple", "list", "tuple_of", "set", "frozenset")
 _SCALAR_WIRES: Final = {
     "bool": {"bool"},
     "int": {"int"},
@@ -39,6 +47,8 @@ _SCALAR_WIRES: Final = {
     "datetime": {"str", "ext"},
 }
 _TEXT: Final = frozenset({"str"})
+_TAG_FIELD: Final = "type"
+"""Default name of the tag field."""
 
 
 def shape_of(described: Any) -> Shape:
@@ -58,16 +68,10 @@ def shape_of(described: Any) -> Shape:
         case {"class": _}:
             return _class(described)
         case {"decimal": [precision, scale]}:
-            return DecimalColumn(pa.decimal128(precision, scale))
-    for name in _LISTS:
-        if isinstance(described, dict) and name in described:
-            return ListColumn(shape_of(described[name]))
+            return DecimalColumn(str, pa.decimal128(precision, scale))
+        case {"list": item} | {"tuple_of": item} | {"set": item} | {"frozenset": item}:
+            return ListColumn(shape_of(item))
     return OpaqueColumn()
-
-
-def _nullable(shape: Shape) -> Shape:
-    shape.nullable = True
-    return shape
 
 
 def _class(described: dict[str, Any]) -> Shape:
@@ -83,7 +87,7 @@ def _class(described: dict[str, Any]) -> Shape:
     return MapStructColumn(
         names,
         parts,
-        None if tag is None else (described.get("tag_field", TAG_FIELD), tag),
+        None if tag is None else (described.get("tag_field", _TAG_FIELD), tag),
         left_out=frozenset(optional if described.get("omits") else ()),
         reorders=described["kind"] == "typed_dict",
     )
@@ -105,39 +109,140 @@ def _dict(key: Shape, value: Shape) -> Shape:
 def _union(described: Sequence[Any]) -> Shape:
     types = [one for one in described if one != "none"]
     shape = shape_of(types[0]) if len(types) == 1 else _several(list(map(_member, types)))
-    return _nullable(shape) if len(types) < len(described) else shape
+    shape.nullable |= len(types) < len(described)
+    return shape
 
 
-def _several(members: list[Member | None]) -> Shape:
+def _several(members: list[_Member | None]) -> Shape:
     known = [member for member in members if member is not None]
     names = {member.name.casefold() for member in known}
-    if not known or len(names) < len(members) or not are_distinct(known):
+    if not known or len(names) < len(members) or not _are_distinct(known):
         return OpaqueColumn()
     return UnionColumn(known)
 
 
-def _member(described: Any) -> Member | None:
+def _member(described: Any) -> _Member | None:
     """A type as a member of a union; None if it cannot be distinguished from others."""
     shape = shape_of(described)
     if isinstance(described, str):
         wires = frozenset(_SCALAR_WIRES.get(described, _TEXT))
-        return None if described == "any" else Member(described, shape, wires)
+        return None if described == "any" else _Member(described, shape, wires)
     match described:
         case {"class": name, "wire": wire}:
-            tag, field = described.get("tag"), described.get("tag_field", TAG_FIELD)
-            return Member(short_name(name), shape, frozenset({wire}), tag, field)
+            tag, field = described.get("tag"), described.get("tag_field", _TAG_FIELD)
+            return _Member(short_name(name), shape, frozenset({wire}), tag, field)
         case {"dict": _}:
-            return Member("dict", shape, frozenset({"map"}))
+            return _Member("dict", shape, frozenset({"map"}))
         case {"enum": name, "values": values}:
-            return Member(short_name(name), shape, frozenset(map(_type_of, values)))
+            return _Member(short_name(name), shape, frozenset(map(_type_of, values)))
         case {"literal": values}:
-            return Member("literal", shape, frozenset(map(_type_of, values)) - {"none"})
-    for name in ("tuple", *_LISTS):
+            return _Member("literal", shape, frozenset(map(_type_of, values)) - {"none"})
+    for name in _ARRAYS:
         if name in described:
-            return Member(name, shape, frozenset({"array"}))
+            return _Member(name, shape, frozenset({"array"}))
     return None
 
 
 def _type_of(value: Any) -> str:
     """Scalar type of a member of a literal or an enum."""
     return "none" if value is None else type(value).__name__
+
+
+class _Member(NamedTuple):
+    """A member type of a union."""
+
+    name: str
+    shape: Shape
+    wires: frozenset[str]
+    """MessagePack types of its values, see `_WIRES`."""
+    tag: Any = None
+    tag_field: str = _TAG_FIELD
+    """Name of the tag field; not used for arrays, whose first element is the tag."""
+
+
+class UnionColumn(Shape):
+    """A struct column for values of several types."""
+
+    python = msgspec.Raw
+    hashable = False
+
+    def __init__(self, members: Sequence[_Member]) -> None:
+        """Union of `members`, which must be distinct."""
+        self._members = list(members)
+        self._places = {
+            (wire, member.tag): place
+            for place, member in enumerate(members)
+            for wire in member.wires
+        }
+        self._tags = {
+            wire: _tag_reader(wire, member.tag_field)
+            for member in members
+            for wire in member.wires
+            if member.tag is not None
+        }
+        self._unpack = [unpacked(member.shape.decoded) for member in members]
+        self.reorders = any(member.shape.reorders for member in members)
+
+    @override
+    def array(self, values: list[Any]) -> pa.Array:
+        blobs = packed(values)
+        own: list[tuple[list[int], list[bytes]]] = [([], []) for _ in self._members]
+        for row, data in enumerate(blobs):
+            if data is not None:
+                rows, found = own[self._place(data)]
+                rows.append(row)
+                found.append(data)
+        arrays = [
+            spread(member.shape.array(unpack(found)), rows, len(blobs))
+            for member, unpack, (rows, found) in zip(self._members, self._unpack, own, strict=True)
+        ]
+        names = [member.name for member in self._members]
+        return pa.StructArray.from_arrays(arrays, names, mask=nulls(blobs))
+
+    @override
+    def plain(self, array: pa.Array) -> list[Any]:
+        found: list[Any] = [None] * len(array)
+        for place, member in enumerate(self._members):
+            for row, value in enumerate(member.shape.plain(array.field(place))):
+                if value is not None:
+                    found[row] = value
+        return found
+
+    def _place(self, data: bytes) -> int:
+        wire = _WIRES[data[0]]
+        read = self._tags.get(wire)
+        return self._places[wire, None if read is None else read(data)]
+
+
+def _are_distinct(members: Sequence[_Member]) -> bool:
+    """Whether MessagePack identifies the type of every value."""
+    seen = [(wire, member.tag) for member in members for wire in member.wires]
+    tagged = {wire for wire, tag in seen if tag is not None}
+    bare = {wire for wire, tag in seen if tag is None}
+    return len(set(seen)) == len(seen) and not tagged & bare
+
+
+def _tag_reader(wire: str, field: str) -> Callable[[bytes], Any]:
+    """Function that reads the tag from a struct's MessagePack."""
+    if wire == "array":
+        decode_array = msgspec.msgpack.Decoder(list[Any]).decode
+        return lambda data: decode_array(data)[0]
+    tagged = TypedDict("tagged", {field: Any}, total=False)  # type: ignore[misc]
+    decode = msgspec.msgpack.Decoder(tagged).decode
+    return lambda data: decode(data).get(field)
+
+
+def _wires() -> list[str]:
+    named = [
+        (range(0x00, 0x80), "int"), (range(0x80, 0x90), "map"), (range(0x90, 0xA0), "array"),
+        (range(0xA0, 0xC0), "str"), (range(0xC0, 0xC1), "nil"), (range(0xC1, 0xC2), "none"),
+        (range(0xC2, 0xC4), "bool"), (range(0xC4, 0xC7), "bytes"), (range(0xC7, 0xCA), "ext"),
+        (range(0xCA, 0xCC), "float"), (range(0xCC, 0xD4), "int"), (range(0xD4, 0xD9), "ext"),
+        (range(0xD9, 0xDC), "str"), (range(0xDC, 0xDE), "array"), (range(0xDE, 0xE0), "map"),
+        (range(0xE0, 0x100), "int"),
+    ]  # fmt: skip
+    return [wire for span, wire in named for _ in span]
+
+
+_WIRES: Final = _wires()
+"""MessagePack types by the first byte of a value: `int`, `map`, `array`, `str` and so on."""

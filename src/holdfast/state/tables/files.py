@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+from typing_extensions import override
 
 from holdfast.errors import StateError, StoreFullError
+from holdfast.state.store.directories import NO_ROOM
 from holdfast.state.store.snapshot import Closing
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ FORMAT: Final = 1
 """Version of the table format."""
 
 _KEY: Final = b"holdfast"
-_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _OTHERWISE: Final = "restore from another savepoint or checkpoint"
 
 
@@ -67,8 +67,8 @@ class TableFile(Closing):
             found: list[dict[str, Any]] = self._file.read(use_threads=False).to_pylist()
         return found
 
+    @override
     def close(self) -> None:
-        """Close the file. Idempotent."""
         self._file.close()
 
     def _may_hold(self, row_group: int, key_groups: range) -> bool:
@@ -156,7 +156,7 @@ def _writable(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        kind = StoreFullError if error.errno in _NO_ROOM else StateError
+        kind = StoreFullError if error.errno in NO_ROOM else StateError
         raise kind(
             f"{path}: the table cannot be written ({error}); free space on the disk, or set "
             "`state.local-dir` to a larger one, and try again"

@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from holdfast.errors import StateError
 from holdfast.serde.key_reader import length_prefixed
-from holdfast.serde.keys import varint
+from holdfast.serde.keys import framed
+from holdfast.state.tables.shapes import with_nulls
 from holdfast.state.tables.times import TIMESTAMP, is_near, time_array, times_of
 
 if TYPE_CHECKING:
@@ -83,8 +84,6 @@ def _window(namespace: bytes) -> tuple[int, int] | None:
 
 _ZEROS: Final = bytes(8)
 
-_LENGTHS: Final = [varint(length) for length in range(256)]
-
 
 class KeyColumn(ABC):
     """Column of keys of one type."""
@@ -145,11 +144,7 @@ class _Fixed(KeyColumn):
             # One zero and one NaN, even if another program wrote the column.
             numbers = np.where(np.isnan(numbers), np.nan, numbers + 0.0)
         numbers = np.ascontiguousarray(numbers, self._numbers)
-        found: list[bytes | None] = numbers.view("V8").tolist()
-        if array.null_count == 0:
-            return found
-        valid = array.is_valid().to_pylist()
-        return [key if is_there else None for key, is_there in zip(found, valid, strict=True)]
+        return with_nulls(numbers.view("V8").tolist(), array)
 
 
 class _Tuples(KeyColumn):
@@ -172,11 +167,6 @@ class _Tuples(KeyColumn):
             b"".join([b"\x00" if part is None else b"\x01" + framed(part) for part in row])
             for row in zip(*columns, strict=True)
         ]
-
-
-def framed(data: bytes) -> bytes:
-    """The bytes, preceded by their length."""
-    return (_LENGTHS[len(data)] if len(data) < 256 else varint(len(data))) + data
 
 
 def key_column(shape: str | None) -> KeyColumn:

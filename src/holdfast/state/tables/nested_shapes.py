@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import pyarrow as pa
 from typing_extensions import override
 
-from holdfast.state.tables.shapes import Shape
+from holdfast.state.tables.shapes import Shape, with_nulls
 from holdfast.types.arrow import array_of, map_of
 
 if TYPE_CHECKING:
@@ -27,11 +27,6 @@ class ListColumn(Shape):
         self.hashable = item.hashable
         self.reorders = item.reorders
 
-    @property
-    @override
-    def arrow(self) -> pa.DataType:
-        return array_of(self._item.arrow, nullable=True)
-
     @override
     def array(self, values: list[Any]) -> pa.Array:
         flat: list[Any] = []
@@ -40,7 +35,8 @@ class ListColumn(Shape):
             flat += value or ()
             offsets.append(len(flat))
         items = self._item.array(flat)
-        return pa.ListArray.from_arrays(offsets, items, type=self.arrow, mask=nulls(values))
+        column = array_of(items.type, nullable=True)
+        return pa.ListArray.from_arrays(offsets, items, type=column, mask=nulls(values))
 
     @override
     def plain(self, array: pa.Array) -> list[Any]:
@@ -61,11 +57,6 @@ class MapColumn(Shape):
         self.python = GenericAlias(dict, (key.decoded, value.decoded))
         self.reorders = value.reorders
 
-    @property
-    @override
-    def arrow(self) -> pa.DataType:
-        return map_of(self._key.arrow, self._value.arrow, nullable=True)
-
     @override
     def array(self, values: list[Any]) -> pa.Array:
         keys, items, offsets = list[Any](), list[Any](), [0]
@@ -74,10 +65,10 @@ class MapColumn(Shape):
                 keys += value
                 items += value.values()
             offsets.append(len(keys))
-        columns = self._key.array(keys), self._value.array(items)
-        return pa.MapArray.from_arrays(
-            pa.array(offsets, pa.int32()), *columns, type=self.arrow, mask=nulls(values)
-        )
+        of_keys, of_items = self._key.array(keys), self._value.array(items)
+        column = map_of(of_keys.type, of_items.type, nullable=True)
+        places = pa.array(offsets, pa.int32())
+        return pa.MapArray.from_arrays(places, of_keys, of_items, type=column, mask=nulls(values))
 
     @override
     def plain(self, array: pa.Array) -> list[Any]:
@@ -96,19 +87,11 @@ class _Struct(Shape):
         self._names = list(names)
         self._parts = list(parts)
 
-    @property
-    @override
-    def arrow(self) -> pa.DataType:
-        return pa.struct(list(zip(self._names, [part.arrow for part in self._parts], strict=True)))
-
     def _of_columns(self, columns: Sequence[Sequence[Any]], mask: pa.Array | None) -> pa.Array:
         arrays = [
             part.array(list(column)) for part, column in zip(self._parts, columns, strict=True)
         ]
-        fields = [
-            pa.field(name, array.type) for name, array in zip(self._names, arrays, strict=True)
-        ]
-        return pa.StructArray.from_arrays(arrays, fields=fields, mask=mask)
+        return pa.StructArray.from_arrays(arrays, self._names, mask=mask)
 
     def _columns_of(self, array: pa.Array) -> list[list[Any]]:
         return [part.plain(array.field(place)) for place, part in enumerate(self._parts)]
@@ -199,11 +182,3 @@ def nulls(values: list[Any]) -> pa.Array | None:
     # By identity: a value may define its own comparison.
     mask = [value is None for value in values]
     return pa.array(mask, pa.bool_()) if any(mask) else None
-
-
-def with_nulls(values: list[Any], array: pa.Array) -> list[Any]:
-    """The values, with None where the column is null."""
-    if array.null_count == 0:
-        return values
-    valid = array.is_valid().to_pylist()
-    return [value if is_there else None for value, is_there in zip(values, valid, strict=True)]

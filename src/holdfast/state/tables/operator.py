@@ -9,11 +9,11 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.errors import StateError
-from holdfast.state.operator.layout import NONE, SOME
 from holdfast.state.operator.redistribution import NamedState, OperatorStateSnapshot
 from holdfast.state.store.directories import file_name
 from holdfast.state.store.snapshot import built_aside
-from holdfast.state.tables.columns import stored_values, typed_arrays
+from holdfast.state.table import NONE, SOME
+from holdfast.state.tables.columns import TypedColumns
 from holdfast.state.tables.files import TableFile, listed_file, write_table
 from holdfast.state.tables.rows import PORTION, bounded
 from holdfast.state.tables.values import value_column
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from holdfast.state.tables.rows import Portion
-    from holdfast.state.tables.values import ValueColumn
+    from holdfast.state.tables.writer import Listed
 
     Columns = dict[str, pa.Array]
 
 INDEX: Final = Path("operator_states.parquet")
 """Index of the tables, in order of registration."""
-PARTITIONS: Final = Path("raw", "partitions.parquet")
-"""Raw operator state."""
-KEY_GROUPS: Final = Path("raw", "key_groups.parquet")
-"""Raw keyed state."""
 
-_RAW: Final = {"partitions": PARTITIONS, "key groups": KEY_GROUPS}
+_RAW: Final = {
+    "partitions": (Path("raw", "partitions.parquet"), "position", pa.int64()),
+    "key groups": (Path("raw", "key_groups.parquet"), "key_group", pa.int32()),
+}
+"""Tables of raw state by kind: file, and name and type of the first column."""
 
 
 def write_operator_tables(
@@ -54,22 +54,23 @@ def write_operator_tables(
         StoreFullError: The disk is full.
         StateError: The directory exists, or cannot be written.
     """
-    index: list[dict[str, Any]] = []
+    index: list[Listed] = []
     with built_aside(directory) as aside:
         for named in state.states:
             path = Path("operator", f"{file_name(named.name)}.parquet")
             rows = _write_state(aside / path, named, portion)
-            index.append(_listed(path, named.name, named.mode, rows))
-        if state.raw_partitions:
-            some = bounded(enumerate(state.raw_partitions), _value_size, portion)
-            rows = _write_raw(aside / PARTITIONS, "position", pa.int64(), some)
-            index.append(_listed(PARTITIONS, "", "partitions", rows))
-        if state.raw_key_groups:
-            some = bounded(state.raw_key_groups.items(), _value_size, portion)
-            rows = _write_raw(aside / KEY_GROUPS, "key_group", pa.int32(), some)
-            index.append(_listed(KEY_GROUPS, "", "key groups", rows))
-        write_index(aside / INDEX, {}, index)
-    return [*(Path(f"{row['table']}.parquet") for row in index), INDEX]
+            index.append((path, named.name, named.mode, rows))
+        raw = {
+            "partitions": dict(enumerate(state.raw_partitions)),
+            "key groups": state.raw_key_groups,
+        }
+        for kind, numbered in raw.items():
+            if numbered:
+                path, name, numbers = _RAW[kind]
+                some = bounded(numbered.items(), _value_size, portion)
+                rows = _write_raw(aside / path, name, numbers, some)
+                index.append((path, "", kind, rows))
+        return write_index(aside / INDEX, {}, index)
 
 
 def read_operator_tables(directory: Path) -> OperatorStateSnapshot:
@@ -100,24 +101,19 @@ def read_operator_tables(directory: Path) -> OperatorStateSnapshot:
     )
 
 
-def _listed(path: Path, name: str, kind: str, rows: int) -> dict[str, Any]:
-    return {"table": str(path.with_suffix("")), "name": name, "kind": kind, "rows": rows}
-
-
 def _write_state(path: Path, named: NamedState, portion: Portion) -> int:
     about = {"state": msgspec.to_builtins(msgspec.structs.replace(named, elements=[], entries=[]))}
-    value = value_column(named.schema[0])
+    value = TypedColumns(value_column(named.schema[0]))
     if named.mode == "broadcast":
-        key = value_column(named.schema[1])
+        key = TypedColumns.of_map_keys(named.schema[1])
         pairs = bounded(named.entries, _value_size, portion)
         parts = [_map_columns(key, value, some) for some in pairs]
-        types = {"map_key": key.arrow, "map_key_encoded": pa.binary()}
+        types = key.types()
     else:
         numbered = bounded(enumerate(named.elements), _value_size, portion)
         parts = [_list_columns(value, some) for some in numbered]
         types = {"position": pa.int64()}
-    types |= {"value": value.arrow, "encoded": pa.binary()}
-    return write_table(path, pa.schema(list(types.items())), about, parts)
+    return write_table(path, pa.schema(list((types | value.types()).items())), about, parts)
 
 
 def _value_size(pair: tuple[Any, bytes]) -> int:
@@ -125,17 +121,15 @@ def _value_size(pair: tuple[Any, bytes]) -> int:
 
 
 def _map_columns(
-    key: ValueColumn, value: ValueColumn, entries: list[tuple[bytes, bytes]]
+    key: TypedColumns, value: TypedColumns, entries: list[tuple[bytes, bytes]]
 ) -> Columns:
     keys, values = ([_bare(pair[side]) for pair in entries] for side in (0, 1))
-    columns = dict(zip(("map_key", "map_key_encoded"), typed_arrays(key, keys), strict=True))
-    return columns | dict(zip(("value", "encoded"), typed_arrays(value, values), strict=True))
+    return key.arrays(keys) | value.arrays(values)
 
 
-def _list_columns(value: ValueColumn, elements: list[tuple[int, bytes]]) -> Columns:
-    typed, encoded = typed_arrays(value, [element for _, element in elements])
+def _list_columns(value: TypedColumns, elements: list[tuple[int, bytes]]) -> Columns:
     positions = pa.array([position for position, _ in elements], pa.int64())
-    return {"position": positions, "value": typed, "encoded": encoded}
+    return {"position": positions} | value.arrays([element for _, element in elements])
 
 
 def _write_raw(
@@ -159,15 +153,15 @@ def _raw_rows(part: Columns) -> list[tuple[Any, bytes]]:
 def _read_state(file: TableFile) -> NamedState:
     try:
         named = msgspec.convert(file.about["state"], NamedState)
-        value, map_key = value_column(named.schema[0]), None
+        value, map_key = TypedColumns(value_column(named.schema[0])), None
         if named.mode == "broadcast":
-            map_key = value_column(named.schema[1])
+            map_key = TypedColumns.of_map_keys(named.schema[1])
         for part in file.parts():
-            values = stored_values(value, part, "value", "encoded")
+            values = value.stored(part)
             if map_key is None:
                 named.elements.extend(_present(values))
             else:
-                keys = stored_values(map_key, part, "map_key", "map_key_encoded")
+                keys = map_key.stored(part)
                 named.entries.extend(zip(map(_marked, keys), map(_marked, values), strict=True))
     except (
         KeyError,

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from itertools import chain
 from operator import lt
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+from typing_extensions import override
 
 from holdfast.errors import StateError
+from holdfast.serde.keys import framed
 from holdfast.state.backend import OPERATOR_KEY
 from holdfast.state.catalog import STATE_PREFIX
 from holdfast.state.list import pack_chunk
-from holdfast.state.store.snapshot import Closing
+from holdfast.state.store.snapshot import ReadOnlySnapshot
+from holdfast.state.table import NONE, SOME
 from holdfast.state.tables.columns import Columns
 from holdfast.state.tables.files import TableFile, listed_file
-from holdfast.state.tables.keys import framed
 from holdfast.state.tables.writer import INDEX
 from holdfast.state.timers.layout import time_bytes
 from holdfast.state.ttl.layout import stored_name
@@ -27,11 +29,6 @@ if TYPE_CHECKING:
     from holdfast.state.tables.rows import Rows, TableKind
 
     Entry = tuple[bytes, bytes]
-
-
-_NONE: Final = b"\x00"
-
-_SOME: Final = b"\x01"
 
 
 def write_entries(
@@ -60,7 +57,7 @@ def write_entries(
             case "map":
                 assert rows.map_keys is not None
                 values = _values(kind, rows, where)
-                own = [_NONE if key is None else _SOME + key for key in rows.map_keys]
+                own = [NONE if key is None else SOME + key for key in rows.map_keys]
                 keys = [head + key for head, key in zip(heads, own, strict=True)]
                 entries = list(zip(keys, values, strict=True))
             case _:
@@ -108,13 +105,13 @@ def _values(kind: TableKind, rows: Rows, where: str) -> list[bytes]:
     assert rows.values is not None
     if rows.times is not None:
         # The values of a map with TTL begin with a mark.
-        first = _SOME if kind.kind == "map" else b""
+        first = SOME if kind.kind == "map" else b""
         return [
-            first + time_bytes(time) + (_NONE if value is None else _SOME + value)
+            first + time_bytes(time) + (NONE if value is None else SOME + value)
             for time, value in zip(rows.times, rows.values, strict=True)
         ]
     if kind.kind == "map":
-        return [_NONE if value is None else _SOME + value for value in rows.values]
+        return [NONE if value is None else SOME + value for value in rows.values]
     present = [value for value in rows.values if value is not None]
     if len(present) < len(rows.values):
         row = rows.values.index(None)
@@ -181,7 +178,7 @@ def _disorder(where: str) -> StateError:
     )
 
 
-class TablesSnapshot(Closing):
+class TablesSnapshot(ReadOnlySnapshot):
     """Keyed state and timers in a directory of tables.
 
     Has all entries of the original store, except for those that a restored store rebuilds: the
@@ -198,6 +195,7 @@ class TablesSnapshot(Closing):
         try:
             with TableFile(directory / INDEX) as index:
                 self._about = index.about
+                self.version = str(self._about["version"])
                 listed = index.rows()
             tables = [self._opened(directory, row) for row in listed]
             self._tables = sorted(tables, key=lambda table: table.prefix)
@@ -205,17 +203,8 @@ class TablesSnapshot(Closing):
             self.close()
             raise
 
-    @property
-    def version(self) -> str:
-        """Version that the store stood at when its snapshot was made."""
-        return str(self._about["version"])
-
-    @property
-    def boot(self) -> None:
-        """Always None: tables are independent of the machine."""
-
+    @override
     def scan(self, prefix: bytes, start: bytes = b"", stop: bytes | None = None) -> Iterator[Entry]:
-        """Entries whose key starts with `prefix`, in key order, from `start` to `stop`."""
         for entry in chain(self._metadata(), self._entries(prefix, start, stop)):
             key = entry[0]
             if key >= start and key.startswith(prefix):
@@ -223,8 +212,8 @@ class TablesSnapshot(Closing):
                     return
                 yield entry
 
+    @override
     def close(self) -> None:
-        """Close the files. Idempotent."""
         for file in self._files:
             file.close()
 

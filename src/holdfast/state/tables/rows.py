@@ -7,12 +7,13 @@ key's list.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from holdfast.errors import StateError
 from holdfast.serde.key_reader import KEY_AT, length_prefixed
 from holdfast.state.list import unpack_chunk
-from holdfast.state.tables.times import stored_times
+from holdfast.state.timers.layout import stored_times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -91,7 +92,11 @@ def read_rows(
     kind: TableKind, entries: Iterable[Entry], portion: Portion = PORTION
 ) -> Iterator[Rows]:
     """The rows of a state's entries, a bounded number at a time."""
-    read = _Lists(kind.timed) if kind.kind == "list" else _READERS[kind.kind, kind.timed]
+    read: Callable[[list[Entry]], Rows] = partial(_plain, kind)
+    if kind.kind == "list":
+        read = _Lists(kind.timed)
+    elif kind.kind == "timers":
+        read = _timers
     for some in bounded(entries, lambda entry: len(entry[0]) + len(entry[1]), portion):
         rows = read(some)
         yield from (rows.part(a, b) for a, b in _parts(rows, portion))
@@ -153,29 +158,19 @@ def _heads(entries: list[Entry]) -> tuple[Rows, list[bytes]]:
     return rows, rests
 
 
-def _values(entries: list[Entry]) -> Rows:
-    rows, _ = _heads(entries)
-    rows.values = [value for _, value in entries]
-    return rows
-
-
-def _timed_values(entries: list[Entry]) -> Rows:
-    rows, _ = _heads(entries)
-    rows.times, rows.values = _without_times([value for _, value in entries])
-    return rows
-
-
-def _maps(entries: list[Entry]) -> Rows:
+def _plain(kind: TableKind, entries: list[Entry]) -> Rows:
+    """Rows of values and maps: one per entry."""
     rows, rests = _heads(entries)
-    rows.map_keys = [own[1:] if own[0] else None for own in rests]
-    rows.values = [value[1:] if value[0] else None for _, value in entries]
-    return rows
-
-
-def _timed_maps(entries: list[Entry]) -> Rows:
-    rows, rests = _heads(entries)
-    rows.map_keys = [own[1:] if own[0] else None for own in rests]
-    rows.times, rows.values = _without_times([value[1:] for _, value in entries])
+    stored = [value for _, value in entries]
+    is_map = kind.kind == "map"
+    if is_map:
+        rows.map_keys = [own[1:] if own[0] else None for own in rests]
+    if kind.timed:
+        rows.times, rows.values = _without_times([v[1:] for v in stored] if is_map else stored)
+    elif is_map:
+        rows.values = [value[1:] if value[0] else None for value in stored]
+    else:
+        rows.values = list(stored)
     return rows
 
 
@@ -222,12 +217,3 @@ def _without_times(blobs: list[bytes]) -> tuple[list[int], list[bytes | None]]:
     """Times and values of stored values with times."""
     values = [data[9:] if data[8] else None for data in blobs]
     return stored_times([data[:8] for data in blobs]), values
-
-
-_READERS: Final[dict[tuple[str, bool], Callable[[list[Entry]], Rows]]] = {
-    ("value", False): _values,
-    ("value", True): _timed_values,
-    ("map", False): _maps,
-    ("map", True): _timed_maps,
-    ("timers", False): _timers,
-}

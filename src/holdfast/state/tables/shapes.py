@@ -10,17 +10,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any, Final, Optional
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, Final, Optional
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 from typing_extensions import override
 
-from holdfast.types.arrow import LEAVES, UTC_TIMESTAMP
+from holdfast.types.arrow import LEAVES, NAIVE_TIMESTAMP, UTC_TIMESTAMP
 
-NIL: Final = b"\xc0"
-"""MessagePack of None."""
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
+    from numpy.typing import NDArray
+
+_NIL: Final = b"\xc0"
 _EPOCH: Final = datetime(1970, 1, 1)
 _EPOCH_UTC: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -38,14 +43,17 @@ class Shape(ABC):
     """Whether plain values may have their fields in another order."""
 
     @property
-    @abstractmethod
     def arrow(self) -> pa.DataType:
         """Type of the column."""
+        return self.array([]).type
 
     @property
     def decoded(self) -> Any:
         """Type for decoding a value."""
-        return Optional[self.python] if self.nullable else self.python  # noqa: UP045
+        # Raw MessagePack may be that of None.
+        if self.nullable and self.python is not msgspec.Raw:
+            return Optional[self.python]  # noqa: UP045
+        return self.python
 
     @abstractmethod
     def array(self, values: list[Any]) -> pa.Array:
@@ -65,11 +73,6 @@ class ScalarColumn(Shape):
         self._arrow = arrow
         self.nullable = pa.types.is_null(arrow)
 
-    @property
-    @override
-    def arrow(self) -> pa.DataType:
-        return self._arrow
-
     @override
     def array(self, values: list[Any]) -> pa.Array:
         return pa.array(values, self._arrow)
@@ -88,20 +91,12 @@ class TimestampColumn(Shape):
         """Use this timestamp type, if it is known."""
         self._arrow = arrow
 
-    @property
-    def arrow(self) -> pa.DataType:
-        """See `Shape.arrow`; fixed from the first call on."""
-        if self._arrow is None:
-            self._arrow = UTC_TIMESTAMP
-        return self._arrow
-
-    @override
     def array(self, values: list[Any]) -> pa.Array:
+        """See `Shape.array`; the type is fixed from the first call on, in UTC without values."""
         if self._arrow is None:
             zoned = [value.tzinfo is not None for value in values if value is not None]
-            if zoned:
-                self._arrow = UTC_TIMESTAMP if 2 * sum(zoned) >= len(zoned) else pa.timestamp("us")
-        return pa.array(values, self.arrow)
+            self._arrow = UTC_TIMESTAMP if 2 * sum(zoned) >= len(zoned) else NAIVE_TIMESTAMP
+        return pa.array(values, self._arrow)
 
     @override
     def plain(self, array: pa.Array) -> list[Any]:
@@ -110,23 +105,12 @@ class TimestampColumn(Shape):
         return [None if n is None else epoch + timedelta(microseconds=n) for n in micros]
 
 
-class DecimalColumn(Shape):
+class DecimalColumn(ScalarColumn):
     """Decimals with precision and scale, which are text in MessagePack."""
-
-    python = str
-
-    def __init__(self, arrow: pa.DataType) -> None:
-        """Use this decimal type."""
-        self._arrow = arrow
-
-    @property
-    @override
-    def arrow(self) -> pa.DataType:
-        return self._arrow
 
     @override
     def array(self, values: list[Any]) -> pa.Array:
-        return pa.array([None if v is None else Decimal(v) for v in values], self._arrow)
+        return super().array([None if value is None else Decimal(value) for value in values])
 
     @override
     def plain(self, array: pa.Array) -> list[Any]:
@@ -140,24 +124,53 @@ class OpaqueColumn(Shape):
     nullable = True
     hashable = False
 
-    @property
-    @override
-    def arrow(self) -> pa.DataType:
-        return pa.binary()
-
-    @property
-    @override
-    def decoded(self) -> Any:
-        return msgspec.Raw
-
     @override
     def array(self, values: list[Any]) -> pa.Array:
-        found = [None if value is None else bytes(value) for value in values]
-        return pa.array([None if data == NIL else data for data in found], pa.binary())
+        return pa.array(packed(values), pa.binary())
 
     @override
     def plain(self, array: pa.Array) -> list[Any]:
         return [None if data is None else msgspec.Raw(data) for data in array.to_pylist()]
+
+
+encode_one = msgspec.msgpack.Encoder().encode
+"""MessagePack of a value."""
+
+
+def unpacked(python: Any) -> Callable[[list[bytes]], list[Any]]:
+    """Function that decodes a list of separate MessagePack values of a type."""
+    decode = msgspec.msgpack.Decoder(GenericAlias(list, (python,))).decode
+
+    def unpack(blobs: list[bytes]) -> list[Any]:
+        # Joined as one array, which a single call decodes.
+        values: list[Any] = decode(b"\xdd%b%b" % (len(blobs).to_bytes(4, "big"), b"".join(blobs)))
+        return values
+
+    return unpack
+
+
+def packed(values: Sequence[Any]) -> list[bytes | None]:
+    """The MessagePack in `msgspec.Raw` values; None for that of None."""
+    found = [None if value is None else bytes(value) for value in values]
+    return [None if data == _NIL else data for data in found]
+
+
+def spread(array: pa.Array, rows: Sequence[int] | NDArray[np.intp], count: int) -> pa.Array:
+    """Column of `count` rows with the values of `array` in `rows`, which ascend; else null."""
+    if len(rows) == count:
+        return array
+    places, absent = np.zeros(count, np.int64), np.ones(count, np.bool_)
+    index = np.asarray(rows, np.int64)
+    places[index], absent[index] = np.arange(len(rows)), False
+    return array.take(pa.array(places, mask=absent))
+
+
+def with_nulls(values: list[Any], array: pa.Array) -> list[Any]:
+    """The values, with None where the column is null."""
+    if array.null_count == 0:
+        return values
+    valid = array.is_valid().to_pylist()
+    return [value if is_there else None for value, is_there in zip(values, valid, strict=True)]
 
 
 def listed(array: pa.Array) -> list[Any]:

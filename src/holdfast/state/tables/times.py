@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
 import pyarrow as pa
 
 from holdfast.state.tables.shapes import listed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from numpy.typing import NDArray
+    from collections.abc import Sequence
 
 TIMESTAMP: Final = pa.timestamp("ms", tz="UTC")
 """Type of the columns."""
@@ -32,11 +29,6 @@ def is_near(time: int) -> bool:
     return _FIRST <= time < _AFTER
 
 
-def far_times(times: Iterable[int | None]) -> bool:
-    """Whether a time is outside the years 1 to 9999."""
-    return any(time is not None and not is_near(time) for time in times)
-
-
 def time_array(times: Sequence[int | None]) -> pa.Array:
     """Column of times in the years 1 to 9999."""
     return pa.array(times, pa.int64()).cast(TIMESTAMP)
@@ -45,10 +37,3 @@ def time_array(times: Sequence[int | None]) -> pa.Array:
 def times_of(array: pa.Array) -> list[int | None]:
     """The times in a column of timestamps."""
     return listed(array.cast(TIMESTAMP).cast(pa.int64()))
-
-
-def stored_times(blobs: Sequence[bytes]) -> list[int]:
-    """Times from 8 bytes each, big-endian, sign bit flipped."""
-    unsigned: NDArray[np.uint64] = np.frombuffer(b"".join(blobs), ">u8").astype(np.uint64)
-    times: list[int] = (unsigned ^ np.uint64(1 << 63)).view(np.int64).tolist()
-    return times

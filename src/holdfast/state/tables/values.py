@@ -7,22 +7,22 @@ typed column and go into a separate column.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 from typing_extensions import override
 
-from holdfast.serde.extended import MARK
+from holdfast.serde import extended
+from holdfast.state.schemas import HEAD, MARK, SchemaHistory
 from holdfast.state.tables.described_shapes import shape_of
-from holdfast.state.tables.packed import encode_one, unpacked
-from holdfast.state.tables.shapes import OpaqueColumn
-from holdfast.state.tables.times import TIMESTAMP, far_times, time_array, times_of
+from holdfast.state.tables.shapes import OpaqueColumn, encode_one, spread, unpacked
+from holdfast.state.tables.times import is_near, time_array, times_of
 from holdfast.types.schema import described_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from holdfast.state.tables.shapes import Shape
 
@@ -36,9 +36,9 @@ class ValueColumn(ABC):
     """How stored values are represented in a column."""
 
     @property
-    @abstractmethod
     def arrow(self) -> pa.DataType:
         """Type of the column."""
+        return self.array([]).type
 
     @abstractmethod
     def array(self, blobs: list[bytes]) -> pa.Array:
@@ -67,11 +67,6 @@ class ValueColumn(ABC):
 class Bytes(ValueColumn):
     """Opaque bytes, of types that only the program can read."""
 
-    @property
-    @override
-    def arrow(self) -> pa.DataType:
-        return pa.binary()
-
     @override
     def array(self, blobs: list[bytes]) -> pa.Array:
         return pa.array(blobs, pa.binary())
@@ -90,14 +85,16 @@ class Packed(ValueColumn):
         self._shape = shape
         self._unpack = unpacked(shape.decoded)
 
-    @property
-    @override
-    def arrow(self) -> pa.DataType:
-        return self._shape.arrow
-
     @override
     def array(self, blobs: list[bytes]) -> pa.Array:
-        return gathered(len(blobs), self._fitting(blobs, range(len(blobs))), self)
+        fitting = list(self._fitting(blobs, range(len(blobs))))
+        if not fitting:
+            return pa.nulls(len(blobs), self.arrow)
+        rows, array = fitting[0]
+        if len(fitting) > 1:
+            rows = list(chain.from_iterable(rows for rows, _ in fitting))
+            array = pa.concat_arrays([array for _, array in fitting])
+        return spread(array, rows, len(blobs))
 
     def _fitting(
         self, blobs: list[bytes], rows: Sequence[int]
@@ -107,7 +104,7 @@ class Packed(ValueColumn):
         try:
             array = self._shape.array(self._unpack(some))
         except _UNFIT:
-            narrow = [row for row in rows if blobs[row][:1] != MARK]
+            narrow = [row for row in rows if blobs[row][:1] != extended.MARK]
             if len(narrow) < len(rows):
                 yield from self._fitting(blobs, narrow)
             elif len(rows) > 1:
@@ -137,20 +134,12 @@ class Timestamped(ValueColumn):
         """Add times to the values of a column."""
         self._value = value
 
-    @property
-    @override
-    def arrow(self) -> pa.DataType:
-        return pa.struct([("timestamp", TIMESTAMP), ("value", self._value.arrow)])
-
     @override
     def array(self, blobs: list[bytes]) -> pa.Array:
         times = [int.from_bytes(d[1:9], "big", signed=True) if d[0] else None for d in blobs]
         values = self._value.array([data[9 if data[0] else 1 :] for data in blobs])
-        near = [None if time is None or far_times([time]) else time for time in times]
-        return pa.StructArray.from_arrays(
-            [time_array(near), values],
-            fields=[pa.field("timestamp", TIMESTAMP), pa.field("value", values.type)],
-        )
+        near = [time if time is not None and is_near(time) else None for time in times]
+        return pa.StructArray.from_arrays([time_array(near), values], ["timestamp", "value"])
 
     @override
     def stored(self, array: pa.Array) -> list[bytes | None]:
@@ -173,23 +162,14 @@ class Either(ValueColumn):
         """Combine two columns."""
         self._sides = (left, right)
 
-    @property
-    @override
-    def arrow(self) -> pa.DataType:
-        left, right = self._sides
-        return pa.struct([("left", left.arrow), ("right", right.arrow)])
-
     @override
     def array(self, blobs: list[bytes]) -> pa.Array:
-        sides = np.array([data[0] for data in blobs], np.int64)
         arrays = []
         for side, column in enumerate(self._sides):
-            own = sides == side
-            found = column.array([data[1:] for data in blobs if data[0] == side])
-            arrays.append(found.take(pa.array(np.cumsum(own) - 1, pa.int64(), mask=~own)))
-        names = ("left", "right")
-        fields = [pa.field(n, array.type) for n, array in zip(names, arrays, strict=True)]
-        return pa.StructArray.from_arrays(arrays, fields=fields)
+            rows = [row for row, data in enumerate(blobs) if data[0] == side]
+            found = column.array([blobs[row][1:] for row in rows])
+            arrays.append(spread(found, rows, len(blobs)))
+        return pa.StructArray.from_arrays(arrays, ["left", "right"])
 
     @override
     def stored(self, array: pa.Array) -> list[bytes | None]:
@@ -201,38 +181,64 @@ class Either(ValueColumn):
         return found
 
 
+class Evolved(ValueColumn):
+    """Values of several schemas (`state/schemas.py`), one of which is current.
+
+    The column has the type of the current schema. Values of other schemas stay encoded, even if
+    their column type is the same: only the program knows how to convert them, for example which
+    defaults to add.
+    """
+
+    def __init__(self, column: ValueColumn, head: bytes) -> None:
+        """Store the values of the current schema in `column`.
+
+        Args:
+            column: Column of the current schema.
+            head: First bytes of its values: a mark and the id of the schema, or nothing.
+        """
+        self._column = column
+        self._head = head
+
+    @override
+    def array(self, blobs: list[bytes]) -> pa.Array:
+        rows = [row for row, data in enumerate(blobs) if _schema_head(data) == self._head]
+        bare = [blobs[row][len(self._head) :] for row in rows]
+        return spread(self._column.typed(bare), rows, len(blobs))
+
+    @override
+    def stored(self, array: pa.Array) -> list[bytes | None]:
+        return [None if data is None else self._head + data for data in self._column.stored(array)]
+
+    def _is_same(self, data: bytes, back: bytes | None) -> bool:
+        """See `ValueColumn._is_same`: the column has only what was compared under its schema."""
+        return back is not None
+
+
+def state_value_column(entry: dict[str, Any]) -> ValueColumn:
+    """Column of a state's values, from the entry about the state in its store."""
+    history = SchemaHistory.of_entry(entry)
+    column = value_column(history.declared[0])
+    # Opaque bytes keep their marks.
+    if not history.others or isinstance(column, Bytes):
+        return column
+    return Evolved(column, b"" if history.now is None else MARK + bytes.fromhex(history.now))
+
+
+def _schema_head(data: bytes) -> bytes:
+    return data[:HEAD] if data.startswith(MARK) else b""
+
+
 def value_column(schema: dict[str, Any]) -> ValueColumn:
     """Column of the values that a schema describes."""
     match schema.get("kind"):
         case "msgpack" | "columns":
-            return _packed(shape_of(described_tree(schema)))
+            shape = shape_of(described_tree(schema))
+            return Bytes() if isinstance(shape, OpaqueColumn) else Packed(shape)
         case "timestamped":
             return Timestamped(value_column(schema["of"][0]))
         case "either":
             return Either(*map(value_column, schema["of"]))
     return Bytes()
-
-
-def _packed(shape: Shape) -> ValueColumn:
-    return Bytes() if isinstance(shape, OpaqueColumn) else Packed(shape)
-
-
-def gathered(
-    count: int, parts: Iterable[tuple[Sequence[int], pa.Array]], column: ValueColumn
-) -> pa.Array:
-    """One column of `count` rows from columns for some of them; null for the others."""
-    arrays, places = list[pa.Array](), list[int | None]([None] * count)
-    held = 0
-    for rows, array in parts:
-        for place, row in enumerate(rows, held):
-            places[row] = place
-        arrays.append(array)
-        held += len(array)
-    if not arrays:
-        return pa.nulls(count, column.arrow)
-    if len(arrays) == 1 and held == count:
-        return arrays[0]
-    return pa.concat_arrays(arrays).take(pa.array(places, pa.int64()))
 
 
 def encoded_column(blobs: Sequence[bytes | None], typed: pa.Array) -> pa.Array:

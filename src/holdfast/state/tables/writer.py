@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 import pyarrow as pa
 
-from holdfast.state.backend import OPERATOR_KEY
-from holdfast.state.catalog import STATE_PREFIX
+from holdfast.state.backend import read_operator
+from holdfast.state.catalog import read_catalog
+from holdfast.state.key_groups import ALL_KEY_GROUPS, scan_groups
 from holdfast.state.store.directories import file_name
 from holdfast.state.store.snapshot import built_aside
 from holdfast.state.tables.columns import Columns
@@ -20,10 +21,14 @@ from holdfast.state.timers.table import KIND
 from holdfast.state.ttl.layout import TTL_SUFFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from holdfast.state.store.snapshot import ReadOnlySnapshot
     from holdfast.state.tables.rows import Portion, Rows
+
+    Entries = Callable[[], Iterator[tuple[bytes, bytes]]]
+    Listed = tuple[Path, str, str, int]
+    """A table in the index: file, name, kind and number of rows."""
 
 INDEX: Final = Path("keyed_states.parquet")
 """Index of the tables."""
@@ -37,7 +42,7 @@ def write_tables(
     snapshot: ReadOnlySnapshot,
     directory: Path,
     *,
-    key_groups: range | None = None,
+    key_groups: range = ALL_KEY_GROUPS,
     portion: Portion = PORTION,
 ) -> list[Path]:
     """Write the keyed state and the timers of a snapshot as tables.
@@ -45,7 +50,7 @@ def write_tables(
     Args:
         snapshot: An open snapshot, of any backend.
         directory: Directory of the tables. It is created atomically.
-        key_groups: Key groups to write; None for all.
+        key_groups: Key groups to write.
         portion: How much is processed at once.
 
     Returns:
@@ -55,41 +60,28 @@ def write_tables(
         StoreFullError: The disk is full.
         StateError: The snapshot is damaged, the directory exists, or cannot be written.
     """
-    states = known_states(snapshot)
-    about = about_operator(snapshot)
-    with built_aside(directory) as aside:
-        index: list[dict[str, Any]] = []
-        for state in states:
-            path = table_path(state, has_keys=about.get("key") is not None)
-            entries = _Entries(snapshot, state, key_groups)
-            rows = _write(aside / path, state, about, entries, portion)
-            listed = {"name": state["name"], "kind": state["kind"], "rows": rows}
-            index.append({"table": str(path.with_suffix("")), **listed})
-        write_index(aside / INDEX, about, index)
-    return [*(Path(f"{row['table']}.parquet") for row in index), INDEX]
-
-
-def known_states(snapshot: ReadOnlySnapshot) -> list[dict[str, Any]]:
-    """Catalog entries of the snapshot's states, each with its name, in order of id."""
     states = [
-        {"name": key[len(STATE_PREFIX) :].decode().removesuffix(TTL_SUFFIX)}
-        | msgspec.json.decode(value)
-        for key, value in snapshot.scan(STATE_PREFIX)
+        {"name": stored.removesuffix(TTL_SUFFIX)} | entry
+        for stored, entry in read_catalog(snapshot).items()
     ]
-    return sorted(states, key=lambda state: int(state["id"]))
+    about = _about_operator(snapshot)
+    with built_aside(directory) as aside:
+        index: list[Listed] = []
+        for state in sorted(states, key=lambda state: int(state["id"])):
+            path = _table_path(state, has_keys=about.get("key") is not None)
+            entries = partial(scan_groups, snapshot, int(state["id"]), key_groups)
+            rows = _write(aside / path, state, about, entries, portion)
+            index.append((path, state["name"], state["kind"], rows))
+        return write_index(aside / INDEX, about, index)
 
 
-def about_operator(snapshot: ReadOnlySnapshot) -> dict[str, Any]:
+def _about_operator(snapshot: ReadOnlySnapshot) -> dict[str, Any]:
     """Metadata of all tables of a snapshot."""
-    about: dict[str, Any] = {"version": snapshot.version}
-    for key, value in snapshot.scan(OPERATOR_KEY):
-        if key == OPERATOR_KEY:
-            operator = msgspec.json.decode(value)
-            about = {"store_format": operator.pop("format")} | about | operator
-    return about
+    operator, version = read_operator(snapshot), {"version": snapshot.version}
+    return {"store_format": operator.pop("format")} | version | operator if operator else version
 
 
-def table_path(state: dict[str, Any], *, has_keys: bool) -> Path:
+def _table_path(state: dict[str, Any], *, has_keys: bool) -> Path:
     """File of a state's table, relative to the directory of all tables.
 
     Args:
@@ -107,33 +99,15 @@ def table_path(state: dict[str, Any], *, has_keys: bool) -> Path:
     return Path(directory if has_keys else f"without_keys/{directory}", f"{file}.parquet")
 
 
-def write_index(path: Path, about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    """Write the index of the tables."""
+def write_index(path: Path, about: dict[str, Any], listed: list[Listed]) -> list[Path]:
+    """Write the index of the tables; return all files, relative to the directory."""
+    rows = [(str(file.with_suffix("")), *rest) for file, *rest in listed]
     columns = {
-        field.name: pa.array([row[field.name] for row in rows], field.type)
-        for field in INDEX_SCHEMA
+        field.name: pa.array([row[place] for row in rows], field.type)
+        for place, field in enumerate(INDEX_SCHEMA)
     }
     write_table(path, INDEX_SCHEMA, about, [columns])
-
-
-class _Entries:
-    """The entries of one state; can be iterated repeatedly."""
-
-    def __init__(
-        self, snapshot: ReadOnlySnapshot, state: dict[str, Any], key_groups: range | None
-    ) -> None:
-        self._snapshot = snapshot
-        self._prefix = int(state["id"]).to_bytes(2, "big")
-        self._key_groups = key_groups
-
-    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
-        prefix, groups = self._prefix, self._key_groups
-        if groups is None:
-            return self._snapshot.scan(prefix)
-        if not groups:
-            return iter(())
-        start, stop = (prefix + group.to_bytes(2, "big") for group in (groups.start, groups.stop))
-        return self._snapshot.scan(prefix, start, stop)
+    return [*(file for file, *_ in listed), Path(path.name)]
 
 
 class _MoreColumns(Exception):
@@ -145,7 +119,7 @@ class _MoreColumns(Exception):
 
 
 def _write(
-    path: Path, state: dict[str, Any], about: dict[str, Any], entries: _Entries, portion: Portion
+    path: Path, state: dict[str, Any], about: dict[str, Any], entries: Entries, portion: Portion
 ) -> int:
     """Write one table; return the number of its rows.
 
@@ -154,7 +128,7 @@ def _write(
     """
     columns, wanted = Columns(state, about.get("key")), set[str]()
     while True:
-        parts = _parts(columns, read_rows(columns.kind, entries, portion), wanted)
+        parts = _parts(columns, read_rows(columns.kind, entries(), portion), wanted)
         first = next(parts, None)
         schema = columns.schema(wanted)
         everything = [] if first is None else chain([first], parts)

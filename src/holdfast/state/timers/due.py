@@ -114,7 +114,7 @@ class DueTimers:
         start: int,
         until: int,
         registered_until: int,
-        at_once: int = TIMERS_AT_ONCE,
+        at_once: int,
     ) -> None:
         """Prepare a pass.
 

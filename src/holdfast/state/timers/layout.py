@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from holdfast.serde.key_reader import KeyDecoder, length_prefixed
-from holdfast.serde.keys import varint
+from holdfast.serde.keys import framed
 
 if TYPE_CHECKING:
     from holdfast.serde.key_shapes import KeyShape
@@ -74,7 +74,7 @@ class TimerLayout:
             # A prefix ends with the void namespace.
             beginning[:4]
             + _pack_time(timer[0] + _SIGN)
-            + (beginning[4:-1] + varint(len(timer[2])) + timer[2] if timer[2] else beginning[4:])
+            + (beginning[4:-1] + framed(timer[2]) if timer[2] else beginning[4:])
             for timer, beginning in zip(timers, beginnings, strict=True)
         ]
 
@@ -105,7 +105,8 @@ class TimerLayout:
             keys.append(key)
             namespaces.append(b"" if end + 1 == len(place) else length_prefixed(place, end)[0])
         decoded = self._key_decoder().decode_all(keys)
-        return list(map(Timer._make, zip(_times(places), decoded, namespaces, strict=True)))
+        times = stored_times([place[:8] for place in places])
+        return list(map(Timer._make, zip(times, decoded, namespaces, strict=True)))
 
     def _key_decoder(self) -> KeyDecoder:
         shape = self._encoder.shape
@@ -130,7 +131,8 @@ def time_of(data: bytes) -> int:
     return int.from_bytes(data, "big") - _SIGN
 
 
-def _times(places: list[bytes]) -> list[int]:
-    unsigned = np.frombuffer(b"".join([place[:8] for place in places]), np.dtype(">u8"))
+def stored_times(blobs: list[bytes]) -> list[int]:
+    """Times of many blobs of 8 stored bytes."""
+    unsigned = np.frombuffer(b"".join(blobs), np.dtype(">u8"))
     times: list[int] = (unsigned.astype(np.uint64) ^ np.uint64(_SIGN)).view(np.int64).tolist()
     return times

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from holdfast.errors import StateAccessError, StateValueError
 from holdfast.state.table import NO_KEY, StateTable
-from holdfast.state.timers.due import TIMERS_AT_ONCE, DueTimers, StoredTimers, TimerChanges
+from holdfast.state.timers.due import DueTimers, StoredTimers, TimerChanges
 from holdfast.state.timers.layout import (
     FIRST_TIME,
     LAST_TIME,
@@ -63,7 +63,7 @@ class TimerTable(StateTable):
         key_groups: range,
         evict_if_full: Callable[[], None],
         known: bool,
-        at_once: int = TIMERS_AT_ONCE,
+        at_once: int,
     ) -> None:
         """See `StateTable`.
 
@@ -189,15 +189,12 @@ class TimerTable(StateTable):
         values = [b"" if wanted else None for wanted in changes.values()]
         writes += zip(layout.entries(list(changes)), values, strict=True)
         if self._next != self._written:
-            key = NEXT_TIME_PREFIX + self._name.encode()
+            key = NEXT_TIME_PREFIX + self.name.encode()
             writes.append((key, b"" if self._next == NEVER else time_bytes(self._next)))
             self._written = self._next
         self._changes.clear()
         self._journal = None
         return writes
-
-    def evict(self) -> None:
-        """See `StateTable.evict`; drained timers are not cached."""
 
     @override
     def cached(self) -> int:
@@ -231,7 +228,7 @@ class TimerTable(StateTable):
             self._store.write(self.drain())
 
     def _read_next_time(self) -> int | None:
-        found = self._store.get(NEXT_TIME_PREFIX + self._name.encode())
+        found = self._store.get(NEXT_TIME_PREFIX + self.name.encode())
         if found is None:
             return None
         return time_of(found) if found else NEVER

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.serde.codec import Codec
 from holdfast.state.list import pack_chunk, unpack_chunk
+from holdfast.state.table import NONE, SOME
 from holdfast.state.timers.layout import FIRST_TIME, time_bytes, time_of
 
 if TYPE_CHECKING:
@@ -43,9 +44,7 @@ SWEEP_PREFIX: Final = b"\x00\x00sweep"
 UNKNOWN: Final = time_bytes(FIRST_TIME)
 """Stored bytes of an unknown time."""
 
-_NONE: Final = b"\x00"
-_SOME: Final = b"\x01"
-_HEAD: Final = 9
+TIMED_HEAD: Final = 9
 """Length of the time and the mark before a value."""
 _COUNTS: Final = Struct(">QQ")
 
@@ -61,10 +60,10 @@ def ttl_codec(codec: Codec) -> Codec:
 
     def encode_pair(pair: tuple[int, Any]) -> bytes:
         time, value = pair
-        return time_bytes(time) + (_NONE if value is None else _SOME + encode(value))
+        return time_bytes(time) + (NONE if value is None else SOME + encode(value))
 
     def decode_pair(data: bytes) -> tuple[int, Any]:
-        return time_of(data[:8]), None if data[8] == 0 else decode(data[_HEAD:])
+        return time_of(data[:8]), None if data[8] == 0 else decode(data[TIMED_HEAD:])
 
     def check_pair(pair: tuple[int, Any]) -> None:
         value = pair[1]
@@ -91,8 +90,8 @@ def adding_time(kind: str, time: int) -> Callable[[bytes], bytes]:
     stamp = time_bytes(time)
     if kind == "map":
         # The values of a plain map begin with the same mark.
-        return lambda value: _SOME + stamp + value
-    head = stamp + _SOME
+        return lambda value: SOME + stamp + value
+    head = stamp + SOME
     if kind == "list":
         return lambda chunk: pack_chunk([head + element for element in unpack_chunk(chunk)])
     return lambda value: head + value
@@ -101,8 +100,8 @@ def adding_time(kind: str, time: int) -> Callable[[bytes], bytes]:
 def dropping_time(kind: str) -> Callable[[bytes], bytes]:
     """Function that removes the time from a stored value."""
     if kind == "list":
-        return lambda chunk: pack_chunk([element[_HEAD:] for element in unpack_chunk(chunk)])
-    return lambda value: value[_HEAD:]
+        return lambda chunk: pack_chunk([element[TIMED_HEAD:] for element in unpack_chunk(chunk)])
+    return lambda value: value[TIMED_HEAD:]
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ that are not read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.api.state import ListState, MapState, ValueState
@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 class Expiry:
     """Base of all states with TTL."""
 
-    __slots__ = ("_now", "_renews", "_returns_expired", "_stamp", "_ttl", "accesses")
+    __slots__ = ("_now", "_renews", "_returns_expired", "_stamp", "_table", "_ttl", "accesses")
 
-    def __init__(self, config: StateTtlConfig, time: TtlTime) -> None:
-        """Expire entries as configured, by `time`."""
+    def __init__(self, table: Any, config: StateTtlConfig, time: TtlTime) -> None:
+        """Keep pairs of a time and a value in `table`; expire them as configured, by `time`."""
+        self._table = table
         self._ttl = config.ttl_ms
         self._now = time.now
         self._stamp = time.stamp
@@ -43,16 +44,17 @@ class Expiry:
         self.accesses = 0
         """Number of reads and writes."""
 
+    def clear(self) -> None:
+        """Remove the state for the current key."""
+        self.accesses += 1
+        self._table.clear()
+
 
 class TtlValue(Expiry, ValueState[Any]):
     """A value that expires."""
 
-    __slots__ = ("_table",)
-
-    def __init__(self, table: ValueTable, config: StateTtlConfig, time: TtlTime) -> None:
-        """Keep pairs of a time and a value in `table`."""
-        super().__init__(config, time)
-        self._table = table
+    __slots__ = ()
+    _table: ValueTable
 
     def value(self) -> Any:
         """Value for the current key, or None if it was never set or has expired."""
@@ -79,11 +81,6 @@ class TtlValue(Expiry, ValueState[Any]):
         else:
             self._table.update((self._stamp(), value))
 
-    def clear(self) -> None:
-        """Remove the value for the current key."""
-        self.accesses += 1
-        self._table.clear()
-
 
 class TtlReducing(ReducingValue):
     """A reduced value that expires; every `add` renews its time."""
@@ -108,12 +105,8 @@ class TtlReducing(ReducingValue):
 class TtlList(Expiry, ListState[Any]):
     """A list whose elements expire one by one."""
 
-    __slots__ = ("_table",)
-
-    def __init__(self, table: ListTable, config: StateTtlConfig, time: TtlTime) -> None:
-        """Keep pairs of a time and an element in `table`."""
-        super().__init__(config, time)
-        self._table = table
+    __slots__ = ()
+    _table: ListTable
 
     def get(self) -> list[Any]:
         """Elements for the current key that have not expired, in a new list."""
@@ -158,21 +151,12 @@ class TtlList(Expiry, ListState[Any]):
             else [None if value is None else (stamp, value) for value in values]
         )
 
-    def clear(self) -> None:
-        """Remove the list for the current key."""
-        self.accesses += 1
-        self._table.clear()
-
 
 class TtlMap(Expiry, MapState[Any, Any]):
     """A map whose entries expire one by one."""
 
-    __slots__ = ("_table",)
-
-    def __init__(self, table: MapTable, config: StateTtlConfig, time: TtlTime) -> None:
-        """Keep pairs of a time and a value in `table`."""
-        super().__init__(config, time)
-        self._table = table
+    __slots__ = ()
+    _table: MapTable
 
     def get(self, key: Any) -> Any:
         """Value under `key`, or None."""
@@ -235,11 +219,6 @@ class TtlMap(Expiry, MapState[Any, Any]):
         self.accesses += 1
         return self._table.is_empty()
 
-    def clear(self) -> None:
-        """Remove the current key's map."""
-        self.accesses += 1
-        self._table.clear()
-
 
 class TtlTime(Protocol):
     """Clock of states with TTL, in milliseconds."""
@@ -262,25 +241,16 @@ class ClockTime:
         self.now = self.stamp = clock.now_ms
 
 
-def _no_records() -> int:
-    return 0
-
-
 @dataclass(frozen=True, slots=True)
 class TtlContext:
     """Clocks and settings for states with TTL."""
 
-    processing: TtlTime
+    processing: TtlTime = field(default_factory=lambda: ClockTime(SystemClock()))
     event: TtlTime | None = None
     """None if elements have no event time."""
-    records: Callable[[], int] = _no_records
+    records: Callable[[], int] = lambda: 0
     """Number of records of the operator in this epoch."""
     incremental_snapshots: bool = False
     """Whether snapshots share files, so that removing entries before one saves nothing."""
     seconds: Callable[[], float] = monotonic
     """Measures how long a sweep takes."""
-
-    @staticmethod
-    def by_system_clock() -> TtlContext:
-        """Context with the system clock as processing time."""
-        return TtlContext(ClockTime(SystemClock()))

@@ -98,7 +98,8 @@ class Sweep:
         cursor = Cursor.decoded(before)
         strategies = state.config.cleanup_strategies
         if snapshot and strategies.in_full_snapshot and not self._context.incremental_snapshots:
-            self._look_at_all(state, cursor)
+            _begin(state, cursor)
+            self._look(state, cursor, lambda looked: STEP)
         else:
             if strategies.incremental is not None:
                 self._look_by_use(state, cursor, strategies.incremental)
@@ -108,10 +109,6 @@ class Sweep:
             self._changes.append((key, cursor.encoded()))
         self._store.write(self._changes)
         self._changes = []
-
-    def _look_at_all(self, state: SweptState, cursor: Cursor) -> None:
-        _begin(state, cursor)
-        self._look(state, cursor, lambda looked: STEP)
 
     def _look_by_use(self, state: SweptState, cursor: Cursor, by: IncrementalCleanup) -> None:
         uses = state.accesses
