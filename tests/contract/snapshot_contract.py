@@ -10,7 +10,6 @@ import pytest
 
 from holdfast.config.backends import backend_named
 from holdfast.errors import StateError
-from holdfast.state import restore as restoring
 from holdfast.state.operator.layout import SUBTASK_PREFIX, layout
 from holdfast.state.operator.redistribution import NamedState, OperatorStateSnapshot
 from holdfast.state.restore import restore_store
@@ -154,7 +153,7 @@ class SnapshotContract:
     def test_a_process_killed_while_it_makes_a_snapshot_leaves_a_whole_one_or_none(self, tmp_path):
         program = """
 store = open_at(None)
-store.write((b"%06d" % i, b"v" * 100) for i in range(60_000))
+store.write((b"%06d" % i, b"v" * 1000) for i in range(6000))
 store.commit('1')
 store = open_at('1')
 say('now')
@@ -169,7 +168,7 @@ say(time.perf_counter() - start)
                 assert heard(process) == "now"
                 kill_after(process, took * (moment + 0.5) / 8)
             if (directory / "snapshot").exists():
-                assert len(self.read(directory / "snapshot")) == 60_000
+                assert len(self.read(directory / "snapshot")) == 6000
 
     def test_a_snapshot_is_read_after_a_restart_of_the_machine(self, tmp_path, monkeypatch):
         monkeypatch.setattr(store_record, "boot_id", lambda: "an-earlier-boot")
@@ -329,8 +328,7 @@ say(time.perf_counter() - start)
             entry(3, 4, b"k"): b"c4",
         }
 
-    def test_gathering_in_small_portions_gives_the_same(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(restoring, "CHUNK_BYTES", 20_000)
+    def test_gathering_in_small_portions_gives_the_same(self, tmp_path):
         sources, model = [], metadata({"a": 1})
         for part in range(3):
             entries = {
@@ -338,7 +336,7 @@ say(time.perf_counter() - start)
             } | {entry(1, part * 40 + i, b"%d" % i * 300): b"long" for i in range(9)}
             sources.append(self.made(tmp_path / str(part), metadata({"a": 1}) | entries))
             model |= entries
-        statistics = self.restored(sources, tmp_path / "new")
+        statistics = self.restored(sources, tmp_path / "new", chunk_bytes=20_000)
         assert statistics.entries == pytest.approx(len(model), rel=0.05)
         assert self.found(tmp_path / "new") == model
 

@@ -422,7 +422,7 @@ class StoreContract:
         return min(times)
 
     def test_hundreds_of_epochs_leave_a_small_store(self, directory):
-        self.run_epochs(directory, 300)
+        self.run_epochs(directory, 200)
 
     @pytest.mark.slow
     def test_thousands_of_epochs_stay_fast(self, directory):

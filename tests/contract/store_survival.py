@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from holdfast.state.store.protocol import StateStore
 
-ENTRIES = 30_000
+ENTRIES = 12_000
 
 CHANGE_EVERYTHING = f"""
 def change(expected, number):
@@ -124,7 +124,7 @@ try:
     version = None
     for epoch in range(12):
         store = open_at(version)
-        store.write((b"%d-%d" % (epoch, i), bytes(1000)) for i in range(30_000))
+        store.write((b"%d-%d" % (epoch, i), bytes(10_000)) for i in range(3000))
         version = str(epoch)
         store.commit(version)
     say('worked')

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from typing import TYPE_CHECKING
 
 import lmdb
@@ -11,7 +12,9 @@ import pytest
 
 from holdfast.config.backends import EmbeddedRocksDBStateBackend, HashMapStateBackend
 from holdfast.errors import StateError, StoreVersionError
+from holdfast.state.store.lmdb import LmdbStore
 from holdfast.state.store.lmdb_file import LongKeys
+from holdfast.state.store.lock import StoreLock
 from holdfast.state.store.opening import open_store
 from holdfast.state.store.rocksdb_options import FILES_BEFORE_MERGE
 from holdfast.state.store.snapshot import is_shareable, snapshot_files
@@ -32,6 +35,11 @@ class TestLmdbStore(StoreContract, StoreSurvival, SnapshotContract):
     def open(self, directory: Path, expected: str | None = None) -> StateStore:
         return open_store(HashMapStateBackend(), directory, expected, patience=0)
 
+    def open_small(self, directory: Path, expected: str) -> StateStore:
+        """Open a store that counts as large."""
+        lock = StoreLock.acquire(directory, patience=0)
+        return LmdbStore(directory, expected, lock, compact_from=4_000_000)
+
     def test_a_small_snapshot_that_is_taken_over_has_no_holes(self, directory, tmp_path):
         """Writing to a hole kills the process when the disk is full."""
         self.filled(directory, {b"key": b"value"})
@@ -46,46 +54,63 @@ class TestLmdbStore(StoreContract, StoreSurvival, SnapshotContract):
         assert found.st_blocks * 512 >= found.st_size
 
     def test_a_file_that_is_mostly_free_is_compacted(self, directory):
-        self.filled(directory, {b"%05d" % i: bytes(4000) for i in range(20_000)})
-        store = self.open(directory, "v1")
-        store.write((b"%05d" % i, None) for i in range(20_000) if i % 50)
+        self.filled(directory, {b"%05d" % i: bytes(4000) for i in range(2000)})
+        store = self.open_small(directory, "v1")
+        store.write((b"%05d" % i, None) for i in range(2000) if i % 50)
         statistics = store.commit("v2")
-        assert statistics.entries == 400
-        assert statistics.bytes_on_disk < 4_000_000
+        assert statistics.entries == 40
+        assert statistics.bytes_on_disk < 400_000
         assert [path.name for path in directory.glob("*.mdb")] == ["state-2.mdb"]
         assert self.contents(directory, "v2") == {
-            b"%05d" % i: bytes(4000) for i in range(0, 20_000, 50)
+            b"%05d" % i: bytes(4000) for i in range(0, 2000, 50)
         }
-        self.open(directory, "v2").commit("v3")
-        assert len(self.contents(directory, "v3")) == 400
+        self.open_small(directory, "v2").commit("v3")
+        assert len(self.contents(directory, "v3")) == 40
+
+    def test_a_small_file_is_left_alone_though_it_is_mostly_free(self, directory):
+        self.filled(directory, {b"%05d" % i: bytes(4000) for i in range(2000)})
+        store = self.open(directory, "v1")
+        store.write((b"%05d" % i, None) for i in range(2000) if i % 50)
+        store.commit("v2")
+        assert [path.name for path in directory.glob("*.mdb")] == ["state-1.mdb"]
 
     def test_a_file_whose_free_pages_are_used_again_is_left_alone(self, directory):
-        self.filled(directory, {b"%05d" % i: bytes(4000) for i in range(20_000)}, "v0")
+        self.filled(directory, {b"%05d" % i: bytes(4000) for i in range(2000)}, "v0")
         for epoch in range(5):
-            store = self.open(directory, f"v{epoch}")
-            store.write((b"%05d" % i, bytes([epoch]) * 4000) for i in range(20_000))
+            store = self.open_small(directory, f"v{epoch}")
+            store.write((b"%05d" % i, bytes([epoch]) * 4000) for i in range(2000))
             store.commit(f"v{epoch + 1}")
         assert [path.name for path in directory.glob("*.mdb")] == ["state-1.mdb"]
 
     def test_a_process_killed_while_it_compacts_leaves_a_whole_store(self, tmp_path):
         program = """
-store = open_at('v1')
-store.write((b"%05d" % i, None) for i in range(18_000) if i % 3 == 0 or i > 6000)
+from holdfast.state.store.lmdb import LmdbStore
+from holdfast.state.store.lock import StoreLock
+directory = Path(sys.argv[2])
+lock = StoreLock.acquire(directory)
+store = LmdbStore(directory, 'v1', lock, compact_from=4_000_000)
+store.write((b"%05d" % i, None) for i in range(6000) if i % 8)
 say('now')
+start = time.perf_counter()
 store.commit('v2')
+say(time.perf_counter() - start)
 """
+        self.filled(tmp_path / "full", {b"%05d" % i: bytes(4000) for i in range(6000)})
+        shutil.copytree(tmp_path / "full", tmp_path / "timed")
+        took = float(run_child(self.backend, tmp_path / "timed", program))
+        assert (tmp_path / "timed" / "state-2.mdb").exists()
         for moment in range(8):
             directory = tmp_path / str(moment)
-            self.filled(directory, {b"%05d" % i: bytes(4000) for i in range(18_000)})
+            shutil.copytree(tmp_path / "full", directory)
             with child(self.backend, directory, program) as process:
                 assert heard(process) == "now"
-                kill_after(process, 0.006 * (moment + 1))
+                kill_after(process, took * (moment + 0.5) / 8)
             try:
                 found = self.contents(directory, "v2")
             except StoreVersionError:
-                assert len(self.contents(directory, "v1")) == 18_000
+                assert len(self.contents(directory, "v1")) == 6000
             else:
-                assert list(found) == [b"%05d" % i for i in range(6001) if i % 3]
+                assert list(found) == [b"%05d" % i for i in range(0, 6000, 8)]
             assert len(list(directory.glob("state*"))) == 2
 
     def test_what_a_dead_compaction_left_is_removed(self, directory):
@@ -117,9 +142,9 @@ except HoldfastError as error:
         assert [path.name for path in directory.parent.iterdir()] == [directory.name]
 
     def test_a_store_that_is_compacted_has_a_snapshot_of_the_same(self, directory, tmp_path):
-        self.filled(directory, {b"%05d" % i: bytes(4000) for i in range(20_000)})
-        store = self.open(directory, "v1")
-        store.write((b"%05d" % i, None) for i in range(20_000) if i % 50)
+        self.filled(directory, {b"%05d" % i: bytes(4000) for i in range(2000)})
+        store = self.open_small(directory, "v1")
+        store.write((b"%05d" % i, None) for i in range(2000) if i % 50)
         store.commit("v2", tmp_path / "snapshot")
         assert [path.name for path in directory.glob("*.mdb")] == ["state-2.mdb"]
         assert self.read(tmp_path / "snapshot") == self.contents(directory, "v2")

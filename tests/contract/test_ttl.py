@@ -20,8 +20,8 @@ from holdfast import (
 )
 from holdfast.errors import StateDescriptorError, StateValueError
 from holdfast.serde.keys import key_group_of
-from holdfast.state import catalog as ttl_migration
 from holdfast.state.backend import KeyedStateBackend
+from holdfast.state.catalog import batches
 from holdfast.state.key_groups import key_groups, subtask_of
 from holdfast.state.restore import restore_store
 from holdfast.state.store.opening import open_store
@@ -660,11 +660,28 @@ def test_event_time_needs_an_input_that_has_some(tmp_path: Path) -> None:
 # Migration
 
 
+def test_entries_are_changed_and_moved_batch_by_batch(subtask: Subtask) -> None:
+    store = subtask.store
+    keys = [b"\x00\x01%d" % n for n in range(7)]
+    store.write([(key, b"old") for key in [*keys, b"\x00\x02"]])
+    sizes = []
+    for entries in batches(store, b"\x00\x01", at_once=3):
+        sizes.append(len(entries))
+        assert {value for _, value in entries} == {b"old"}
+        store.write([(entries[0][0], b"new"), (entries[-1][0], None)])
+    assert sizes == [3, 3, 1]
+    assert list(store.scan(b"\x00\x01")) == [
+        (keys[0], b"new"),
+        (keys[1], b"old"),
+        (keys[3], b"new"),
+        (keys[4], b"old"),
+    ]
+
+
 @EVERY_KIND
 def test_state_without_times_lives_for_one_ttl_from_when_it_gets_them(
-    subtask: Subtask, kind: str, monkeypatch: pytest.MonkeyPatch
+    subtask: Subtask, kind: str
 ) -> None:
-    monkeypatch.setattr(ttl_migration, "ENTRIES_AT_ONCE", 2)
     state = subtask.get(descriptor(kind, None))
     for subtask.current.key in "abcde":
         put(state, kind)
@@ -684,9 +701,8 @@ def test_state_without_times_lives_for_one_ttl_from_when_it_gets_them(
 
 @EVERY_KIND
 def test_state_that_loses_its_times_reappears_though_it_has_expired(
-    subtask: Subtask, kind: str, monkeypatch: pytest.MonkeyPatch
+    subtask: Subtask, kind: str
 ) -> None:
-    monkeypatch.setattr(ttl_migration, "ENTRIES_AT_ONCE", 2)
     state = subtask.get(descriptor(kind, SWEPT))
     for subtask.current.key in "abcde":
         put(state, kind)

@@ -32,7 +32,7 @@ def no_faults(injected: Faults, tmp_path: Path) -> None:
     injected.plan(tmp_path)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server() -> Iterator[PostgresServer]:
     """A PostgreSQL server."""
     with postgres_server() as server:

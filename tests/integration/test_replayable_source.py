@@ -180,6 +180,30 @@ def test_a_bounded_source_is_read_in_one_pass_in_batch_mode(
     assert sorted(row.number for row in sums.execute_and_collect()) == expected
 
 
+class Nothing(ReplayableSource):
+    """A source that ends before its first element."""
+
+    bounded = True
+
+    def initial_offset(self) -> int:
+        return 0
+
+    def latest_offset(self, start: int) -> int:
+        return start
+
+    def read(self, start: int, end: int) -> Iterator[Reading]:
+        raise AssertionError("there is nothing to read")
+
+
+@pytest.mark.parametrize("mode", [RuntimeExecutionMode.BATCH, RuntimeExecutionMode.STREAMING])
+def test_a_bounded_source_without_elements_ends_the_job(
+    env: StreamExecutionEnvironment, mode: RuntimeExecutionMode
+) -> None:
+    env.set_runtime_mode(mode)
+    sums = env.add_source(Nothing()).key_by("key").sum("number")
+    assert list(sums.execute_and_collect()) == []
+
+
 class Unbounded(Segments):
     """The same numbers, with no promise that they are all."""
 

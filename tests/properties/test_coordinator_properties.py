@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.instructions import (
@@ -25,6 +32,7 @@ from holdfast.checkpoint.instructions import (
 )
 from holdfast.config.checkpointing import CheckpointSettings, savepoint_settings
 from holdfast.config.configuration import Configuration
+from tests.support.properties import searched
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -341,5 +349,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         assert self.job.due(self.now) == (due_at == self.now)
 
 
-TestCoordinator = CoordinatorMachine.TestCase
-TestCoordinator.settings = settings(max_examples=200, stateful_step_count=40)
+@searched(80, 400)
+def test_whatever_happens_the_coordinator_keeps_its_promises(examples: int) -> None:
+    limits = settings(max_examples=examples, stateful_step_count=40)
+    run_state_machine_as_test(CoordinatorMachine, settings=limits)

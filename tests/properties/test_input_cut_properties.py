@@ -8,13 +8,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import MapFunction
 from holdfast.checkpoint.files.channel_state import FileStaging
-from holdfast.runtime import channel_cut as input_cut
+from holdfast.runtime.channel_cut import SliceSizes
 from holdfast.serde.keys import key_group_of
 from holdfast.state.key_groups import subtask_of
 from holdfast.storage.file_system import FileSystemFiles
@@ -25,6 +24,7 @@ from tests.support.staged import StagedRun
 from tests.support.task_epochs import ROWS
 
 MAX_PARALLELISM = 8
+SMALL = SliceSizes(first=1, largest=2)
 CLOCK = ManualClock()
 SEEN: list[tuple[str, int, int, str, int]] = []
 """Step, subtask, parallelism, key and number of everything processed, in order."""
@@ -84,7 +84,8 @@ class Job:
         self.parallelism = parallelism
         staging = FileStaging(FileSystemFiles(str(self.root)), 1_000_000)
         plan = program(parallelism).compile()
-        self.run = StagedRun(plan, self.root, staging, CLOCK, f"1-{self.job_attempts}")
+        attempt = f"1-{self.job_attempts}"
+        self.run = StagedRun(plan, self.root, staging, CLOCK, attempt, SMALL)
         self.position, seen, self.run.channel_rows = self.checkpoint
         SEEN[:] = seen
 
@@ -118,13 +119,7 @@ class Job:
             self.epoch(7, 5)
 
 
-@pytest.fixture(autouse=True)
-def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(input_cut, "FIRST_SLICE", 1)
-    monkeypatch.setattr(input_cut, "LARGEST_SLICE", 2)
-
-
-@searched(10, 40)
+@searched(6, 40)
 def test_every_row_is_processed_once_in_order_by_its_owner(examples):
     @settings(max_examples=examples)
     @given(st.lists(st.sampled_from("abcdefgh"), min_size=25, max_size=40), ACTIONS)

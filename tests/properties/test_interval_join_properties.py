@@ -32,7 +32,7 @@ def histories(draw: st.DrawFn) -> list[Epoch]:
     return made
 
 
-@searched(20, 60)
+@searched(12, 60)
 def test_a_join_is_what_brute_force_finds(examples: int) -> None:
     @settings(max_examples=examples)
     @given(

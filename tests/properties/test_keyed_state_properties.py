@@ -21,7 +21,6 @@ from holdfast import (
     ValueStateDescriptor,
 )
 from holdfast.config.backends import backend_named
-from holdfast.state import list as list_table
 from holdfast.state.backend import KeyedStateBackend
 from holdfast.state.store.opening import open_store
 from holdfast.state.table import CurrentKey
@@ -217,6 +216,7 @@ class Twin:
             epoch=self.epoch,
             current=self.current,
             cache_limit=self.cache_limit,
+            max_chunks=2,
         )
         self.handles: dict[str, Any] = {
             name: self.state.register(DESCRIPTORS[name]) for name in self.names
@@ -305,8 +305,7 @@ def test_any_program_on_keyed_state_equals_dictionaries(
     @settings(max_examples=examples)
     @given(st.integers(0, 2**64), st.integers(8, 40), st.sampled_from(KEYS), st.integers(0, 2))
     def check(seed: int, length: int, keys: list[Any], cache_limit: int) -> None:
-        with TemporaryDirectory(dir=IN_MEMORY) as directory, pytest.MonkeyPatch.context() as patch:
-            patch.setattr(list_table, "MAX_CHUNKS", 2)
+        with TemporaryDirectory(dir=IN_MEMORY) as directory:
             twin = Twin(backend, Path(directory) / "store", keys, names, cache_limit)
             try:
                 for step in Author(seed, names).program(length):

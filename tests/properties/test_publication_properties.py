@@ -434,7 +434,7 @@ def keeping_notes(every: int) -> ExitStack:
     return patched(FileSystemFiles, "delete", delete)
 
 
-@searched(20, 120)
+@searched(12, 120)
 def test_whatever_happens_to_a_job_its_output_is_published_once(examples: int) -> None:
     limits = settings(max_examples=examples, stateful_step_count=7)
     run_state_machine_as_test(Publishing, settings=limits)

@@ -41,7 +41,7 @@ from tests.support.task_epochs import ROWS
 
 PARALLELISM = [1, 2, 3, 4, 7, 15, 77, 128]
 BACKENDS = st.sampled_from(["hashmap", "rocksdb"])
-KEYS = [f"key-{number}" for number in range(60)]
+KEYS = [f"key-{number}" for number in range(40)]
 TEXT = codec_for(str)
 RULES = [
     (b"\x01" + TEXT.encode("rule"), b"\x01" + TEXT.encode("yes")),
@@ -94,7 +94,7 @@ class Rescaled(Restored):
 
 
 @pytest.mark.parametrize(
-    ("some", "most", "examples"), [(7, 15, 4), pytest.param(77, 128, 8, marks=pytest.mark.slow)]
+    ("some", "most", "examples"), [(7, 15, 2), pytest.param(77, 128, 8, marks=pytest.mark.slow)]
 )
 def test_everything_is_found_once_where_it_belongs_on_any_number_of_subtasks(
     some: int, most: int, examples: int

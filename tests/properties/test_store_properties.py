@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.config.backends import backend_named
-from holdfast.state.store import write_buffer as staged_module
 from holdfast.state.store.header import checked_version, encode_record
 from holdfast.state.store.opening import open_store
 from holdfast.state.store.process import boot_id
@@ -119,22 +118,20 @@ def test_a_store_behaves_like_a_dictionary(backend: str, examples: int) -> None:
     insert_up_to=st.sampled_from([0, 2, 256]),
 )
 def test_staged_entries_are_merged_in_order(committed, writes, prefix, start, insert_up_to) -> None:
-    staged, model = WriteBuffer(), dict(committed)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(staged_module, "_INSERT_UP_TO", insert_up_to)
-        for items in writes:
-            staged.put(items)
-            model.update(items)
-            under = sorted(item for item in committed.items() if item[0].startswith(prefix))
-            expected = sorted(
-                (key, value)
-                for key, value in model.items()
-                if key.startswith(prefix) and value is not None
-            )
-            assert list(staged.merge(prefix, iter(under))) == expected
-            behind = [item for item in under if item[0] >= start]
-            expected = [item for item in expected if item[0] >= start]
-            assert list(staged.merge(prefix, iter(behind), start)) == expected
+    staged, model = WriteBuffer(insert_up_to), dict(committed)
+    for items in writes:
+        staged.put(items)
+        model.update(items)
+        under = sorted(item for item in committed.items() if item[0].startswith(prefix))
+        expected = sorted(
+            (key, value)
+            for key, value in model.items()
+            if key.startswith(prefix) and value is not None
+        )
+        assert list(staged.merge(prefix, iter(under))) == expected
+        behind = [item for item in under if item[0] >= start]
+        expected = [item for item in expected if item[0] >= start]
+        assert list(staged.merge(prefix, iter(behind), start)) == expected
 
 
 @given(PREFIXES, PREFIXES)

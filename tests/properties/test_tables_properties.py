@@ -18,9 +18,9 @@ from holdfast.serde.keys import key_group_of
 from holdfast.serde.tagged import either, timestamped
 from holdfast.state.key_groups import subtask_of
 from holdfast.state.operator.redistribution import NamedState, OperatorStateSnapshot
-from holdfast.state.tables import rows as table_rows
 from holdfast.state.tables.operator import read_operator_tables, write_operator_tables
 from holdfast.state.tables.reader import TablesSnapshot
+from holdfast.state.tables.rows import Portion
 from holdfast.state.tables.values import encoded_column, value_column
 from holdfast.state.timers.table import EVENT_TIMERS, PROCESSING_TIMERS
 from holdfast.windows import GlobalWindow, TimeWindow
@@ -156,8 +156,7 @@ def test_any_state_comes_back_on_any_backend_and_any_number_of_subtasks(backend,
     @given(programs(), st.integers(1, 3), st.integers(1, 3), st.sampled_from([1, 3, 50]), st.data())
     def check(program, old, new, at_once, data):
         keys, states = program
-        with TemporaryDirectory(dir=IN_MEMORY) as root, pytest.MonkeyPatch.context() as patch:
-            patch.setattr(table_rows, "ROWS", at_once)
+        with TemporaryDirectory(dir=IN_MEMORY) as root:
             before, tables = [], []
             for subtask in range(old):
                 state = State(Path(root) / str(subtask), backend, max_parallelism=MAX_PARALLELISM)
@@ -168,7 +167,7 @@ def test_any_state_comes_back_on_any_backend_and_any_number_of_subtasks(backend,
                     == subtask
                 ]
                 run(state, own, states, data)
-                tables.append(state.written())
+                tables.append(state.written(portion=Portion(rows=at_once)))
                 with state.snapshot() as snapshot, TablesSnapshot(tables[-1]) as opened:
                     before.append(kept_entries(snapshot))
                     assert kept_entries(opened) == before[-1]

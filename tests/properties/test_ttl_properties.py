@@ -22,7 +22,6 @@ from holdfast import (
 )
 from holdfast.config.backends import backend_named
 from holdfast.serde.keys import key_group_of
-from holdfast.state import list as list_table
 from holdfast.state.backend import KeyedStateBackend
 from holdfast.state.key_groups import key_groups, subtask_of
 from holdfast.state.restore import restore_store
@@ -194,6 +193,7 @@ class Twin:
                 epoch=self.epoch,
                 current=self.current,
                 ttl=TtlContext(ClockTime(self.clock), records=lambda: 1_000_000),
+                max_chunks=2,
             )
             for subtask in range(self.parallelism)
         ]
@@ -324,8 +324,7 @@ def test_any_program_on_states_with_a_ttl_equals_dictionaries_with_times(
     @settings(max_examples=examples)
     @given(st.integers(0, 2**64), st.integers(10, 80))
     def check(seed: int, length: int) -> None:
-        with TemporaryDirectory(dir=IN_MEMORY) as directory, pytest.MonkeyPatch.context() as patch:
-            patch.setattr(list_table, "MAX_CHUNKS", 2)
+        with TemporaryDirectory(dir=IN_MEMORY) as directory:
             twin = Twin(backend, Path(directory), seed, sweep)
             try:
                 twin.run(length)

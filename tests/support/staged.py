@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.api.sinks import Committer, Sink, SinkWriter
 from holdfast.clock import SystemClock
+from holdfast.runtime.channel_cut import SLICE_SIZES
 from holdfast.runtime.operator_task import TaskIdentity
 from holdfast.runtime.plan import CheckpointOrder, EpochPlan
 from holdfast.runtime.task import StageTask
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from holdfast.api.sinks import CommitRequest, Staging, WriterContext
     from holdfast.clock import Clock
     from holdfast.job.model import JobPlan
+    from holdfast.runtime.channel_cut import SliceSizes
     from holdfast.runtime.plan import ChannelRows, StagePlan
     from holdfast.runtime.report import Prepared
 
@@ -204,8 +206,10 @@ class StagedRun(Run):
         staging: Staging,
         clock: Clock | None = None,
         job_attempt: str = "1-1",
+        sizes: SliceSizes = SLICE_SIZES,
     ) -> None:
         super().__init__(plan, directory)
+        self._sizes = sizes
         self.staging = staging
         self.clock = clock or SystemClock()
         self.job_attempt = job_attempt
@@ -257,7 +261,8 @@ class StagedRun(Run):
     ) -> list[pa.RecordBatch]:
         identity = TaskIdentity(subtask, 0, next(self._attempts))
         epoch = None if stage.index == 0 else self.epoch_plan()
-        task = StageTask(pickle.loads(dump_stage(stage)), epoch, identity, self.clock)
+        loaded = pickle.loads(dump_stage(stage))
+        task = StageTask(loaded, epoch, identity, self.clock, self._sizes)
         out = list(task.run(iter(batches)))
         self.reports.append(task.report)
         for uid, store in task.report.stores.items():

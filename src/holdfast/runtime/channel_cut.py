@@ -13,6 +13,7 @@ comes at most one epoch's time after the start. From then on the task uses a mon
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -26,18 +27,26 @@ from holdfast.state.key_groups import key_groups, subtask_of
 from holdfast.types.columns.batches import BatchReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from holdfast.api.sinks import RowsInStaging
     from holdfast.clock import Clock
     from holdfast.runtime.plan import Channel, EpochPlan, OperatorPlan, StagePlan
 
-FIRST_SLICE: Final = 64
-LARGEST_SLICE: Final = 65_536
-SHORT_SLICE: Final = 0.02
-"""Seconds; a slice that takes less makes the next one larger."""
-LONG_SLICE: Final = 0.1
-"""Seconds; a slice that takes more makes the next one smaller."""
+
+@dataclass(frozen=True)
+class SliceSizes:
+    """Numbers of rows that a task processes between two looks at the clock."""
+
+    first: int = 64
+    largest: int = 65_536
+    short: float = 0.02
+    """Seconds; a slice that takes less makes the next one larger."""
+    long: float = 0.1
+    """Seconds; a slice that takes more makes the next one smaller."""
+
+
+SLICE_SIZES: Final = SliceSizes()
 
 
 def entries_of(stage: StagePlan) -> dict[tuple[str, int], tuple[Channel, OperatorPlan]]:
@@ -78,9 +87,27 @@ class InputCut:
     """Decides when a task stops, and stores the rest of its input."""
 
     def __init__(
-        self, stage: StagePlan, epoch: EpochPlan, subtask: int, unique: str, clock: Clock
+        self,
+        stage: StagePlan,
+        epoch: EpochPlan,
+        subtask: int,
+        unique: str,
+        clock: Clock,
+        sizes: SliceSizes = SLICE_SIZES,
+        *,
+        seconds: Callable[[], float] = monotonic,
     ) -> None:
-        """The cut of a task that has just started; `unique` names this attempt."""
+        """The cut of a task that has just started.
+
+        Args:
+            stage: Stage of the task.
+            epoch: Epoch of the task.
+            subtask: Number of the subtask.
+            unique: Name of this attempt.
+            clock: Decides when the cut is.
+            sizes: How many rows the task processes before it looks at the clock again.
+            seconds: Measures how long a slice takes.
+        """
         self._stage = stage
         self._epoch = epoch
         self._subtask = subtask
@@ -89,7 +116,9 @@ class InputCut:
         self._started = clock.monotonic_ms()
         self._stop = self._started + _time_left(epoch, clock)
         self._kept: dict[int, RowsInStaging] = {}
-        self._size = FIRST_SLICE
+        self._sizes = sizes
+        self._seconds = seconds
+        self._size = sizes.first
         self._entries = entries_of(stage)
 
     def left_before(self) -> Iterator[tuple[Channel, pa.RecordBatch]]:
@@ -140,13 +169,13 @@ class InputCut:
             if self.reached(left_before=left_before):
                 self._keep(channel, rows.slice(start))
                 return
-            begun, size = monotonic(), self._size
+            begun, size = self._seconds(), self._size
             yield rows.slice(start, size)
-            took = monotonic() - begun
+            took = self._seconds() - begun
             start += size
-            if took < SHORT_SLICE:
-                self._size = min(size * 2, LARGEST_SLICE)
-            elif took > LONG_SLICE:
+            if took < self._sizes.short:
+                self._size = min(size * 2, self._sizes.largest)
+            elif took > self._sizes.long:
                 self._size = max(size // 2, 1)
 
     def _keep(self, channel: Channel, rows: pa.RecordBatch) -> None:

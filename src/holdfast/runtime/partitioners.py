@@ -139,13 +139,14 @@ def _row(rows: Any, place: int) -> Any:
 class KeyPartitioner:
     """Routes rows by key group."""
 
-    def __init__(self, channel: Channel, keys: Keys) -> None:
-        """Send rows to the subtasks that own their keys."""
+    def __init__(self, channel: Channel, keys: Keys, *, memory: int = MEMORY) -> None:
+        """Send rows to the subtasks that own their keys; remembers the subtasks of some keys."""
         self._parallelism = channel.parallelism
         self._max_parallelism = channel.max_parallelism
         self._keys = keys
         self.needs_elements = not keys.from_columns
         self._normalise = BatchWriter(channel.type).normalise
+        self._memory = memory
         self._known: dict[Any, int] = {}
 
     def subtasks(self, elements: list[Any], rows: pa.RecordBatch) -> pa.Array:
@@ -163,7 +164,7 @@ class KeyPartitioner:
         except (KeyTypeError, TypeError) as error:
             raise self._keys.refusal(keys, elements or rows, error) from error
         receivers = pa.array(list(map(known.__getitem__, keys)), pa.int32())
-        if len(known) > MEMORY:
+        if len(known) > self._memory:
             known.clear()
         return receivers
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.runtime.channel_cut import InputCut
+from holdfast.runtime.channel_cut import SLICE_SIZES, InputCut
 from holdfast.runtime.exchange import ExchangeReader, ExchangeWriter, appended, times_of
 from holdfast.runtime.operator_task import OperatorTask, TaskIdentity
 from holdfast.runtime.operators.timestamps import latest_time, with_time
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.clock import Clock
+    from holdfast.runtime.channel_cut import SliceSizes
     from holdfast.runtime.operators.base import Output
     from holdfast.runtime.plan import Channel, EpochPlan, OperatorPlan, StagePlan
     from holdfast.types.columns.rows import Columns
@@ -44,9 +45,22 @@ class StageTask:
     """Runs one stage's operators on one subtask for one epoch."""
 
     def __init__(
-        self, stage: StagePlan, epoch: EpochPlan | None, task: TaskIdentity, clock: Clock
+        self,
+        stage: StagePlan,
+        epoch: EpochPlan | None,
+        task: TaskIdentity,
+        clock: Clock,
+        sizes: SliceSizes = SLICE_SIZES,
     ) -> None:
-        """A task that has not started; `epoch` is None for the stage at the sources."""
+        """A task that has not started.
+
+        Args:
+            stage: The stage.
+            epoch: The epoch; None for the stage at the sources.
+            task: Number of the subtask and of the attempt.
+            clock: The clock of the job.
+            sizes: How many rows are processed at a time while the epoch may be cut.
+        """
         self._clock = clock
         self._stage = stage
         self._epoch = epoch
@@ -62,7 +76,7 @@ class StageTask:
         self._cut: InputCut | None = None
         if epoch is not None and (epoch.cut_at is not None or epoch.channel_rows):
             unique = f"{epoch.job_attempt}-{epoch.epoch}-{task.subtask}-{task.attempt_id}"
-            self._cut = InputCut(stage, epoch, task.subtask, unique, clock)
+            self._cut = InputCut(stage, epoch, task.subtask, unique, clock, sizes)
         self._time_advanced = False
         """Whether event time has advanced before the rows."""
         self._latest: dict[str, int] = {}

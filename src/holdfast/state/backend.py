@@ -30,7 +30,7 @@ from holdfast.serde.key_reader import KeyDecoder
 from holdfast.serde.key_shapes import KeyShape, KeyTypes
 from holdfast.serde.keys import KeyEncoder
 from holdfast.state.catalog import STATE_PREFIX, StateCatalog, other_kind
-from holdfast.state.list import ChunkNumbers, ListTable
+from holdfast.state.list import MAX_CHUNKS, ChunkNumbers, ListTable
 from holdfast.state.map import MapTable
 from holdfast.state.namespaces import NamespacedKeyEncoder
 from holdfast.state.schemas import declared_codec
@@ -119,6 +119,7 @@ class KeyedStateBackend:
         ttl: TtlContext | None = None,
         key_types: KeyTypes | None = None,
         cache_limit: int = CACHE_LIMIT,
+        max_chunks: int = MAX_CHUNKS,
         keys_at_once: int = KEYS_AT_ONCE,
         timers_at_once: int = TIMERS_AT_ONCE,
     ) -> None:
@@ -133,6 +134,7 @@ class KeyedStateBackend:
             ttl: Clock and settings of states with a time to live; None for the system clock.
             key_types: Known type of the keys, in addition to that in the store.
             cache_limit: Entries in the caches above which they are evicted to the store.
+            max_chunks: Number of chunks above which reading a list rewrites it as one.
             keys_at_once: Maximum number of keys in one chunk of `keys_of`.
             timers_at_once: Maximum number of timers in memory to fire.
 
@@ -148,6 +150,7 @@ class KeyedStateBackend:
         self._sweep = Sweep(store, self._ttl)
         self._key_groups = range(max_parallelism) if key_groups is None else key_groups
         self._cache_limit = cache_limit
+        self._max_chunks = max_chunks
         self._keys_at_once = keys_at_once
         self._timers_at_once = timers_at_once
         try:
@@ -364,7 +367,8 @@ class KeyedStateBackend:
             case ListStateDescriptor():
                 codec = self._codec(descriptor, descriptor.type)
                 args = self._table_args(descriptor, scope, codec)
-                list_table = _added(scope, ListTable(*args, chunks=self._chunks))
+                chunks, most = self._chunks, self._max_chunks
+                list_table = _added(scope, ListTable(*args, chunks=chunks, max_chunks=most))
                 return self._with_expiry(descriptor, list_table, TtlList)
             case MapStateDescriptor():
                 codec = self._codec(descriptor, descriptor.value_type)

@@ -48,7 +48,7 @@ def _move(
 
     An entry that exists under the new id is kept; for a list, the old chunk goes before it.
     """
-    for entries in _batches(store, old):
+    for entries in batches(store, old):
         keys = [new + key[2:] for key, _ in entries]
         writes: list[tuple[bytes, bytes | None]] = []
         for (gone, value), key, there in zip(entries, keys, store.get_many(keys), strict=True):
@@ -60,10 +60,12 @@ def _move(
         store.write(writes)
 
 
-def _batches(store: StateStore, prefix: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
+def batches(
+    store: StateStore, prefix: bytes, at_once: int = ENTRIES_AT_ONCE
+) -> Iterator[list[tuple[bytes, bytes]]]:
     """All entries under a prefix, a bounded number at a time; no scan stays open."""
     place = prefix
-    while entries := list(islice(store.scan(prefix, place), ENTRIES_AT_ONCE)):
+    while entries := list(islice(store.scan(prefix, place), at_once)):
         yield entries
         place = entries[-1][0] + b"\x00"
 
@@ -162,7 +164,7 @@ class StateCatalog:
         self._store.write([(STATE_PREFIX + stored.encode(), msgspec.json.encode(entry))])
 
     def _change(self, prefix: bytes, change: Callable[[bytes], bytes]) -> None:
-        for entries in _batches(self._store, prefix):
+        for entries in batches(self._store, prefix):
             changed = [(key, change(value), value) for key, value in entries]
             self._store.write([(key, new) for key, new, old in changed if new != old])
 

@@ -50,13 +50,14 @@ class _Entry:
 class ListTable(StateTable, ListState[Any]):
     """A list per key."""
 
-    __slots__ = ("_chunks", "_dirty", "_freeze", "_thaw")
+    __slots__ = ("_chunks", "_dirty", "_freeze", "_max_chunks", "_thaw")
     _cache: dict[Any, _Entry]
 
-    def __init__(self, *args: Any, chunks: ChunkNumbers) -> None:
+    def __init__(self, *args: Any, chunks: ChunkNumbers, max_chunks: int = MAX_CHUNKS) -> None:
         """See `StateTable`; `chunks` numbers what is appended."""
         super().__init__(*args)
         self._chunks = chunks
+        self._max_chunks = max_chunks
         self._dirty: set[Any] = set()
         immutable = self._codec.immutable
         self._freeze = None if immutable else self._codec.encode
@@ -159,7 +160,7 @@ class ListTable(StateTable, ListState[Any]):
             frames += unpack_chunk(chunk)
             chunks += 1
         entry.stored = frames if self._thaw else list(map(self._codec.decode, frames))
-        if chunks > MAX_CHUNKS:
+        if chunks > self._max_chunks:
             entry.rewrite = True
             self._dirty.add(key)
 

@@ -58,6 +58,7 @@ def restore_store(
     whole: bool,
     operator_state: OperatorStateSnapshot | None,
     kind: str | None = None,
+    chunk_bytes: int = CHUNK_BYTES,
 ) -> StoreStatistics:
     """Build the local store of a subtask from snapshots.
 
@@ -72,6 +73,7 @@ def restore_store(
             groups, so that its files can be reused unread.
         operator_state: Operator state of the subtask, which replaces that of the sources.
         kind: Kind of the snapshots, see `open_snapshot_of`; None for that of the store.
+        chunk_bytes: Approximate memory for entries in transit.
 
     Raises:
         StoreFullError: The disk has no room for the store.
@@ -92,7 +94,9 @@ def restore_store(
                     (str(one), stack.enter_context(open_snapshot_of(kind, one, partial=True)))
                     for one in sources
                 ]
-                return _gather(backend, snapshots, aside, version, key_groups, operator_state)
+                return _gather(
+                    backend, snapshots, aside, version, key_groups, operator_state, chunk_bytes
+                )
     except OSError as error:
         failure = StoreFullError if error.errno in NO_ROOM else StateError
         raise failure(
@@ -122,35 +126,41 @@ def _gather(
     version: str,
     key_groups: range,
     operator_state: OperatorStateSnapshot | None,
+    chunk_bytes: int,
 ) -> StoreStatistics:
     states = _States()
     for name, snapshot in snapshots:
         states.add(name, snapshot)
     own = states.metadata() + list(layout(operator_state or OperatorStateSnapshot()))
     entries = chain(sorted(own), states.entries(key_groups))
-    return filled_store(backend, aside, entries).commit(version)
+    return filled_store(backend, aside, entries, chunk_bytes).commit(version)
 
 
 def filled_store(
-    backend: StateBackend, directory: Path, entries: Iterable[tuple[bytes, bytes]]
+    backend: StateBackend,
+    directory: Path,
+    entries: Iterable[tuple[bytes, bytes]],
+    chunk_bytes: int = CHUNK_BYTES,
 ) -> StateStore:
     """Open a new store with these entries, written in as many commits as necessary."""
     reached: str | None = None
-    for number, chunk in enumerate(chunks(entries), 1):
+    for number, chunk in enumerate(chunks(entries, chunk_bytes), 1):
         store = open_store(backend, directory, reached)
         reached = str(number)
         _committed(store, chunk, reached)
     return open_store(backend, directory, reached)
 
 
-def chunks(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
-    """The entries in lists of about `CHUNK_BYTES` each."""
+def chunks(
+    entries: Iterable[tuple[bytes, bytes]], chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[list[tuple[bytes, bytes]]]:
+    """The entries in lists of about `chunk_bytes` each."""
     chunk: list[tuple[bytes, bytes]] = []
     size = 0
     for entry in entries:
         chunk.append(entry)
         size += len(entry[0]) + len(entry[1]) + _ENTRY_OVERHEAD
-        if size >= CHUNK_BYTES:
+        if size >= chunk_bytes:
             yield chunk
             chunk, size = [], 0
     if chunk:

@@ -18,7 +18,7 @@ from holdfast.serde.key_shapes import KeyShape, KeyTypes
 from holdfast.serde.keys import KeyEncoder
 from holdfast.state.backend import OPERATOR_KEY
 from holdfast.state.catalog import STATE_PREFIX
-from holdfast.state.restore import chunks, filled_store
+from holdfast.state.restore import CHUNK_BYTES, chunks, filled_store
 from holdfast.state.store.opening import open_store
 from holdfast.state.timers.table import KIND as TIMERS
 
@@ -40,7 +40,15 @@ _TIME: Final = 8
 _ANY_STATE: Final = b"\x00\x00"
 
 
-def regroup(source: Path, version: str, directory: Path, max_parallelism: int, who: str) -> None:
+def regroup(
+    source: Path,
+    version: str,
+    directory: Path,
+    max_parallelism: int,
+    who: str,
+    *,
+    chunk_bytes: int = CHUNK_BYTES,
+) -> None:
     """Write a snapshot of a store's keyed state and timers, with other key groups.
 
     Args:
@@ -49,6 +57,7 @@ def regroup(source: Path, version: str, directory: Path, max_parallelism: int, w
         directory: New directory of the snapshot; temporary files are next to it.
         max_parallelism: New number of key groups.
         who: The operator, for the log.
+        chunk_bytes: Approximate memory for entries in transit.
 
     Raises:
         StoreFullError: The disk is full.
@@ -57,8 +66,8 @@ def regroup(source: Path, version: str, directory: Path, max_parallelism: int, w
     old = open_store(SCRATCH, source, version)
     sorting = directory.with_name(f"{directory.name}.sorting")
     try:
-        entries = _logged(_moved(old, max_parallelism), who)
-        new = filled_store(SCRATCH, sorting, entries)
+        entries = _logged(_moved(old, max_parallelism, chunk_bytes), who)
+        new = filled_store(SCRATCH, sorting, entries, chunk_bytes)
     finally:
         old.abort()
     new.commit(version, directory)
@@ -72,7 +81,7 @@ def _logged(chunks: Iterator[list[Entry]], who: str) -> Iterator[Entry]:
         logger.info("%s: %d entries have their new key groups", who, count)
 
 
-def _moved(store: StateStore, max_parallelism: int) -> Iterator[list[Entry]]:
+def _moved(store: StateStore, max_parallelism: int, chunk_bytes: int) -> Iterator[list[Entry]]:
     """Yield the entries of the new store in chunks."""
     operator: dict[str, Any] = msgspec.json.decode(store.get(OPERATOR_KEY) or b"{}")
     if not operator:
@@ -88,7 +97,8 @@ def _moved(store: StateStore, max_parallelism: int) -> Iterator[list[Entry]]:
     for _, entry in described:
         state = msgspec.json.decode(entry)
         key_at = KEY_AT + (_TIME if state["kind"] == TIMERS else 0)
-        for chunk in chunks(store.scan(int(state["id"]).to_bytes(2, "big"))):
+        entries = store.scan(int(state["id"]).to_bytes(2, "big"))
+        for chunk in chunks(entries, chunk_bytes):
             keys = decoder.decode_all([length_prefixed(key, key_at)[0] for key, _ in chunk])
             beginnings = encoder.encode_all(_ANY_STATE, keys)
             yield [

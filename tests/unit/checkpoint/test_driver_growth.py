@@ -62,7 +62,7 @@ def test_nothing_on_the_driver_grows_with_the_checkpoints_of_a_job(
     for _ in range(HISTORY // 3):
         life(bench)
     before = sizes(bench)
-    for _ in range(10):
+    for _ in range(5):
         life(bench)
     assert bench.failures == []
     assert grown(before, sizes(bench)) == {}

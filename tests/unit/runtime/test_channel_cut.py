@@ -13,7 +13,7 @@ from holdfast import KeyedProcessFunction, MapFunction, ValueStateDescriptor, Wa
 from holdfast.checkpoint.files.channel_state import FileStaging
 from holdfast.checkpoint.files.layout import STAGED
 from holdfast.errors import RestoreError, UserFunctionError
-from holdfast.runtime import channel_cut as module
+from holdfast.runtime.channel_cut import InputCut, SliceSizes
 from holdfast.serde.keys import key_group_of
 from holdfast.state.key_groups import subtask_of
 from holdfast.testing.clock import ManualClock
@@ -33,6 +33,8 @@ CLOCK = ManualClock()
 SEEN: list[tuple[int, str, int]] = []
 """Subtask, key and number of everything processed, in order."""
 MAX_PARALLELISM = 12
+SMALLEST = SliceSizes(first=1, largest=1)
+"""A slice at a time as small as possible: the cut may come behind every row."""
 
 
 class Slow(MapFunction):
@@ -64,13 +66,10 @@ class SlowCount(KeyedProcessFunction):
 
 
 @pytest.fixture(autouse=True)
-def _start(monkeypatch: pytest.MonkeyPatch) -> None:
+def _start() -> None:
     forget()
     CLOCK.set(1_000)
     SEEN.clear()
-    # A slice at a time as small as possible: the cut may come behind every row.
-    monkeypatch.setattr(module, "FIRST_SLICE", 1)
-    monkeypatch.setattr(module, "LARGEST_SLICE", 1)
 
 
 def keyed(program: Program, by: str = "columns") -> KeyedStream:
@@ -79,7 +78,8 @@ def keyed(program: Program, by: str = "columns") -> KeyedStream:
 
 
 def start(program: Program, files: FileSystemFiles, tmp_path: Path, **options: int) -> StagedRun:
-    return StagedRun(program.compile(), tmp_path / "local", FileStaging(files, **options), CLOCK)
+    staging = FileStaging(files, **options)
+    return StagedRun(program.compile(), tmp_path / "local", staging, CLOCK, sizes=SMALLEST)
 
 
 def slow(
@@ -360,7 +360,7 @@ def test_rows_in_another_layout_are_kept_beside_those_kept_before(
     run.run(rows(4), cut_at=1_000)
     stage = run.plan.stages[0]
     [channel] = stage.reads.channels
-    cut = module.InputCut(stage, _cut(run, 1_000), 0, "x", CLOCK)
+    cut = InputCut(stage, _cut(run, 1_000), 0, "x", CLOCK, SMALLEST)
     for _, batch in cut.left_before():
         assert list(cut.slices(channel, batch)) == []
     large = pa.schema([("k", pa.large_string()), ("n", pa.int64())])
@@ -374,7 +374,7 @@ def test_a_clock_that_is_set_back_lets_no_row_overtake_those_that_are_kept(
     run = slow(files, tmp_path, 1)
     stage = run.plan.stages[0]
     [channel] = stage.reads.channels
-    cut = module.InputCut(stage, _cut(run, 1_000), 0, "x", CLOCK)
+    cut = InputCut(stage, _cut(run, 1_000), 0, "x", CLOCK, SMALLEST)
     for number in (1, 2):
         batch = pa.record_batch([["a"], [number]], schema=channel.type.schema)
         assert list(cut.slices(channel, batch)) == []
@@ -388,16 +388,15 @@ def _cut(run: StagedRun, at: int) -> Any:
 
 
 def test_slices_grow_while_they_are_quick_and_shrink_when_they_are_slow(
-    files: FileSystemFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: FileSystemFiles, tmp_path: Path
 ) -> None:
     seconds = [0.0]
-    monkeypatch.setattr(module, "FIRST_SLICE", 4)
-    monkeypatch.setattr(module, "LARGEST_SLICE", 16)
-    monkeypatch.setattr(module, "monotonic", lambda: seconds[0])
+    sizes = SliceSizes(first=4, largest=16)
     run = slow(files, tmp_path, 1)
     stage = run.plan.stages[0]
     [channel] = stage.reads.channels
-    cut = module.InputCut(stage, _cut(run, 9_999), 0, "x", CLOCK)
+    plan = _cut(run, 9_999)
+    cut = InputCut(stage, plan, 0, "x", CLOCK, sizes, seconds=lambda: seconds[0])
     batch = pa.record_batch(
         [[f"{n}" for n in range(76)], list(range(76))], schema=channel.type.schema
     )

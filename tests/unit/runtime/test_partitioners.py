@@ -11,8 +11,7 @@ import pytest
 
 from holdfast.api.streams.graph import Partitioner, Partitioning
 from holdfast.errors import KeyTypeError, NullKeyError, UserFunctionError
-from holdfast.runtime import partitioners as partition
-from holdfast.runtime.partitioners import AtRandom, Keys, RoundRobin, partitioner
+from holdfast.runtime.partitioners import AtRandom, KeyPartitioner, Keys, RoundRobin, partitioner
 from holdfast.runtime.plan import Channel, KeyPlan
 from holdfast.serde.keys import key_group_of
 from holdfast.state.key_groups import subtask_of
@@ -31,16 +30,20 @@ class Pair(NamedTuple):
     n: int
 
 
-def by_key(
+def by_key(spec: Any, *columns: int, **options: Any) -> Any:
+    return partitioner(channel_by_key(spec, *columns, **options), 0, OPERATOR)
+
+
+def channel_by_key(
     spec: Any,
     *columns: int,
     selector: Callable[[Any], Any] | None = None,
     parallelism: int = 3,
     max_parallelism: int = 128,
-) -> Any:
+) -> Channel:
     stream = StreamType.of(spec)
     names = tuple(stream.columns[i] for i in columns)
-    channel = Channel(
+    return Channel(
         id=0,
         type=stream,
         stage=1,
@@ -49,7 +52,6 @@ def by_key(
         parallelism=parallelism,
         max_parallelism=max_parallelism,
     )
-    return partitioner(channel, 0, OPERATOR)
 
 
 def receivers(route: Any, spec: Any, elements: list[Any]) -> list[int]:
@@ -124,9 +126,10 @@ def test_every_key_group_has_its_subtask() -> None:
     assert found == [subtask_of(key_group_of(n, 7), 5, 7) for n in range(200)]
 
 
-def test_keys_are_remembered_only_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition, "MEMORY", 10)
-    route = by_key(int, selector=lambda n: n)
+def test_keys_are_remembered_only_up_to_a_limit() -> None:
+    channel = channel_by_key(int, selector=lambda n: n)
+    assert channel.key is not None
+    route = KeyPartitioner(channel, Keys(channel.key, channel.type, OPERATOR), memory=10)
     expected = receivers(by_key(int, selector=lambda n: n), int, list(range(50)))
     for start in range(0, 50, 5):
         assert receivers(route, int, list(range(start, start + 5))) == expected[start : start + 5]

@@ -18,7 +18,7 @@ from holdfast import (
 )
 from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.errors import StateAccessError, UserFunctionError
-from holdfast.runtime.operators import process as process_operator
+from holdfast.runtime.operators.process import PIECE
 from holdfast.state.timers.layout import Timer
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.harness import OperatorHarness
@@ -306,22 +306,22 @@ def test_a_sink_learns_the_event_time_of_its_elements() -> None:
     assert seen == [("a", 5), ("b", 5), ("c", None)]
 
 
-def test_many_outputs_of_timers_are_passed_on_piece_by_piece(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(process_operator, "PIECE", 3)
+def test_many_outputs_of_timers_are_passed_on_piece_by_piece() -> None:
+    part = PIECE // 3 + 1
 
     def arm(function: Any, value: Any, ctx: Any) -> None:
         for time in range(value):
             ctx.timer_service().register_event_time_timer(time)
 
     def fired(function: Any, timestamp: int, ctx: Any) -> list[Any]:
-        return [timestamp] * (timestamp % 3)
+        return [timestamp] * (timestamp % 3 * part)
 
     with OperatorHarness(Scripted(arm, fired), key=whole) as harness:
         harness.push(10)
         pieces = list(harness._operator_task.fire_by_watermark(100))
-        assert [piece.elements for piece in pieces] == [[1, 2, 2], [4, 5, 5], [7, 8, 8]]
+        expected = [[1, 2, 2], [4, 5, 5], [7, 8, 8]]
+        assert [piece.elements[::part] for piece in pieces] == expected
+        assert all(len(piece.elements) == 3 * part >= PIECE for piece in pieces)
         assert all(piece.times == piece.elements for piece in pieces)
 
 

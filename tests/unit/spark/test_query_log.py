@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from typing import TYPE_CHECKING
@@ -12,8 +13,8 @@ from hypothesis import strategies as st
 
 from holdfast.errors import CheckpointError, CorruptCheckpointError, RestoreError
 from holdfast.job.model import FileLog, QueryPosition, SourcePosition, join
-from holdfast.spark.sources import source_log
 from holdfast.spark.sources.query_log import capture, for_sources, lay_out
+from holdfast.spark.sources.source_log import lines_backwards
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,11 +102,16 @@ def test_a_source_that_keeps_something_else_than_text_is_refused(tmp_path: Path)
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 100, 1 << 16])
+@pytest.mark.parametrize("content", [b"", b"one", b"one\n", b"a\n\nlong line\nb", b"x\n" * 99])
+def test_lines_are_read_from_the_end(content: bytes, chunk: int) -> None:
+    file = io.BytesIO(b"head\n" + content)
+    expected = content.split(b"\n") if content else []
+    found = list(lines_backwards(file, start=5, chunk=chunk))
+    assert found[::-1] == expected
+
+
 @pytest.mark.parametrize("after", [-1, 0, 8, 9, 18, 19, 20, 22])
-def test_a_capture_reads_what_is_new_in_a_log(
-    tmp_path: Path, after: int, chunk: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(source_log, "CHUNK", chunk)
+def test_a_capture_reads_what_is_new_in_a_log(tmp_path: Path, after: int) -> None:
     write_source_log(tmp_path, upto=25, compacted=(9, 19))
     write_offsets(tmp_path, 39, '{"logOffset":21}')
     write_offsets(tmp_path, 40, '{"logOffset":22}')

@@ -87,6 +87,39 @@ def test_an_epoch_goes_from_offset_to_offset_until_there_is_nothing_new() -> Non
     assert offsets == [0, 2, 4, 5]
 
 
+class Session:
+    """As much of a session as a source needs that is registered."""
+
+    def __init__(self) -> None:
+        self.dataSource = self.read = self
+
+    def register(self, source: Any) -> None:
+        self.registered = source
+
+    def format(self, name: str) -> Session:
+        assert name == self.registered.name()
+        return self
+
+    def load(self) -> None:
+        pass
+
+
+def test_one_pass_over_nothing_is_one_range_without_elements() -> None:
+    class Nothing(Pairs):
+        bounded = True
+
+        def latest_offset(self, start: Any) -> Any:
+            return start
+
+    session = Session()
+    source, _, _ = replayed(session, Nothing(), None, None)  # type: ignore[arg-type]
+    assert source.static is not None
+    source.static()
+    reader = session.registered({}).reader(None)
+    [only] = reader.partitions()
+    assert list(reader.read(only)) == []
+
+
 def test_one_range_is_the_whole_unless_the_source_says_otherwise() -> None:
     class Split(Pairs):
         def partitions(self, start: Any, end: Any) -> list[tuple[Any, Any]]:

@@ -13,8 +13,8 @@ from holdfast.errors import StateError
 from holdfast.state.operator.backend import OperatorStateBackend
 from holdfast.state.operator.redistribution import OperatorStateSnapshot
 from holdfast.state.store.opening import open_store
-from holdfast.state.tables import rows as table_rows
 from holdfast.state.tables.operator import read_operator_tables, write_operator_tables
+from holdfast.state.tables.rows import Portion
 from tests.support.state_tables import rows
 
 if TYPE_CHECKING:
@@ -85,10 +85,9 @@ def test_a_table_lists_the_others(tmp_path: Path) -> None:
     ]
 
 
-def test_large_lists_are_written_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_rows, "ROWS", 2)
+def test_large_lists_are_written_in_parts(tmp_path: Path) -> None:
     state = exported(tmp_path)
-    write_operator_tables(state, tmp_path / "tables")
+    write_operator_tables(state, tmp_path / "tables", portion=Portion(rows=2))
     path = tmp_path / "tables" / "operator" / "offsets.parquet"
     assert pq.ParquetFile(path).num_row_groups == 2
     assert [row["position"] for row in rows(tmp_path / "tables", "operator/offsets")] == [0, 1, 2]

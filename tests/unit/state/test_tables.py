@@ -24,9 +24,9 @@ from holdfast.errors import StateError
 from holdfast.serde.keys import key_group_of
 from holdfast.state.snapshots import open_snapshot_of
 from holdfast.state.store.snapshot import CANONICAL
-from holdfast.state.tables import rows as table_rows
 from holdfast.state.tables.files import TableFile
 from holdfast.state.tables.reader import TablesSnapshot
+from holdfast.state.tables.rows import Portion
 from holdfast.state.tables.writer import write_tables
 from holdfast.state.timers.layout import FIRST_TIME, LAST_TIME
 from holdfast.state.timers.table import EVENT_TIMERS, PROCESSING_TIMERS
@@ -378,10 +378,7 @@ def test_names_that_only_their_case_tells_apart_have_tables_of_their_own(tmp_pat
 
 
 @BACKEND
-def test_large_states_are_written_and_read_in_parts(
-    tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(table_rows, "ROWS", 7)
+def test_large_states_are_written_and_read_in_parts(tmp_path: Path, backend: str) -> None:
     state = State(tmp_path, backend)
     names = state.register(ListStateDescriptor("names", str))
     count = state.register(ValueStateDescriptor("count", int))
@@ -391,7 +388,7 @@ def test_large_states_are_written_and_read_in_parts(
     state.current.key = 4
     state.keyed.flush()
     names.add_all(["more"] * 20)
-    tables = state.written()
+    tables = state.written(portion=Portion(rows=7))
     file = pq.ParquetFile(tables / "keyed" / "names.parquet")
     sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
     assert max(sizes) == 7
@@ -399,24 +396,20 @@ def test_large_states_are_written_and_read_in_parts(
     require_same_state(state, tables)
 
 
-def test_parts_are_bounded_in_bytes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_rows, "BYTES", 1000)
+def test_parts_are_bounded_in_bytes_too(tmp_path: Path) -> None:
     state = State(tmp_path)
     names = state.register(ListStateDescriptor("names", str))
     long = state.register(ValueStateDescriptor("long", str))
     for state.current.key in range(5):
         names.add_all(["x" * 400] * 20)
         long.update("y" * 700)
-    tables = state.written()
+    tables = state.written(portion=Portion(bytes=1000))
     for table, least in (("names", 30), ("long", 3)):
         assert pq.ParquetFile(tables / "keyed" / f"{table}.parquet").num_row_groups >= least
     require_same_state(state, tables)
 
 
-def test_columns_that_only_later_rows_need_are_there_for_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(table_rows, "ROWS", 2)
+def test_columns_that_only_later_rows_need_are_there_for_all(tmp_path: Path) -> None:
     state = State(tmp_path)
     calls = state.register(ValueStateDescriptor("calls", int, ttl=TTL), state.windows)
     windows = [b""] * 9
@@ -426,7 +419,7 @@ def test_columns_that_only_later_rows_need_are_there_for_all(
         state.windows.current.key = (key, windows[number])
         calls.update(number)
     state.clock.set(0)
-    tables = state.written()
+    tables = state.written(portion=Portion(rows=2))
     found = pq.read_table(tables / "keyed" / "calls.ttl.parquet")
     assert found.column_names == [
         *("key_group", "key", "window_start", "window_end", "namespace"),
@@ -449,15 +442,12 @@ def test_only_wanted_key_groups_are_written(tmp_path: Path) -> None:
     assert rows(tmp_path / "none", "keyed/v") == []
 
 
-def test_only_row_groups_with_wanted_key_groups_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(table_rows, "ROWS", 10)
+def test_only_row_groups_with_wanted_key_groups_are_read(tmp_path: Path) -> None:
     state = State(tmp_path)
     value = state.register(ValueStateDescriptor("v", int))
     for state.current.key in range(200):
         value.update(1)
-    tables = state.written()
+    tables = state.written(portion=Portion(rows=10))
     with TableFile(tables / "keyed" / "v.parquet") as file:
         assert sum(1 for _ in file.parts()) == 20
         assert sum(1 for _ in file.parts(range(60, 64))) <= 2
@@ -468,17 +458,14 @@ def test_only_row_groups_with_wanted_key_groups_are_read(
         assert len(found) == sum(key_group_of(key, 128) in range(60, 64) for key in range(200))
 
 
-def test_scans_of_tables_are_bounded_by_prefix_start_and_stop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(table_rows, "ROWS", 3)
+def test_scans_of_tables_are_bounded_by_prefix_start_and_stop(tmp_path: Path) -> None:
     state = State(tmp_path, max_parallelism=4)
     value = state.register(ValueStateDescriptor("v", int))
     names = state.register(ListStateDescriptor("l", int))
     for state.current.key in range(12):
         value.update(1)
         names.add_all(range(5))
-    with TablesSnapshot(state.written()) as opened:
+    with TablesSnapshot(state.written(portion=Portion(rows=3))) as opened:
         everything = [key for key, _ in opened.scan(b"")]
         some = [*everything[::9], *(key[:n] for key in everything[::11] for n in range(3, 6))]
         bounds = [b"", b"\x00", b"\x00\x00", b"\x00\x01\x00\x03", b"\xff", *some]

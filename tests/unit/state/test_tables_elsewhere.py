@@ -41,10 +41,10 @@ class Order:
     paid: int | str
 
 
-@pytest.fixture
-def tables(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tables with values of many types, and some that have no column."""
-    state = State(tmp_path, now=NOW)
+    state = State(tmp_path_factory.mktemp("tables"), now=NOW)
     orders = state.register(ValueStateDescriptor("orders", Order))
     scalars = state.register(
         MapStateDescriptor("scalars", str, tuple[date, datetime, timedelta, time, bytes, bool])
@@ -133,18 +133,18 @@ def answer(program: str, tables: Path) -> Any:
     return json.loads(done.stdout)
 
 
-def ask_duckdb(tables: Path, table: str, columns: str) -> Any:
-    ask = f"print(json.dumps(rows({table!r}, {columns!r}), default=str))"
+def ask_duckdb(tables: Path, *questions: tuple[str, str]) -> Any:
+    """What each of some tables has in some columns."""
+    ask = f"print(json.dumps([rows(*question) for question in {questions!r}], default=str))"
     return answer(BEGINNING + DUCKDB + ask, tables)
 
 
 def test_duckdb_reads_nested_values(tables: Path) -> None:
-    found = ask_duckdb(
-        tables,
-        "keyed/orders",
+    columns = (
         "key._1, key._2, value.number, value.lines, value.by_day, value.at, value.place, "
-        "value.paid, encoded",
+        "value.paid, encoded"
     )
+    [found] = ask_duckdb(tables, ("keyed/orders", columns))
     lines = [{"item": "tea", "price": "1.10"}, {"item": "ü", "price": "-2"}]
     by_day = {"mon": [1, 2], "tue": []}
     at = "2026-11-15 12:00:00+00:00"
@@ -156,29 +156,31 @@ def test_duckdb_reads_nested_values(tables: Path) -> None:
 
 
 def test_duckdb_reads_scalars_windows_times_and_timers(tables: Path) -> None:
-    found = ask_duckdb(
+    scalars, counts, names, timers, rows, empty = ask_duckdb(
         tables,
-        "keyed/scalars",
-        "map_key, value._1, value._2, value._3, value._4, hex(value._5), value._6",
+        (
+            "keyed/scalars",
+            "map_key, value._1, value._2, value._3, value._4, hex(value._5), value._6",
+        ),
+        ("keyed/counts", "epoch_ms(window_start), epoch_ms(window_end), value, encoded[:1]"),
+        ("keyed/names.ttl", "position, value, epoch_ms(last_access)"),
+        ("timers/event", "epoch_ms(timestamp), timestamp_ms"),
+        ("keyed/rows", "value"),
+        ("keyed/empty", "*"),
     )
-    assert sorted(found, key=str)[0] == [
+    assert sorted(scalars, key=str)[0] == [
         *("k", "2026-11-15", "2026-11-15 12:30:00", 86_400_000_005, "23:59:01", "00FF", True),
     ]
-    assert ["none", None, None, None, None, None, None] in found
-    found = ask_duckdb(
-        tables, "keyed/counts", "epoch_ms(window_start), epoch_ms(window_end), value, encoded[:1]"
-    )
+    assert ["none", None, None, None, None, None, None] in scalars
     bounds = [NOW, NOW + 60_000]
-    assert found == [[*bounds, None, "b'\\xc1'"], [*bounds, 5, None]]
-    found = ask_duckdb(tables, "keyed/names.ttl", "position, value, epoch_ms(last_access)")
-    assert sorted(found) == [[0, "x", NOW]] * 2 + [[1, "y", NOW]] * 2
-    found = ask_duckdb(tables, "timers/event", "epoch_ms(timestamp), timestamp_ms")
-    assert found == [[None, 2**63 - 1], [NOW, None]]
-    assert ask_duckdb(tables, "keyed/rows", "value") == [
+    assert counts == [[*bounds, None, "b'\\xc1'"], [*bounds, 5, None]]
+    assert sorted(names) == [[0, "x", NOW]] * 2 + [[1, "y", NOW]] * 2
+    assert timers == [[None, 2**63 - 1], [NOW, None]]
+    assert rows == [
         [{"a": 0, "b": ["p", None], "c": None}],
         [{"a": 1, "b": ["p", None], "c": None}],
     ]
-    assert ask_duckdb(tables, "keyed/empty", "*") == []
+    assert empty == []
 
 
 def test_duckdb_asks_questions_over_all_of_them(tables: Path) -> None:
@@ -219,17 +221,15 @@ def test_pandas_reads_times_and_windows(tables: Path) -> None:
     ask = """
 scalars, counts = rows("keyed/scalars"), rows("keyed/counts")
 value = [row["value"] for row in scalars if row["map_key"] == "k"][0]
-print(json.dumps([str(part) for part in value.values()]))
+windows = [[row["value"], row["window_start"].timestamp()] for row in counts[1:]]
+print(json.dumps([[str(part) for part in value.values()], windows]))
 """
-    assert answer(BEGINNING + PANDAS + ask, tables) == [
+    parts, windows = answer(BEGINNING + PANDAS + ask, tables)
+    assert parts == [
         *("2026-11-15", "2026-11-15 12:30:00", "1 day, 0:00:00.000005", "23:59:01"),
         *("b'\\x00\\xff'", "True"),
     ]
-    ask = """
-counts = rows("keyed/counts")
-print(json.dumps([[row["value"], row["window_start"].timestamp()] for row in counts[1:]]))
-"""
-    assert answer(BEGINNING + PANDAS + ask, tables) == [[5, NOW / 1000]]
+    assert windows == [[5, NOW / 1000]]
 
 
 @pytest.mark.parametrize("first", [True, False])

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import ListStateDescriptor, ValueStateDescriptor
 from holdfast.errors import StateError, StoreFullError
-from holdfast.state.tables import files
+from holdfast.state.tables.files import listed_file
 from holdfast.state.tables.operator import read_operator_tables
 from holdfast.state.tables.reader import TablesSnapshot
 from holdfast.state.timers.table import EVENT_TIMERS
@@ -117,15 +117,11 @@ def test_a_parquet_file_that_does_not_describe_itself_is_refused(
         read(tables)
 
 
-def test_a_table_of_a_later_format_is_refused(
-    tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(files, "FORMAT", 2)
-    state = State(tmp_path / "later")
-    later = state.written()
-    monkeypatch.undo()
+@pytest.mark.parametrize("name", ["keyed/v", "keyed_states"])
+def test_a_table_of_a_later_format_is_refused(tables: Path, name: str) -> None:
+    changed(tables / f"{name}.parquet", {}, format=2)
     with pytest.raises(StateError, match="has format 2, and this release reads format 1 only"):
-        read(later)
+        read(tables)
 
 
 def test_tables_of_two_savepoints_are_refused(tables: Path) -> None:
@@ -267,5 +263,5 @@ def test_a_disk_without_room_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("table", ["../other", "/etc/passwd", "keyed/../../x", "keyed//x", ""])
 def test_an_index_leads_to_no_file_elsewhere(tmp_path: Path, table: str) -> None:
     with pytest.raises(StateError, match="a name that leads elsewhere"):
-        files.listed_file(tmp_path, table)
-    assert files.listed_file(tmp_path, "keyed/v.ttl") == tmp_path / "keyed" / "v.ttl.parquet"
+        listed_file(tmp_path, table)
+    assert listed_file(tmp_path, "keyed/v.ttl") == tmp_path / "keyed" / "v.ttl.parquet"

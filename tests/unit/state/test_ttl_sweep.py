@@ -19,7 +19,6 @@ from holdfast.state.snapshots import open_snapshot
 from holdfast.state.store.opening import open_store
 from holdfast.state.table import CurrentKey
 from holdfast.state.timers.layout import FIRST_TIME
-from holdfast.state.ttl import sweep as ttl_sweep
 from holdfast.state.ttl.layout import SWEEP_PREFIX, Cursor
 from holdfast.state.ttl.states import ClockTime, TtlContext
 from holdfast.testing.clock import ManualClock
@@ -226,7 +225,7 @@ def test_time_is_asked_for_again_after_so_many_entries(make: Any) -> None:
     assert 0 < store.end() < 100
 
 
-def test_the_share_is_for_all_states_together(make: Any, monkeypatch: Any) -> None:
+def test_the_share_is_for_all_states_together(make: Any) -> None:
     store = make(ttl())
     store.filled(6000)
     other: Any = store.state.register(ListStateDescriptor("w", int, ttl=ttl().build()))
@@ -234,7 +233,6 @@ def test_the_share_is_for_all_states_together(make: Any, monkeypatch: Any) -> No
     for store.current.key in range(6000):
         other.add(1)
     store.clock.set(TTL)
-    monkeypatch.setattr(ttl_sweep, "LEAST", 0)
     store.seconds += 100.0
     store.tick = 0.5
     assert 4000 <= store.end() <= 8000

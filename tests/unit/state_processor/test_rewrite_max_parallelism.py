@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -36,9 +37,9 @@ from holdfast.errors import (
 from holdfast.runtime.report import STORE
 from holdfast.savepoints import rewrite_max_parallelism
 from holdfast.serde.keys import key_group_of
-from holdfast.state import restore as restore_store
 from holdfast.state.operator.redistribution import NamedState, OperatorStateSnapshot, redistribute
 from holdfast.state.timers.table import EVENT_TIMERS, PROCESSING_TIMERS
+from holdfast.state_processor.regroup import regroup
 from holdfast.storage.file_system import FileSystemFiles
 from holdfast.storage.handles import inline
 from tests.support.in_memory import IN_MEMORY
@@ -171,7 +172,8 @@ def test_every_row_lies_in_the_file_of_the_subtask_that_owns_its_key_group(root:
 def test_entries_that_come_in_many_chunks_are_sorted_all_the_same(
     root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(restore_store, "CHUNK_BYTES", 5_000)
+    in_chunks = partial(regroup, chunk_bytes=5_000)
+    monkeypatch.setattr("holdfast.state_processor.rewrite.regroup", in_chunks)
     keys = KEYS["int"]
     path = Operator(root).savepoint(keys)
     with caplog.at_level(logging.INFO, "holdfast"):

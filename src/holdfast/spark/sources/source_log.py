@@ -114,7 +114,7 @@ def _compacted(path: Path, after: int) -> list[str]:
     with file:
         _check_version(path, file.readline().decode().rstrip("\n"))
         # Entries are in order: read the new ones from the end.
-        for line in _lines_backwards(file, start=file.tell()):
+        for line in lines_backwards(file, start=file.tell()):
             if _entries.decode(line).batchId <= after:
                 break
             newer.append(line.decode())
@@ -122,12 +122,12 @@ def _compacted(path: Path, after: int) -> list[str]:
     return newer
 
 
-def _lines_backwards(file: BinaryIO, start: int) -> Iterator[bytes]:
-    """The lines of `file` from its last to the one at `start`."""
+def lines_backwards(file: BinaryIO, start: int, chunk: int = CHUNK) -> Iterator[bytes]:
+    """The lines of `file` from its last to the one at `start`, read in chunks of some bytes."""
     end = file.seek(0, 2)
     rest = b""
     while end > start:
-        begin = max(start, end - CHUNK)
+        begin = max(start, end - chunk)
         file.seek(begin)
         first, *lines = (file.read(end - begin) + rest).split(b"\n")
         yield from reversed(lines)

@@ -57,7 +57,13 @@ class LmdbStore(StateStore):
     """A store in a memory-mapped file, open for one epoch."""
 
     def __init__(
-        self, directory: Path, expected: str | None, lock: StoreLock, copy_of: Path | None = None
+        self,
+        directory: Path,
+        expected: str | None,
+        lock: StoreLock,
+        copy_of: Path | None = None,
+        *,
+        compact_from: int = COMPACT_FROM,
     ) -> None:
         """Open the store in a locked directory; call `open_store` instead."""
         if copy_of is not None:
@@ -67,7 +73,7 @@ class LmdbStore(StateStore):
             raise missing_store(expected, directory)
         self._path = path or first_file(directory)
         super().__init__(self._path, lock)
-        self._compact_from = COMPACT_FROM
+        self._compact_from = compact_from
         self._environment = open_environment(self._path)
         try:
             with translated_errors(self._path):

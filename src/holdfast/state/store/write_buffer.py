@@ -22,16 +22,17 @@ _MISSING: Final = object()
 
 # Up to this many new keys, inserting them one by one into a sorted list beats merging,
 # whatever its length: the cost of both is proportional to it.
-_INSERT_UP_TO: Final = 256
+INSERT_UP_TO: Final = 256
 
 
 class WriteBuffer:
     """Changes by key, None for a deletion; sorted on demand."""
 
-    __slots__ = ("_sorted", "_unsorted", "entries")
+    __slots__ = ("_insert_up_to", "_sorted", "_unsorted", "entries")
 
-    def __init__(self) -> None:
+    def __init__(self, insert_up_to: int = INSERT_UP_TO) -> None:
         """No changes."""
+        self._insert_up_to = insert_up_to
         self.entries: dict[bytes, bytes | None] = {}
         """All changes; do not modify."""
         self._sorted: list[bytes] = []
@@ -98,7 +99,7 @@ class WriteBuffer:
         new = sum(map(len, self._unsorted))
         if not self._sorted:
             self._sorted = sorted(self.entries)
-        elif new > _INSERT_UP_TO:
+        elif new > self._insert_up_to:
             # Sorting detects sorted runs and only merges them.
             self._sorted = sorted(chain(self._sorted, *map(sorted, self._unsorted)))
         else:

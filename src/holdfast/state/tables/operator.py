@@ -15,13 +15,14 @@ from holdfast.state.store.snapshot import built_aside
 from holdfast.state.table import NONE, SOME
 from holdfast.state.tables.columns import TypedColumns
 from holdfast.state.tables.files import TableFile, listed_file, write_table
-from holdfast.state.tables.rows import bounded
+from holdfast.state.tables.rows import PORTION, bounded
 from holdfast.state.tables.values import value_column
 from holdfast.state.tables.writer import write_index
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from holdfast.state.tables.rows import Portion
     from holdfast.state.tables.writer import Listed
 
     Columns = dict[str, pa.Array]
@@ -36,12 +37,15 @@ _RAW: Final = {
 """Tables of raw state by kind: file, and name and type of the first column."""
 
 
-def write_operator_tables(state: OperatorStateSnapshot, directory: Path) -> list[Path]:
+def write_operator_tables(
+    state: OperatorStateSnapshot, directory: Path, *, portion: Portion = PORTION
+) -> list[Path]:
     """Write the operator state and the raw state of a subtask as tables.
 
     Args:
         state: State of the subtask.
         directory: Directory of the tables. It is created atomically.
+        portion: How much is processed at once.
 
     Returns:
         The files, relative to the directory.
@@ -54,7 +58,7 @@ def write_operator_tables(state: OperatorStateSnapshot, directory: Path) -> list
     with built_aside(directory) as aside:
         for named in state.states:
             path = Path("operator", f"{file_name(named.name)}.parquet")
-            rows = _write_state(aside / path, named)
+            rows = _write_state(aside / path, named, portion)
             index.append((path, named.name, named.mode, rows))
         raw = {
             "partitions": dict(enumerate(state.raw_partitions)),
@@ -63,7 +67,8 @@ def write_operator_tables(state: OperatorStateSnapshot, directory: Path) -> list
         for kind, numbered in raw.items():
             if numbered:
                 path, name, numbers = _RAW[kind]
-                rows = _write_raw(aside / path, name, numbers, numbered.items())
+                some = bounded(numbered.items(), _value_size, portion)
+                rows = _write_raw(aside / path, name, numbers, some)
                 index.append((path, "", kind, rows))
         return write_index(aside / INDEX, {}, index)
 
@@ -96,16 +101,17 @@ def read_operator_tables(directory: Path) -> OperatorStateSnapshot:
     )
 
 
-def _write_state(path: Path, named: NamedState) -> int:
+def _write_state(path: Path, named: NamedState, portion: Portion) -> int:
     about = {"state": msgspec.to_builtins(msgspec.structs.replace(named, elements=[], entries=[]))}
     value = TypedColumns(value_column(named.schema[0]))
     if named.mode == "broadcast":
         key = TypedColumns.of_map_keys(named.schema[1])
-        parts = [_map_columns(key, value, some) for some in bounded(named.entries, _value_size)]
+        pairs = bounded(named.entries, _value_size, portion)
+        parts = [_map_columns(key, value, some) for some in pairs]
         types = key.types()
     else:
-        numbered = enumerate(named.elements)
-        parts = [_list_columns(value, some) for some in bounded(numbered, _value_size)]
+        numbered = bounded(enumerate(named.elements), _value_size, portion)
+        parts = [_list_columns(value, some) for some in numbered]
         types = {"position": pa.int64()}
     return write_table(path, pa.schema(list((types | value.types()).items())), about, parts)
 
@@ -127,7 +133,7 @@ def _list_columns(value: TypedColumns, elements: list[tuple[int, bytes]]) -> Col
 
 
 def _write_raw(
-    path: Path, name: str, numbers: pa.DataType, numbered: Iterable[tuple[int, bytes]]
+    path: Path, name: str, numbers: pa.DataType, numbered: Iterable[list[tuple[int, bytes]]]
 ) -> int:
     schema = pa.schema([(name, numbers), ("data", pa.binary())])
     parts = (
@@ -135,7 +141,7 @@ def _write_raw(
             name: pa.array([number for number, _ in some], numbers),
             "data": pa.array([data for _, data in some], pa.binary()),
         }
-        for some in bounded(numbered, _value_size)
+        for some in numbered
     )
     return write_table(path, schema, {}, parts)
 

@@ -23,10 +23,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 """Type of the items."""
 
-ROWS: Final = 50_000
-"""Maximum number of rows processed at once; the size of a row group."""
-BYTES: Final = 16 * 1024 * 1024
-"""Approximate bytes of keys and values processed at once."""
+
+@dataclass(frozen=True)
+class Portion:
+    """How much of a table is processed at once, which is the size of a row group."""
+
+    rows: int = 50_000
+    """Maximum number of rows."""
+    bytes: int = 16 * 1024 * 1024
+    """Approximate size of keys and values."""
+
+
+PORTION: Final = Portion()
 
 _TIMER_KEY_AT: Final = 12
 _KINDS: Final = {"reducing": "value", "aggregating": "value"}
@@ -80,43 +88,47 @@ class TableKind:
         return TableKind(kind, bool(entry.get("ttl")))
 
 
-def read_rows(kind: TableKind, entries: Iterable[Entry]) -> Iterator[Rows]:
+def read_rows(
+    kind: TableKind, entries: Iterable[Entry], portion: Portion = PORTION
+) -> Iterator[Rows]:
     """The rows of a state's entries, a bounded number at a time."""
     read: Callable[[list[Entry]], Rows] = partial(_plain, kind)
     if kind.kind == "list":
         read = _Lists(kind.timed)
     elif kind.kind == "timers":
         read = _timers
-    for some in bounded(entries, lambda entry: len(entry[0]) + len(entry[1])):
+    for some in bounded(entries, lambda entry: len(entry[0]) + len(entry[1]), portion):
         rows = read(some)
-        yield from (rows.part(a, b) for a, b in _parts(rows))
+        yield from (rows.part(a, b) for a, b in _parts(rows, portion))
 
 
-def bounded(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
-    """The items in lists of at most `ROWS` items and about `BYTES` bytes."""
+def bounded(
+    items: Iterable[T], size: Callable[[T], int], portion: Portion = PORTION
+) -> Iterator[list[T]]:
+    """The items in lists, none of which is larger than a portion."""
     some: list[T] = []
     total = 0
     for item in items:
         some.append(item)
         total += size(item)
-        if len(some) >= ROWS or total >= BYTES:
+        if len(some) >= portion.rows or total >= portion.bytes:
             yield some
             some, total = [], 0
     if some:
         yield some
 
 
-def _parts(rows: Rows) -> Iterator[tuple[int, int]]:
+def _parts(rows: Rows, portion: Portion) -> Iterator[tuple[int, int]]:
     """Bounds of parts of bounded size."""
-    if len(rows) <= ROWS:
+    if len(rows) <= portion.rows:
         # Except for lists, a row is an entry, and entries were counted already.
         sizes = map(rows.size, range(len(rows))) if rows.positions is not None else ()
-        if sum(sizes) <= 2 * BYTES:
+        if sum(sizes) <= 2 * portion.bytes:
             yield 0, len(rows)
             return
     start = total = 0
     for row in range(len(rows)):
-        if row > start and (row - start >= ROWS or total >= BYTES):
+        if row > start and (row - start >= portion.rows or total >= portion.bytes):
             yield start, row
             start, total = row, 0
         total += rows.size(row)

@@ -16,7 +16,7 @@ from holdfast.state.store.directories import file_name
 from holdfast.state.store.snapshot import built_aside
 from holdfast.state.tables.columns import Columns
 from holdfast.state.tables.files import write_table
-from holdfast.state.tables.rows import read_rows
+from holdfast.state.tables.rows import PORTION, read_rows
 from holdfast.state.timers.table import KIND
 from holdfast.state.ttl.layout import TTL_SUFFIX
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from holdfast.state.store.snapshot import ReadOnlySnapshot
+    from holdfast.state.tables.rows import Portion, Rows
 
     Entries = Callable[[], Iterator[tuple[bytes, bytes]]]
     Listed = tuple[Path, str, str, int]
@@ -38,7 +39,11 @@ INDEX_SCHEMA: Final = pa.schema(
 
 
 def write_tables(
-    snapshot: ReadOnlySnapshot, directory: Path, *, key_groups: range = ALL_KEY_GROUPS
+    snapshot: ReadOnlySnapshot,
+    directory: Path,
+    *,
+    key_groups: range = ALL_KEY_GROUPS,
+    portion: Portion = PORTION,
 ) -> list[Path]:
     """Write the keyed state and the timers of a snapshot as tables.
 
@@ -46,6 +51,7 @@ def write_tables(
         snapshot: An open snapshot, of any backend.
         directory: Directory of the tables. It is created atomically.
         key_groups: Key groups to write.
+        portion: How much is processed at once.
 
     Returns:
         The files, relative to the directory.
@@ -64,7 +70,7 @@ def write_tables(
         for state in sorted(states, key=lambda state: int(state["id"])):
             path = _table_path(state, has_keys=about.get("key") is not None)
             entries = partial(scan_groups, snapshot, int(state["id"]), key_groups)
-            rows = _write(aside / path, state, about, entries)
+            rows = _write(aside / path, state, about, entries, portion)
             index.append((path, state["name"], state["kind"], rows))
         return write_index(aside / INDEX, about, index)
 
@@ -112,7 +118,9 @@ class _MoreColumns(Exception):
         self.needed = needed
 
 
-def _write(path: Path, state: dict[str, Any], about: dict[str, Any], entries: Entries) -> int:
+def _write(
+    path: Path, state: dict[str, Any], about: dict[str, Any], entries: Entries, portion: Portion
+) -> int:
     """Write one table; return the number of its rows.
 
     A table has the columns that its first rows need. If later rows need more columns, which is
@@ -120,7 +128,7 @@ def _write(path: Path, state: dict[str, Any], about: dict[str, Any], entries: En
     """
     columns, wanted = Columns(state, about.get("key")), set[str]()
     while True:
-        parts = _parts(columns, entries, wanted)
+        parts = _parts(columns, read_rows(columns.kind, entries(), portion), wanted)
         first = next(parts, None)
         schema = columns.schema(wanted)
         everything = [] if first is None else chain([first], parts)
@@ -130,9 +138,11 @@ def _write(path: Path, state: dict[str, Any], about: dict[str, Any], entries: En
             wanted |= more.needed
 
 
-def _parts(columns: Columns, entries: Entries, wanted: set[str]) -> Iterator[dict[str, pa.Array]]:
+def _parts(
+    columns: Columns, portions: Iterator[Rows], wanted: set[str]
+) -> Iterator[dict[str, pa.Array]]:
     begun = False
-    for rows in read_rows(columns.kind, entries()):
+    for rows in portions:
         needed = columns.needed(rows)
         if begun and not needed <= wanted:
             raise _MoreColumns(needed)
