@@ -622,3 +622,97 @@ def test_every_timer_fires_once_and_never_before_its_time(
                 assert not run.is_due()
         run.finish()
         assert sorted(map(tuple, found)) == sorted(pending)
+
+
+class Level(KeyedProcessFunction):
+    """Lets elements pass and sets timers; names the elements that come late."""
+
+    def __init__(self, delay: int, *, first: bool) -> None:
+        self.delay = delay
+        self.first = first
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        timers, time = ctx.timer_service(), ctx.timestamp()
+        if time > timers.current_watermark():
+            timers.register_event_time_timer(time + self.delay)
+            yield value.k, time, value.way
+        elif not self.first and value.way != "direct":
+            yield value.k, time, "late"
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+        assert timestamp <= ctx.timer_service().current_watermark()
+        yield ctx.get_current_key(), timestamp, "fired"
+
+
+WAYS = "k string, t bigint, way string"
+MOMENTS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 60)), max_size=4)
+
+
+@settings(max_examples=40)
+@given(
+    delays=st.lists(st.integers(1, 30), min_size=2, max_size=3),
+    second=st.integers(0, 2),
+    epochs=st.lists(st.tuples(MOMENTS, MOMENTS, st.booleans(), st.booleans()), max_size=6),
+    bound=st.integers(0, 10),
+)
+def test_no_row_becomes_late_on_its_way(
+    delays: list[int],
+    second: int,
+    epochs: list[tuple[list[tuple[str, int]], list[tuple[str, int]], bool, bool]],
+    bound: int,
+) -> None:
+    program = Program(parallelism=2)
+    stream = timed(program.source(WAYS), bound, "times")
+    other = timed(program.source(WAYS), 0, "other times")
+    for number, delay in enumerate(delays):
+        if number == second:
+            # Rows of the other source may be late there of themselves.
+            stream = stream.union(other)
+        level = Level(delay, first=number == 0)
+        stream = stream.key_by("k").process(level, WAYS).uid(f"level {number}")
+    found = program.collect(stream)
+    if second >= len(delays):
+        program.collect(other)
+    with TemporaryDirectory() as directory:
+        run = TimedRun(program, Path(directory))
+        for rows, direct, restarts, ticks in epochs:
+            if restarts:
+                run.restart()
+            run.push([(*row, "way") for row in rows], [(*row, "direct") for row in direct])
+            if ticks:
+                run.tick()
+        run.finish()
+    assert [row for row in found if row.way == "late"] == []
+
+
+@settings(max_examples=40)
+@given(
+    epochs=st.lists(st.tuples(MOMENTS, st.booleans(), st.booleans()), max_size=7),
+    bound=st.integers(0, 10),
+)
+def test_neither_ticks_nor_restarts_change_what_is_late(
+    epochs: list[tuple[list[tuple[str, int]], bool, bool]], bound: int
+) -> None:
+    """Not for operators that only sources feed."""
+
+    class Judge(KeyedProcessFunction):
+        def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+            ctx.timer_service().register_event_time_timer(value.t + 5)
+            late = value.t <= ctx.timer_service().current_watermark()
+            yield value.k, value.t, "late" if late else "in time"
+
+    def outcome(*, disturbed: bool) -> list[tuple[Any, ...]]:
+        program = Program(parallelism=2)
+        judged = timed(program.source(ROWS), bound).key_by("k").process(Judge(), WAYS)
+        found = program.collect(judged)
+        with TemporaryDirectory() as directory:
+            run = TimedRun(program, Path(directory))
+            for rows, restarts, ticks in epochs:
+                if restarts and disturbed:
+                    run.restart()
+                run.push(list(rows))
+                if ticks and disturbed:
+                    run.tick()
+        return sorted(map(tuple, found))
+
+    assert outcome(disturbed=True) == outcome(disturbed=False)

@@ -92,8 +92,10 @@ class TimedRun(Run):
         self._time: EpochTime | None = None
 
     def restart(self) -> None:
-        """Go on as after a recovery: with the same state, and with new watermarks."""
-        self.keeper = TimerSchedule(self.plan, set(self.expected), self.clock.monotonic_ms())
+        """Continue as after a recovery: with the same state and the same watermarks."""
+        now = self.clock.monotonic_ms()
+        times = self.keeper.event_times(now)
+        self.keeper = TimerSchedule(self.plan, set(self.expected), now, event_times=times)
 
     def push(self, *feeds: list[Any], order: EpochOrder | None = None) -> None:
         """Run one epoch over the given elements, a list for every source."""
