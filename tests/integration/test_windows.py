@@ -193,6 +193,66 @@ def test_a_worker_killed_while_windows_fire_costs_nothing_but_time(
     job.check()
 
 
+def straggler(i: int) -> Element:
+    """Elements of which one in seven lags so far behind that it is late, and some too late."""
+    one = element(i)
+    return one._replace(at=one.at - 100 * (i % 5)) if i % 7 == 0 else one
+
+
+class LateJob(WindowJob):
+    """Windows with a lateness, and what is too late for them, into files."""
+
+    def run(self, spark: SparkSession, backend: str) -> JobStatistics:
+        settings = {"asynchronous": "false"}
+        env = environment(spark, self.place / "chk", backend=backend, settings=settings)
+        env.set_max_events_per_epoch(40)
+        rows = env.from_generator(straggler, count=self.count).set_parallelism(1).uid("source")
+        keyed = timed(rows, "5 ms").uid("time").key_by("k")
+        tags = {name: OutputTag(f"late {name}", Element) for name in ("sums", "sessions")}
+        tumbling = keyed.window(TumblingEventTimeWindows.of(LENGTH)).allowed_lateness(100)
+        by_session = keyed.window(EventTimeSessionWindows.with_dynamic_gap(gap))
+        for name, windowed in (("sums", tumbling), ("sessions", by_session)):
+            found = windowed.side_output_late_data(tags[name]).reduce(add, total, SUMS).uid(name)
+            late = found.get_side_output(tags[name])
+            for kind, stream in ((name, found), (f"late-{name}", late)):
+                stream.sink_to(FileSink(self.place / kind, "parquet")).uid(f"{kind}-files")
+        return env.execute_async("late").result(TIMEOUT).statistics
+
+    def written(self) -> dict[str, list[Any]]:
+        kinds = ("sums", "late-sums", "sessions", "late-sessions")
+        return {kind: self._written(kind) for kind in kinds}
+
+
+@pytest.mark.parametrize(
+    ("point", "uid", "epoch", "backend"),
+    [
+        ("before-commit", "sums", 4, HASHMAP),
+        pytest.param("after-commit", "sessions", 3, ROCKSDB, marks=slow),
+        pytest.param("after-snapshot", "sums", 5, ROCKSDB, marks=slow),
+    ],
+)
+def test_a_failure_does_not_change_what_is_late(
+    spark: SparkSession,
+    tmp_path: Path,
+    injected: Faults,
+    point: str,
+    uid: str,
+    epoch: int,
+    backend: str,
+) -> None:
+    undisturbed = LateJob(tmp_path / "undisturbed")
+    undisturbed.run(spark, backend)
+    expected = undisturbed.written()
+    assert all(expected.values())
+    fault = {"point": point, "action": "kill", "epoch": epoch, "uid": uid}
+    [struck] = injected.plan(tmp_path, fault)
+    job = LateJob(tmp_path / "killed")
+    statistics = job.run(spark, backend)
+    assert struck.exists()
+    assert statistics.restarts == 1
+    assert job.written() == expected
+
+
 class Rescaled:
     """Windows in a job that is started again and again under one id."""
 
