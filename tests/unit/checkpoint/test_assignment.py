@@ -211,6 +211,17 @@ def test_state_that_no_operator_claims_is_refused_unless_it_may_be_dropped(tmp_p
     assert plan_of(taken, counting(2), tmp_path, ignore_unclaimed=True) == []
 
 
+def test_what_is_not_claimed_is_named_with_its_place_in_the_program(tmp_path: Path) -> None:
+    taken = metadata("638231a1", made_at="/app/jobs.py:12")
+    [source] = taken.sources
+    named = msgspec.structs.replace(source, uid="0f3a", name="Orders", made_at="/app/jobs.py:9")
+    with pytest.raises(RestoreError, match=r"'Count' \(uid '638231a1', made at /app/jobs\.py:12\)"):
+        plan_of(taken, counting(2), tmp_path)
+    moved = msgspec.structs.replace(metadata(), sources=[named])
+    with pytest.raises(RestoreError, match=r"'Orders' \(uid '0f3a', made at /app/jobs\.py:9\)"):
+        plan_of(moved, counting(2), tmp_path)
+
+
 def test_an_operator_without_stores_is_not_missed(tmp_path: Path) -> None:
     assert plan_of(metadata("counts", subtasks=range(0)), counting(2), tmp_path) == []
 
