@@ -112,7 +112,7 @@ def test_fields_of_a_later_release_in_the_same_format_are_passed_over():
         mode: str
         colour: str
 
-    later = Later(4, "0.2.0", 7, 3, {}, "job", "Job", "i1", 1, 1, 1, 1, "EXACTLY_ONCE", "red")
+    later = Later(5, "0.2.0", 7, 3, {}, "job", "Job", "i1", 1, 1, 1, 1, "EXACTLY_ONCE", "red")
     data = encode_metadata(later)  # type: ignore[arg-type]
     assert b"colour" in data
     assert decode_metadata(data, "chk-7/_metadata").version == "0.2.0"

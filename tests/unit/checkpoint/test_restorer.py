@@ -5,13 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pytest
 
 from holdfast import HashMapStateBackend
 from holdfast.checkpoint.files.completed import completed_checkpoints, store_metadata
 from holdfast.checkpoint.files.fence import take_fence
 from holdfast.checkpoint.files.job_files import JobStorage
 from holdfast.checkpoint.files.layout import metadata_name
-from holdfast.checkpoint.files.metadata import encode_metadata, identity_of
+from holdfast.checkpoint.files.metadata import (
+    FORMAT,
+    SourceSnapshot,
+    StoredEventTimes,
+    encode_metadata,
+    identity_of,
+)
 from holdfast.checkpoint.restore import restorer
 from holdfast.checkpoint.restore.restorer import Restorer
 from holdfast.checkpoint.savepoint.ownership import ClaimedSnapshot
@@ -23,12 +30,11 @@ from tests.support.functions import Count
 from tests.support.offline_savepoints import UID, Operator
 from tests.support.programs import Program
 from tests.support.task_epochs import ROWS
+from tests.support.timed_programs import timed
 from tests.unit.checkpoint.test_checkpointer import Calls
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
     from holdfast.checkpoint.files.metadata import CheckpointMetadata
     from holdfast.checkpoint.restore.restorer import RestoredJob
@@ -96,6 +102,24 @@ def test_a_damaged_savepoint_does_not_make_own_checkpoints_unusable(tmp_path: Pa
     assert restored.metadata.checkpoint_id == 8
 
 
+@pytest.mark.parametrize("uid", ["events", "replaced"])
+def test_watermarks_are_restored_but_for_a_source_that_begins_again(
+    tmp_path: Path, uid: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    stored = StoredEventTimes(sources={"times": 7}, operators={UID: 5})
+    source = SourceSnapshot(uid="events", position=[])
+    taken = msgspec.structs.replace(checkpoint(8), sources=[source], event_times=stored)
+    program = Program(parallelism=2)
+    rows = timed(program.source("k string, t bigint").uid(uid), 0, "times")
+    rows.key_by("k").process(Count(), ROWS).uid(UID)
+    times = restorer.event_times_of(taken, program.compile())
+    restored = uid == "events"
+    assert times.sources == ({"times": 7} if restored else {})
+    assert times.operators == {UID: 5}
+    said = "the watermark of 'times' begins at the minimum"
+    assert any(said in message for message in caplog.messages) is not restored
+
+
 def test_a_claimed_checkpoint_leaves_files_of_one_that_cannot_be_read(tmp_path: Path) -> None:
     """The other is of a later format, say: what it uses is not known."""
     files = FileSystemFiles(str(tmp_path))
@@ -104,7 +128,7 @@ def test_a_claimed_checkpoint_leaves_files_of_one_that_cannot_be_read(tmp_path: 
     first = checkpoint(1, {"1.sst": handle})
     store_metadata(files, first, fence)
     later = encode_metadata(checkpoint(2, {"1.sst": handle}))
-    later = later.replace(b'"format":4', b'"format":9', 1)
+    later = later.replace(b'"format":%d' % FORMAT, b'"format":9', 1)
     assert files.create_exclusive(metadata_name(2), later)
     ClaimedSnapshot(files, first).release()
     assert files.exists("shared/1-abc")

@@ -81,7 +81,7 @@ class RestoredJob:
         return None if self.position is None else self.position.batch_id
 
 
-def _event_times(metadata: CheckpointMetadata, plan: JobPlan) -> EventTimes:
+def event_times_of(metadata: CheckpointMetadata, plan: JobPlan) -> EventTimes:
     """How far event time had advanced, without the time sources that begin again."""
     stored = metadata.event_times
     positions = {source.uid for source in metadata.sources}
@@ -305,7 +305,7 @@ class Restorer:
                 self._channel_rows(metadata, files, target.job),
                 frozenset(operator.uid for operator in metadata.operators if _had_timers(operator)),
                 {one.uid: one.key for one in metadata.operators if one.key is not None},
-                _event_times(metadata, plan),
+                event_times_of(metadata, plan),
             ),
             job=target.job,
             position=position if position.batch_id >= 0 else None,
