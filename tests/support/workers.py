@@ -81,7 +81,7 @@ class Workers:
         if task is None:
             task = StageTask(pickle.loads(pickled), identity.subtask, clock, **sizes)
         out = list(task.run(epoch, identity, iter(batches)))
-        worker.keep(key, task, 1)
+        worker.keep(key, task)
         worker.rest()
         return out, task.report
 

@@ -75,17 +75,55 @@ class TaskKey(NamedTuple):
     subtask: int
 
 
+class Garbage:
+    """Keeps the garbage collector away from what a worker keeps.
+
+    Spark runs a complete collection after every task, which looks at every object of the
+    process. Objects that survive a task are frozen, so that it finds nothing to look at.
+    """
+
+    def __init__(self) -> None:
+        """No task has run yet."""
+        self._tasks = 0
+        self.is_needed = True
+        """Whether frozen objects have become garbage: a task's objects refer to each other."""
+
+    def settle(self) -> None:
+        """Collect the garbage of a task, and freeze what is left."""
+        self._tasks += 1
+        if self.is_needed or self._tasks % COLLECT_EVERY == 0:
+            self.is_needed = True
+            self.collect_if_needed()
+        else:
+            gc.collect(1)
+        gc.freeze()
+
+    def collect_if_needed(self) -> None:
+        """Collect all garbage, also that of frozen objects."""
+        if self.is_needed:
+            self.is_needed = False
+            gc.unfreeze()
+            gc.collect()
+
+
 class WorkerTasks:
     """The tasks that a worker process keeps."""
 
-    def __init__(self, memory: Callable[[], int], seconds: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self,
+        memory: Callable[[], int],
+        seconds: Callable[[], float] = monotonic,
+        garbage: Garbage | None = None,
+    ) -> None:
         """Keep no task yet.
 
         Args:
             memory: Bytes that the process uses.
             seconds: A clock that never goes back.
+            garbage: Frees the memory of tasks that are closed.
         """
         self._memory = memory
+        self._garbage = garbage or Garbage()
         self._seconds = seconds
         self._tasks: dict[TaskKey, tuple[StageTask, float]] = {}
         """With the time of last use; in that order."""
@@ -107,28 +145,36 @@ class WorkerTasks:
             same_job = other.job == key.job
             if other.job_attempt != key.job_attempt if same_job else now - used > UNUSED_SECONDS:
                 self._close(other)
-        kept = self._tasks.pop(key, None)
-        if kept is None:
-            return None
-        if kept[0].fits(epoch):
-            return kept[0]
-        _close_quietly(kept[0])
-        return None
+        if key in self._tasks and not self._tasks[key][0].fits(epoch):
+            self._close(key)
+        task, _ = self._tasks.pop(key, (None, 0.0))
+        if task is None:
+            # A new task is made, which may need the memory of those that were closed.
+            self._garbage.collect_if_needed()
+        return task
 
-    def keep(self, key: TaskKey, task: StageTask, most_memory: int) -> None:
-        """Keep a task that has run an epoch well, as long as there is memory."""
+    def keep(self, key: TaskKey, task: StageTask) -> None:
+        """Keep a task that has run an epoch well."""
         self._tasks[key] = (task, self._seconds())
         if task.needs_closing:
             self._register(key.job)
+
+    def trim(self, most_memory: int) -> None:
+        """Close the least recently used tasks while the process has more memory than it may."""
         for oldest in list(self._tasks):
             if self._memory() <= most_memory:
                 break
             self._close(oldest)
+            self._garbage.collect_if_needed()
 
     def rest(self) -> None:
         """The worker has no task to run."""
         self.is_busy = False
         self.last_used = self._seconds()
+
+    def drop(self) -> None:
+        """A task that was taken out has failed: it is not kept."""
+        self._garbage.is_needed = True
 
     def close_ended(self) -> None:
         """Close the functions of jobs that have ended; of all jobs if the worker is idle."""
@@ -140,6 +186,7 @@ class WorkerTasks:
                 for key in [key for key in self._tasks if key.job == job]:
                     self._close(key)
                 self._unregister(job)
+        self._garbage.collect_if_needed()
 
     def close_all(self) -> None:
         """Close all functions."""
@@ -162,6 +209,7 @@ class WorkerTasks:
 
     def _close(self, key: TaskKey) -> None:
         _close_quietly(self._tasks.pop(key)[0])
+        self._garbage.is_needed = True
 
     def _register(self, job: JobRun) -> None:
         if job in self._registered:
@@ -246,28 +294,6 @@ class IdleWatch:
             time.sleep(_POLL_SECONDS)
             if self._main is not None and not self._tasks.is_busy and self._tasks.has_ended_jobs:
                 signal.pthread_kill(self._main, _WAKE)
-
-
-class Garbage:
-    """Keeps the garbage collector away from what a worker keeps.
-
-    Spark runs a complete collection after every task, which looks at every object of the
-    process. Objects that survive a task are frozen, so that it finds nothing to look at.
-    """
-
-    def __init__(self) -> None:
-        """No task has run yet."""
-        self._tasks = 0
-
-    def settle(self) -> None:
-        """Collect the garbage of a task, and freeze what is left."""
-        if self._tasks % COLLECT_EVERY == 0:
-            gc.unfreeze()
-            gc.collect()
-        else:
-            gc.collect(1)
-        gc.freeze()
-        self._tasks += 1
 
 
 def resident_bytes() -> int:

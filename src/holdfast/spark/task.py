@@ -49,8 +49,8 @@ class Worker:
 
     def __init__(self) -> None:
         """Keep nothing yet."""
-        self.tasks = WorkerTasks(resident_bytes)
         self._garbage = Garbage()
+        self.tasks = WorkerTasks(resident_bytes, garbage=self._garbage)
         self._watch: IdleWatch | None = None
 
     def rest(self) -> None:
@@ -107,9 +107,16 @@ class StageFunction:
             task = WORKER.tasks.take(key, epoch)
             if task is None:
                 task = StageTask(pickle.loads(stage.pickled()), identity.subtask, SystemClock())
-            # A task that fails, or is cancelled here, is not kept.
             yield from task.run(epoch, identity, batches)
-            WORKER.tasks.keep(key, task, stage.kept_memory)
-            self._reports.add([replace(task.report, worker=WORKER.report())])
+            report = task.report
+            WORKER.tasks.keep(key, task)
+            # Otherwise its memory would not be free if it is closed.
+            del task
+            WORKER.tasks.trim(stage.kept_memory)
+            self._reports.add([replace(report, worker=WORKER.report())])
+        except BaseException:
+            # It has failed, or was cancelled here.
+            WORKER.tasks.drop()
+            raise
         finally:
             WORKER.rest()

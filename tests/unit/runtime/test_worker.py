@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -350,7 +351,9 @@ class Room:
         task = StageTask(self.desk.tasks.stage, key.subtask, ManualClock())
         epoch = self.desk.tasks.epoch_plan(job_attempt=f"{key.job.job_id}-{key.job_attempt}")
         list(task.run(epoch, TaskIdentity(key.subtask, 0, 1), self.desk.tasks.batches((("a", 1),))))
-        self.tasks.keep(key, task, most_memory)
+        self.tasks.keep(key, task)
+        del task
+        self.tasks.trim(most_memory)
         self.tasks.rest()
 
     def registered(self, job: str = "job") -> list[str]:
@@ -370,7 +373,8 @@ def test_the_least_recently_used_tasks_go_when_memory_is_short(room: Room) -> No
     assert task is not None
     readings = iter([11, 11, 10])
     room.tasks._memory = lambda: next(readings)
-    room.tasks.keep(room.key(0), task, 10)
+    room.tasks.keep(room.key(0), task)
+    room.tasks.trim(10)
     assert [key.subtask for key in room.tasks._tasks] == [0]
     assert LOG == ["open"] * 3 + ["close"] * 2
 
@@ -476,11 +480,23 @@ def test_what_survives_a_task_is_not_looked_at_again(
     collect: Callable[..., int] = gc.collect
     monkeypatch.setattr(gc, "collect", lambda generation=2: collected.append(generation))
     garbage = Garbage()
-    for _ in range(COLLECT_EVERY + 1):
+    for _ in range(COLLECT_EVERY):
         garbage.settle()
-    assert collected == [2] + [1] * (COLLECT_EVERY - 1) + [2]
+    assert collected == [2] + [1] * (COLLECT_EVERY - 2) + [2]
     assert gc.get_freeze_count() > 0
     collect()
+
+
+@pytest.mark.usefixtures("unfrozen")
+def test_the_memory_of_a_closed_task_is_free_at_once(room: Room) -> None:
+    room.run(room.key())
+    [(task, _)] = room.tasks._tasks.values()
+    kept = weakref.ref(task._kept[0])
+    del task
+    room.tasks._garbage.settle()
+    room.memory = 1
+    room.tasks.trim(0)
+    assert kept() is None
 
 
 def test_the_memory_of_a_process_grows_with_what_it_holds() -> None:
