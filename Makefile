@@ -13,7 +13,7 @@ QUICK_JAVA := JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 COMPILED := PYTHONDONTWRITEBYTECODE=
 PYTHON_TREES := $(wildcard src tests benchmarks examples)
 
-.PHONY: help demo test test-all test-fast fmt check bench bench-scale bench-checkpoints bench-output bench-timers bench-windows bench-ttl bench-savepoints bench-driver figures docs ci clean
+.PHONY: help demo test test-all test-fast fmt check bench bench-scale bench-checkpoints bench-output bench-timers bench-windows bench-ttl bench-savepoints bench-functions bench-driver figures docs ci clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,7 @@ bench: $(READY) ## Throughput beside Spark's own stateful operators (ARGS="--qui
 	@$(if $(ARGS),,$(SPARK) $(BIN)/python -m benchmarks.windows)
 	@$(if $(ARGS),,$(SPARK) $(BIN)/python -m benchmarks.ttl)
 	@$(if $(ARGS),,$(SPARK) $(BIN)/python -m benchmarks.savepoints)
+	@$(if $(ARGS),,$(SPARK) $(BIN)/python -m benchmarks.functions)
 
 bench-output: $(READY) ## Part of bench: what exactly once costs, what unaligned checkpoints gain
 	@$(SPARK) $(BIN)/python -m benchmarks.output $(ARGS)
@@ -64,6 +65,9 @@ bench-ttl: $(READY) ## Part of bench: what a time to live costs, what the sweep 
 
 bench-savepoints: $(READY) ## Part of bench: a savepoint and a start with more subtasks, beside Spark's
 	@$(SPARK) $(BIN)/python -m benchmarks.savepoints $(ARGS)
+
+bench-functions: $(READY) ## Part of bench: functions that stay open between epochs, beside those that do not
+	@$(SPARK) $(BIN)/python -m benchmarks.functions $(ARGS)
 
 bench-scale: $(READY) ## What an event costs as the state grows, and how much memory it takes
 	@$(SPARK) $(BIN)/python -m benchmarks.scale $(ARGS)

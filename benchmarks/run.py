@@ -96,7 +96,7 @@ def results(options: argparse.Namespace, say: Console) -> Iterator[Result]:
     background for a while after a query of theirs has ended.
     """
     for workload, contender in pairs(options):
-        spark = session()
+        spark = session(settings_of(contender))
         use_file_manager(spark, fast=options.fast_file_manager)
         check_prefix(contender, workload, spark)
         for effort in efforts(contender, workload, quick=options.quick):
@@ -107,6 +107,17 @@ def results(options: argparse.Namespace, say: Console) -> Iterator[Result]:
             )
             yield result
         spark.stop()
+
+
+def settings_of(contender: Contender) -> dict[str, str]:
+    """Settings of a session beyond those that all share.
+
+    Spark's own stateful operators run with Spark's defaults. Holdfast runs as in the sessions that
+    it makes, and so do the plans that show what it could reach at best.
+    """
+    if contender.system != "holdfast" and contender.system not in STATELESS:
+        return {}
+    return {"spark.python.unix.domain.socket.enabled": "true"}
 
 
 def pairs(options: argparse.Namespace) -> list[tuple[Workload, Contender]]:

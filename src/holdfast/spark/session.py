@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 import threading
@@ -14,6 +15,8 @@ from holdfast.errors import UnsupportedSparkError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+logger = logging.getLogger("holdfast")
 
 FILE_MANAGER: Final = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -33,11 +36,13 @@ QUERY_SETTINGS: Final = {
     "spark.sql.execution.arrow.maxBytesPerBatch": str(32 << 20),
 }
 """Settings of the query's own copy of the session."""
+_SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
+"""Without it the kernel delays the first bytes of every task by 40 ms."""
 LOCAL_SETTINGS: Final = {
     "spark.app.name": "holdfast",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.adaptive.enabled": "false",
-    "spark.python.unix.domain.socket.enabled": "true",
+    _SOCKETS: "true",
 }
 """Settings of a session made here."""
 CLUSTER_SETTINGS: Final = {
@@ -79,6 +84,7 @@ def check_session(spark: object) -> SparkSession:
         _use_this_python(spark)
     else:
         _check_cluster(spark)
+    _advise(spark)
     return spark
 
 
@@ -95,6 +101,17 @@ def is_alive(spark: SparkSession) -> bool:
     except Exception:
         # The JVM is gone, or the context was stopped from Python.
         return False
+
+
+def _advise(spark: SparkSession) -> None:
+    """Say once per application what would make every epoch faster."""
+    context = spark.sparkContext
+    if context.getConf().get(_SOCKETS, "false") != "true" and context.applicationId not in _advised:
+        _advised.add(context.applicationId)
+        logger.warning(
+            "start the session with %s=true: each Python stage of an epoch then takes 40 ms less",
+            _SOCKETS,
+        )
 
 
 def _refuse(spark: SparkSession, key: str, why: str) -> None:
@@ -168,6 +185,8 @@ def _put_back(spark: SparkSession, before: dict[str, str | None]) -> None:
             spark.conf.set(name, old)
 
 
+_advised: set[str] = set()
+"""Ids of applications that were told."""
 _lock = threading.Lock()
 _in_force: dict[int, tuple[int, dict[str, str | None]]] = {}
 _PROPAGATE_EMPTY: Final = "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
