@@ -121,9 +121,10 @@ class Subtask:
             checkpoint=checkpoint,
         )
         batches = list(self._batches(keys))
-        task = StageTask(self._stage, epoch, TaskIdentity(0, 0, self._epoch), SystemClock())
+        task = StageTask(self._stage, 0, SystemClock())
+        identity = TaskIdentity(0, 0, self._epoch)
         start = time.process_time()
-        for _ in task.run(iter(batches)):
+        for _ in task.run(epoch, identity, iter(batches)):
             pass
         spent = time.process_time() - start
         store = task.report.stores["scale"]

@@ -162,7 +162,9 @@ def entries(name: str, backend: StateBackend) -> list[list[str]]:
         run(job)
         job.end_epoch()
         job.kept()
-        return [[key.hex(), value.hex()] for key, value in job._operator_task._store.scan(b"")]
+        return [
+            [key.hex(), value.hex()] for key, value in job._operator_task._store._store.scan(b"")
+        ]
 
 
 @BACKENDS

@@ -255,7 +255,7 @@ def test_a_savepoint_holds_no_input_and_no_output_that_waits(saved: Saved) -> No
     client = saved.start(job)
     path = client.stop_with_savepoint(str(saved.target))
     head, body = (saved.only_savepoint() / "_metadata").read_text().split("\n", 1)
-    assert json.loads(head)["format"] == 4
+    assert json.loads(head)["format"] == 5
     manifest = json.loads(body)
     assert manifest["is_savepoint"]
     assert manifest["committables"] == manifest["channel_state"] == []

@@ -26,7 +26,7 @@ from holdfast import (
 from holdfast.api.time import MIN_WATERMARK
 from holdfast.config.parallelism import default_max_parallelism
 from holdfast.job.watermarks import UNTIMED, TimeLine, TimeSource, Watermarks
-from holdfast.runtime import operator_task
+from holdfast.runtime import operator_store
 from holdfast.serde.keys import key_group_of
 from holdfast.state.backend import KeyedStateBackend
 from holdfast.testing.harness import OperatorHarness
@@ -319,7 +319,7 @@ def test_timers_fire_as_the_model_says_through_everything(examples: int) -> None
     ) -> None:
         with pytest.MonkeyPatch.context() as patch:
             limited = partial(KeyedStateBackend, timers_at_once=chunk, cache_limit=cache)
-            patch.setattr(operator_task, "KeyedStateBackend", limited)
+            patch.setattr(operator_store, "KeyedStateBackend", limited)
             patch.setattr(tempfile, "tempdir", IN_MEMORY)
             job = Job(scripts, backend, parallelism)
             try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import pickle
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,11 +17,10 @@ from holdfast.job.model import JobPlan, Settings
 from holdfast.runtime.exchange import SUBTASK, ExchangeReader
 from holdfast.runtime.operator_task import TaskIdentity
 from holdfast.runtime.plan import EpochPlan
-from holdfast.runtime.task import StageTask
-from holdfast.spark.serialization import dump_stage
 from holdfast.state.store.process import ProcessIdentity
 from holdfast.types.columns.batches import BatchReader, BatchWriter
 from holdfast.types.stream_type import StreamType
+from tests.support.workers import Workers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,6 +94,7 @@ class Run:
         self.key_shapes: dict[str, str] = {}
         self._directory = directory
         self._attempts = itertools.count(100)
+        self.workers = Workers()
 
     def push(self, *feeds: list[Any]) -> None:
         """Run one epoch over the given elements, a list for every source."""
@@ -120,10 +119,9 @@ class Run:
     ) -> list[pa.RecordBatch]:
         identity = TaskIdentity(subtask, 0, next(self._attempts))
         epoch = None if stage.index == 0 else self.epoch_plan()
-        task = StageTask(pickle.loads(dump_stage(stage)), epoch, identity, SystemClock())
-        out = list(task.run(iter(batches)))
-        self.reports.append(task.report)
-        for uid, store in task.report.stores.items():
+        out, report = self.workers.run(stage, epoch, identity, batches, SystemClock())
+        self.reports.append(report)
+        for uid, store in report.stores.items():
             assert store.version is not None
             self.expected[uid, subtask] = store.version
         return out

@@ -11,8 +11,7 @@ from holdfast.clock import SystemClock
 from holdfast.runtime.channel_cut import SLICE_SIZES
 from holdfast.runtime.operator_task import TaskIdentity
 from holdfast.runtime.plan import CheckpointOrder, EpochPlan
-from holdfast.runtime.task import StageTask
-from holdfast.spark.serialization import dump_function, dump_stage
+from holdfast.spark.serialization import dump_function
 from holdfast.state.store.process import ProcessIdentity
 from tests.support.programs import Run
 
@@ -261,10 +260,10 @@ class StagedRun(Run):
     ) -> list[pa.RecordBatch]:
         identity = TaskIdentity(subtask, 0, next(self._attempts))
         epoch = None if stage.index == 0 else self.epoch_plan()
-        loaded = pickle.loads(dump_stage(stage))
-        task = StageTask(loaded, epoch, identity, self.clock, self._sizes)
-        out = list(task.run(iter(batches)))
-        self.reports.append(task.report)
-        for uid, store in task.report.stores.items():
+        out, report = self.workers.run(
+            stage, epoch, identity, batches, self.clock, sizes=self._sizes
+        )
+        self.reports.append(report)
+        for uid, store in report.stores.items():
             self.expected[uid, subtask] = store.version
         return out

@@ -10,11 +10,11 @@ import pyarrow as pa
 from holdfast.runtime.exchange import ExchangeWriter
 from holdfast.runtime.operator_task import TaskIdentity
 from holdfast.runtime.plan import CheckpointOrder, EpochPlan
-from holdfast.runtime.task import StageTask
 from holdfast.spark.serialization import dump_stage
 from holdfast.state.store.process import ProcessIdentity
 from holdfast.testing.clock import ManualClock
 from holdfast.types.columns.batches import BatchWriter
+from tests.support.workers import EpochTask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,21 +52,23 @@ class Tasks:
             self.expected[uid, subtask] = store.version
         return task.report
 
-    def task(self, subtask: int = 0, checkpoint: int | None = None, **plan: Any) -> StageTask:
+    def task(self, subtask: int = 0, checkpoint: int | None = None, **plan: Any) -> EpochTask:
         self.epoch += 1
         self.attempt += 1
-        epoch = EpochPlan(
+        epoch = self.epoch_plan(checkpoint, **plan)
+        stage = pickle.loads(dump_stage(self.stage))
+        return EpochTask(stage, epoch, TaskIdentity(subtask, 0, self.attempt), self.clock)
+
+    def epoch_plan(self, checkpoint: int | None = None, **plan: Any) -> EpochPlan:
+        given: dict[str, Any] = {"job_attempt": "1", "expected": self.expected, **plan}
+        return EpochPlan(
             job_id="job",
-            job_attempt="1",
             epoch=self.epoch,
             local_dir=str(self.directory),
             owner=ProcessIdentity.current(),
-            expected=self.expected,
             checkpoint=None if checkpoint is None else CheckpointOrder(checkpoint, 500),
-            **plan,
+            **given,
         )
-        stage = pickle.loads(dump_stage(self.stage))
-        return StageTask(stage, epoch, TaskIdentity(subtask, 0, self.attempt), self.clock)
 
     def batches(self, elements: tuple[Any, ...]) -> Iterator[pa.RecordBatch]:
         if elements:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +18,9 @@ from holdfast.job.model import EpochOrder
 from holdfast.job.timer_schedule import TimerSchedule
 from holdfast.runtime.operator_task import TaskIdentity
 from holdfast.runtime.plan import ORDER, TIME
-from holdfast.runtime.task import StageTask
-from holdfast.spark.serialization import dump_stage
 from holdfast.testing.clock import ManualClock
 from tests.support.programs import Program, Run
+from tests.support.workers import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,6 +94,7 @@ class TimedRun(Run):
         """Continue as after a recovery: with the same state and the same watermarks."""
         times = self.keeper.event_times()
         self.keeper = TimerSchedule(self.plan, set(self.expected), times)
+        self.workers = Workers()
 
     def push(self, *feeds: list[Any], order: EpochOrder | None = None) -> None:
         """Run one epoch over the given elements, a list for every source."""
@@ -146,12 +145,11 @@ class TimedRun(Run):
     ) -> list[pa.RecordBatch]:
         identity = TaskIdentity(subtask, 0, next(self._attempts))
         epoch = None if stage.index == 0 else self.epoch_plan()
-        task = StageTask(pickle.loads(dump_stage(stage)), epoch, identity, self.clock)
         if stage.index and self.plan.sorted_by[stage.index - 1]:
             batches = in_order(batches)
-        out = list(task.run(iter(batches)))
-        self.reports.append(task.report)
-        for uid, store in task.report.stores.items():
+        out, report = self.workers.run(stage, epoch, identity, batches, self.clock)
+        self.reports.append(report)
+        for uid, store in report.stores.items():
             self.expected[uid, subtask] = store.version
         return out
 

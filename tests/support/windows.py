@@ -74,7 +74,7 @@ class Windows(OperatorHarness):
     def kept(self) -> dict[str, int]:
         """Entries in the store, by the name of the state; of timers too."""
         self._operator_task.open_state().flush()
-        store = self._operator_task._store
+        store = self._operator_task._store._store
         ids = {
             name[len(STATE_PREFIX) :].decode(): msgspec.json.decode(data)["id"]
             for name, data in store.scan(STATE_PREFIX)

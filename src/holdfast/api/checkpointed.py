@@ -1,9 +1,9 @@
 """Functions with operator state, and functions that are notified of checkpoints.
 
-A function lives for one epoch. On every subtask, `initialize_state` runs at the start of every
-epoch, before `open`, and `snapshot_state` at the end of every epoch, before `close`.
-`initialize_state` finds the state that `snapshot_state` has written: in the next epoch, after a
-recovery, or after rescaling.
+`initialize_state` runs once per copy of a function, before `open`; `snapshot_state` runs at the
+end of every epoch. If another worker has run an epoch of the subtask, a new copy is made, whose
+`initialize_state` finds the state that `snapshot_state` has written there. The same holds after a
+recovery and after rescaling.
 
     class Buffering(SinkFunction, CheckpointedFunction):
         def initialize_state(self, ctx):
@@ -125,7 +125,7 @@ class CheckpointedFunction(ABC):
 
     @abstractmethod
     def initialize_state(self, ctx: FunctionInitializationContext) -> None:
-        """Register state and read it; called before `open` in every epoch."""
+        """Register state and read it; called once, before `open`."""
 
     @abstractmethod
     def snapshot_state(self, ctx: FunctionSnapshotContext) -> None:

@@ -1,7 +1,9 @@
 """The functions that users write, and their contexts.
 
-A function runs on one subtask. `open` is called before its first element and `close` after its
-last, once in every epoch. Keep data that must outlive an epoch in state, not in attributes.
+A copy of a function runs on one subtask in one worker process. `open` is called before its first
+element. It stays open for later epochs; `close` is called when the job ends or the worker no
+longer needs it. Another worker may run the next epoch with its own copy, so keep data that must
+outlive an epoch in state, not in attributes.
 Functions yield their output, and `(tag, value)` for a side output.
 """
 

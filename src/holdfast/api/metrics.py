@@ -28,6 +28,10 @@ class Counter:
 
     def __init__(self) -> None:
         """Start at zero."""
+        self.reset()
+
+    def reset(self) -> None:
+        """Return to zero."""
         self.count = 0
 
     def inc(self, n: int = 1) -> None:
@@ -46,6 +50,10 @@ class Histogram:
 
     def __init__(self) -> None:
         """Start empty."""
+        self.reset()
+
+    def reset(self) -> None:
+        """Drop all values."""
         self.count = 0
         self.total = 0.0
         self.minimum: float | None = None
@@ -141,6 +149,12 @@ class MetricGroup:
             raise self._clash(name, known)
         self._root._metrics[self._prefix + name] = read
 
+    def reset(self) -> None:
+        """Start counters and histograms again; whoever holds them can go on using them."""
+        for metric in self._root._metrics.values():
+            if isinstance(metric, Counter | Histogram):
+                metric.reset()
+
     def values(self, subtask: int) -> MetricValues:
         """The current values of the metrics."""
         values = MetricValues()
@@ -148,7 +162,8 @@ class MetricGroup:
             if isinstance(metric, Counter):
                 values.counters[name] = metric.count
             elif isinstance(metric, Histogram):
-                values.histograms[name] = metric
+                values.histograms[name] = Histogram()
+                values.histograms[name].merge(metric)
             else:
                 values.gauges[name] = {subtask: metric()}
         return values

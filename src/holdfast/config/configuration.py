@@ -31,6 +31,7 @@ from holdfast.config.options import (
     member,
     optional,
     path,
+    size_bytes,
     text,
 )
 from holdfast.config.restart_options import RESTART_OPTIONS
@@ -121,6 +122,13 @@ CANCELLATION_TIMEOUT: ConfigOption[int] = ConfigOption(
     180_000,
     "Time that an ending job waits for sinks and listeners that do not answer, at least 10 ms. "
     "After that it ends without them; their unpublished output stays pending.",
+)
+KEPT_MEMORY: ConfigOption[int] = ConfigOption(
+    "task.kept-memory.max",
+    size_bytes,
+    1 << 30,
+    "Memory of a Python worker above which it closes functions and drops cached state between "
+    "epochs, least recently used first. With 0 it keeps nothing.",
 )
 PROGRESS: ConfigOption[str] = ConfigOption(
     "execution.progress",

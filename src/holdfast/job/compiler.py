@@ -270,6 +270,7 @@ class _Compiler:
             backend=self._settings.backend,
             batch_mode=self._settings.batch_mode,
             job_parameters=self._settings.job_parameters,
+            kept_memory=self._settings.kept_memory,
         )
 
     def _operator(self, node: Node, places: dict[int, int]) -> OperatorPlan:

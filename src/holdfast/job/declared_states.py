@@ -138,7 +138,7 @@ class _RecordingContext(SubtaskContext):
     def __init__(
         self, operator: OperatorPlan, job_parameters: Mapping[str, str], found: DeclaredStates
     ) -> None:
-        super().__init__(operator, 0, 0, job_parameters, None)
+        super().__init__(operator, 0, job_parameters, None)
         self._found = found
 
     def _register(self, descriptor: StateDescriptor) -> Any:

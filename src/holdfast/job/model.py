@@ -232,6 +232,8 @@ class Settings:
     """Whether output is published with its checkpoint, if its sink supports that."""
     stored_max_parallelism: dict[str, int] = field(default_factory=dict)
     """Max parallelism of stored state, by uid, for operators that set none."""
+    kept_memory: int = 1 << 30
+    """Memory of a worker, in bytes, above which it closes functions and drops cached values."""
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,8 @@ class OperatorStatistics:
     records_in: int = 0
     records_out: int = 0
     skipped: int = 0
+    functions_opened: int = 0
+    """Times that its function was opened: once per worker, subtask and job attempt if all fit."""
     state_entries: int = 0
     """Entries of its local stores."""
     state_bytes: int = 0
@@ -74,6 +76,20 @@ class JobStatistics:
     """Watermarks, by uid of an operator or of a node that assigns timestamps."""
     checkpoints: CheckpointingStatistics | None = None
     """None if the job takes no checkpoints."""
+    workers: WorkerStatistics | None = None
+    """None before the first epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatistics:
+    """Statistics of the Python workers that ran the last epoch."""
+
+    workers: int
+    """Processes that ran its tasks."""
+    max_memory: int
+    """Memory of the largest of them, in bytes."""
+    kept_tasks: int
+    """Tasks that they keep for later epochs, with open functions and cached state."""
 
 
 class CheckpointStatus(Enum):

@@ -7,7 +7,13 @@ import threading
 from typing import TYPE_CHECKING
 
 from holdfast.api.time import MIN_WATERMARK
-from holdfast.job.statistics import EpochStatistics, JobStatistics, JobStatus, OperatorStatistics
+from holdfast.job.statistics import (
+    EpochStatistics,
+    JobStatistics,
+    JobStatus,
+    OperatorStatistics,
+    WorkerStatistics,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +32,7 @@ class StatisticsKeeper:
         self._duration_ms = 0
         self._epochs = 0
         self._last: EpochStatistics | None = None
+        self._workers: WorkerStatistics | None = None
         self._restarts = 0
         self._watermarks: dict[str, int] = {}
         self._stores: dict[tuple[str, int], tuple[int, int]] = {}
@@ -58,6 +65,7 @@ class StatisticsKeeper:
             self._events += events
             self._duration_ms += duration_ms
             self._last = EpochStatistics(epoch, events, duration_ms)
+            self._workers = _workers(reports)
             return self._last
 
     def restarted(self) -> None:
@@ -72,6 +80,7 @@ class StatisticsKeeper:
             total.records_in += figures.records_in
             total.records_out += figures.records_out
             total.skipped += figures.skipped
+            total.functions_opened += figures.opened
             total.metrics.merge(figures.metrics)
             if uid in self._first:
                 events += figures.records_in
@@ -98,7 +107,18 @@ class StatisticsKeeper:
                 operators=copy.deepcopy(self._operators),
                 restarts=self._restarts,
                 watermarks=dict(self._watermarks),
+                workers=self._workers,
             )
+
+
+def _workers(reports: list[TaskReport]) -> WorkerStatistics | None:
+    # The last report of a process counts: it keeps more tasks from report to report.
+    by_process = {(r.host, r.worker.pid): r.worker for r in reports if r.worker is not None}
+    found = list(by_process.values())
+    if not found:
+        return None
+    memory = max(worker.memory for worker in found)
+    return WorkerStatistics(len(found), memory, sum(worker.kept_tasks for worker in found))
 
 
 def _first_operators(plan: JobPlan) -> frozenset[str]:

@@ -84,17 +84,21 @@ class SubtaskContext(DescribedStates, RuntimeContext):
         self,
         operator: OperatorPlan,
         subtask: int,
-        attempt: int,
         job_parameters: Mapping[str, str],
         keyed_state: Callable[[], KeyedStateBackend] | None,
     ) -> None:
         """A context; `keyed_state` opens the state on first use, None if not keyed."""
         self._operator = operator
         self._subtask = subtask
-        self._attempt = attempt
+        self._attempt = 0
         self._job_parameters = job_parameters
         self._keyed_state = keyed_state
         self._metrics = MetricGroup()
+
+    def begin(self, attempt: int) -> None:
+        """Prepare for an epoch: metrics start again, gauges stay."""
+        self._attempt = attempt
+        self._metrics.reset()
 
     def get_index_of_this_subtask(self) -> int:
         """Index of this subtask, from 0."""
@@ -167,8 +171,13 @@ class SubtaskTimers(TimerService):
         self._keyed_state = keyed_state
         self._event: TimerTable | None = None
         self._processing: TimerTable | None = None
-        self.watermark = self.event_time = MIN_WATERMARK
+        self.begin(MIN_WATERMARK)
+
+    def begin(self, watermark: int) -> None:
+        """Prepare for an epoch that starts with a watermark."""
+        self.event_time = MIN_WATERMARK
         self.warnings: list[str] = []
+        self.advance(watermark)
 
     def advance(self, watermark: int) -> None:
         """Set the watermark."""

@@ -1,4 +1,4 @@
-"""Hands operator state to a function at the start of an epoch, and takes it at the end."""
+"""Hands operator state to a function when it is opened, and takes it at the end of an epoch."""
 
 from __future__ import annotations
 
@@ -38,19 +38,23 @@ WRITER_STATE: Final = "writer-state"
 class FunctionState:
     """Calls the hooks of functions with operator state and of checkpoint listeners."""
 
-    def __init__(
-        self,
-        operator: Operator,
-        epoch: EpochPlan,
-        backend: Callable[[], OperatorStateBackend],
-        *,
-        restored: bool,
-    ) -> None:
+    _epoch: EpochPlan
+    _restored: bool
+
+    def __init__(self, operator: Operator, backend: Callable[[], OperatorStateBackend]) -> None:
         """The state of an operator's function; `backend` opens it on first use."""
         self._operator = operator
         self._function = operator.plan.function
-        self._epoch = epoch
         self._backend = backend
+
+    def begin(self, epoch: EpochPlan, *, restored: bool) -> None:
+        """Prepare for an epoch.
+
+        Args:
+            epoch: The epoch.
+            restored: Whether there is state of earlier epochs.
+        """
+        self._epoch = epoch
         self._restored = restored
 
     def initialize(self) -> None:

@@ -6,60 +6,41 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from holdfast._faults import fault_point
 from holdfast.api.outputs import OutputTag
 from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK, TimeDomain
-from holdfast.clock import monotonic
-from holdfast.errors import HoldfastError, StateError
+from holdfast.errors import HoldfastError
 from holdfast.runtime.context import ElementContext, EventTime, SubtaskContext, SubtaskTimers
 from holdfast.runtime.function_state import FunctionState
+from holdfast.runtime.operator_store import OperatorStore
 from holdfast.runtime.operators.base import Operator, Output, Reported
 from holdfast.runtime.operators.co import BroadcastOperator
-from holdfast.runtime.operators.lookup_join import LookupJoinOperator
 from holdfast.runtime.operators.process import ProcessOperator
 from holdfast.runtime.operators.writer import WriterOperator
 from holdfast.runtime.outlets import OutletWriter, by_tag
 from holdfast.runtime.partitioners import Keys
 from holdfast.runtime.registry import KINDS
 from holdfast.runtime.report import (
-    OPERATOR_STATE,
-    STORE,
     KeyReport,
     OperatorReport,
     Prepared,
-    SnapshotReport,
     StoreReport,
 )
 from holdfast.serde.key_shapes import KeyShape, KeyTypes
-from holdfast.state.backend import KeyedStateBackend
-from holdfast.state.key_groups import key_groups
-from holdfast.state.operator.backend import OperatorStateBackend
-from holdfast.state.store.directories import (
-    claim_job,
-    file_name,
-    job_directory,
-    make_private,
-    snapshot_directory,
-    store_directory,
-)
-from holdfast.state.store.opening import open_store
-from holdfast.state.store.snapshot import snapshot_sizes
 from holdfast.state.table import CurrentKey
 from holdfast.state.timers.table import EVENT_TIMERS, PROCESSING_TIMERS
 from holdfast.state.ttl.states import ClockTime, TtlContext
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     import pyarrow as pa
 
     from holdfast.clock import Clock
     from holdfast.runtime.operators.base import Times
     from holdfast.runtime.outlets import OutletBatch
-    from holdfast.runtime.plan import CheckpointOrder, EpochPlan, OperatorPlan, StagePlan
-    from holdfast.state.operator.redistribution import OperatorStateSnapshot
-    from holdfast.state.store.protocol import StoreStatistics
+    from holdfast.runtime.plan import EpochPlan, OperatorPlan, StagePlan
+    from holdfast.state.backend import KeyedStateBackend
+    from holdfast.state.operator.backend import OperatorStateBackend
     from holdfast.types.columns.rows import Columns
 
 
@@ -75,28 +56,21 @@ class TaskIdentity:
 
 
 class OperatorTask:
-    """Runs one operator on one subtask for one epoch."""
+    """Runs one operator on one subtask, epoch after epoch."""
 
-    def __init__(
-        self,
-        plan: OperatorPlan,
-        stage: StagePlan,
-        epoch: EpochPlan | None,
-        task: TaskIdentity,
-        clock: Clock,
-    ) -> None:
-        """A task whose operator is not open yet."""
+    def __init__(self, plan: OperatorPlan, stage: StagePlan, subtask: int, clock: Clock) -> None:
+        """A task whose operator is not open yet; call `begin` before every epoch."""
         self.plan = plan
-        self.state: KeyedStateBackend | None = None
-        self.operator_state: OperatorStateBackend | None = None
         self.report = OperatorReport()
         self.current = CurrentKey()
-        self._stage, self._epoch = stage, epoch
-        self._subtask, self._attempt_id = task.subtask, task.attempt_id
+        self._stage, self._subtask, self._clock = stage, subtask, clock
+        self.key_types = KeyTypes()
+        self._store = OperatorStore(
+            plan, stage.backend, subtask, self.current, self.key_types, self._ttl_context
+        )
         self._context = SubtaskContext(
             plan,
-            task.subtask,
-            task.attempt,
+            subtask,
             stage.job_parameters,
             None if plan.key is None else self.open_state,
         )
@@ -104,61 +78,68 @@ class OperatorTask:
         self.operator: Operator = KINDS[plan.kind](
             plan,
             self._context,
-            task.subtask,
+            subtask,
             ElementContext(self.current, self._timers),
             self.current,
             self.open_state,
             batch_mode=stage.batch_mode,
         )
-        if isinstance(self.operator, WriterOperator):
-            assert epoch is not None, "sinks never run at the sources"
-            self.operator.start(epoch, task.attempt_id)
-        elif isinstance(self.operator, BroadcastOperator):
-            self.operator.open_operator_state = self._open_operator_state
-        elif isinstance(self.operator, LookupJoinOperator):
-            assert epoch is not None, "lookup joins never run at the sources"
-            self.operator.table = epoch.tables[plan.uid]
-        self._time = None if epoch is None else epoch.time
-        watermarks = {} if self._time is None else self._time.watermarks
-        begin, self._target = watermarks.get(plan.uid, (MIN_WATERMARK, MIN_WATERMARK))
-        self._timers.advance(begin)
+        if isinstance(self.operator, BroadcastOperator):
+            self.operator.open_operator_state = self._store.open_operator_state
         self._outlets = {
-            o.tag: OutletWriter(o, stage, task.subtask, self.operator) for o in plan.outlets
+            o.tag: OutletWriter(o, stage, subtask, self.operator) for o in plan.outlets
         }
         inputs = [(plan.key, plan.input)]
         if plan.second is not None:
             inputs.append((plan.second.key, plan.second.type))
-        known = None if epoch is None else epoch.key_shapes.get(plan.uid)
-        self.key_types = KeyTypes(None if known is None else KeyShape(known))
         self._keys = [
             None if key is None else Keys(key, stream, self.operator.describe(), self.key_types)
             for key, stream in inputs
         ]
-        self._clock = clock
         self._function_state: FunctionState | None = None
-        if epoch is not None and (plan.has_operator_state or plan.listens):
-            self._function_state = FunctionState(
-                self.operator,
-                epoch,
-                self._open_operator_state,
-                restored=epoch.restored is not None or self._expected is not None,
-            )
+        if plan.has_operator_state or plan.listens:
+            self._function_state = FunctionState(self.operator, self._store.open_operator_state)
 
-    @property
-    def _plan_of_epoch(self) -> EpochPlan:
-        assert self._epoch is not None, "operators with state never run at the sources"
-        return self._epoch
+    def fits(self, epoch: EpochPlan) -> bool:
+        """Whether the task may run in an epoch of its job attempt.
 
-    @property
-    def _expected(self) -> str | None:
-        """Expected version of the operator's store; None if it has none yet."""
-        return self._plan_of_epoch.expected.get((self.plan.uid, self._subtask))
+        Not if its function has operator state that another process has changed since: functions
+        load their state when they are opened, and once. Nor if this task has run an epoch whose
+        outcome is not the one that counts.
+        """
+        loads_once = self.plan.has_operator_state and not isinstance(self.operator, WriterOperator)
+        if loads_once and self._store.is_behind(epoch):
+            return False
+        return not self._store.has_failed(epoch)
+
+    def begin(self, epoch: EpochPlan | None, task: TaskIdentity) -> None:
+        """Prepare for an epoch; None for the stage at the sources.
+
+        Cached values are used if the store is as this task has left it, and dropped otherwise.
+        """
+        uid = self.plan.uid
+        self.report = OperatorReport()
+        self._context.begin(task.attempt)
+        self._time = None if epoch is None else epoch.time
+        watermarks = {} if self._time is None else self._time.watermarks
+        start, self._target = watermarks.get(uid, (MIN_WATERMARK, MIN_WATERMARK))
+        self._timers.begin(start)
+        agreed = None if epoch is None else epoch.key_shapes.get(uid)
+        if agreed is not None:
+            self.key_types.agree(KeyShape(agreed))
+        own = self._store.begin(epoch, task.attempt_id)
+        if self._function_state is not None and epoch is not None:
+            has_state = self._store.expected is not None
+            self._function_state.begin(epoch, restored=has_state or epoch.restored is not None)
+        self.operator.begin(epoch, task.attempt_id, own_state=own)
 
     def open(self) -> None:
-        """Open the operator: first its state, then its function."""
-        if self._function_state is not None:
-            self._function_state.initialize()
-        self.operator.open()
+        """Open the operator, if it is not open: first its state, then its function."""
+        if not self.operator.is_open:
+            if self._function_state is not None:
+                self._function_state.initialize()
+            self.operator.open()
+            self.report.opened = 1
         if self._function_state is not None:
             self._function_state.notify()
 
@@ -289,7 +270,8 @@ class OperatorTask:
 
     def _is_due(self, now: int) -> bool:
         """Whether timers are pending that the clock or the watermark has reached."""
-        event, processing = self._next_timer(EVENT_TIMERS), self._next_timer(PROCESSING_TIMERS)
+        next_timer = self._store.next_timer
+        event, processing = next_timer(EVENT_TIMERS), next_timer(PROCESSING_TIMERS)
         return (event is not None and event <= self._timers.watermark) or (
             processing is not None and processing <= now
         )
@@ -325,28 +307,17 @@ class OperatorTask:
 
     def open_state(self) -> KeyedStateBackend:
         """The operator's keyed state; opens its store on first use."""
-        if self.state is None:
-            epoch, plan = self._plan_of_epoch, self.plan
-            claim_job(epoch.local_dir, epoch.job_id, epoch.owner)
-            directory = store_directory(
-                epoch.local_dir,
-                epoch.job_id,
-                epoch.job_attempt,
-                plan.uid,
-                self._subtask,
-                epoch.owner.run,
-            )
-            self._store = open_store(self._stage.backend, directory, self._expected)
-            self.state = KeyedStateBackend(
-                self._store,
-                max_parallelism=plan.max_parallelism,
-                epoch=epoch.epoch,
-                current=self.current,
-                key_groups=key_groups(self._subtask, plan.parallelism, plan.max_parallelism),
-                ttl=self._ttl_context(),
-                key_types=self.key_types,
-            )
-        return self.state
+        return self._store.open()
+
+    @property
+    def state(self) -> KeyedStateBackend | None:
+        """The keyed state; None if it was never used."""
+        return self._store.keyed
+
+    @property
+    def operator_state(self) -> OperatorStateBackend | None:
+        """The operator state; None if it was not used."""
+        return self._store.operator_state
 
     def _ttl_context(self) -> TtlContext:
         backend = self._stage.backend
@@ -357,106 +328,10 @@ class OperatorTask:
             incremental_snapshots=getattr(backend, "enable_incremental_checkpointing", False),
         )
 
-    def _open_operator_state(self) -> OperatorStateBackend:
-        if self.operator_state is None:
-            self.open_state()
-            self.operator_state = OperatorStateBackend(self._store)
-        return self.operator_state
-
     def commit(self) -> StoreReport | None:
-        """Make the epoch's changes to state durable; None if there was no state.
-
-        An epoch that ends in a checkpoint also makes a snapshot of the store.
-        """
-        if self.state is None:
-            return None
-        epoch = self._plan_of_epoch
-        where = {"uid": self.plan.uid, "subtask": self._subtask, "epoch": epoch.epoch}
-        version = f"{epoch.epoch}-{self._attempt_id}"
-        directory = None if epoch.checkpoint is None else self._snapshot_directory(epoch.checkpoint)
-        fault_point("before-commit", **where)
+        """Make the epoch's changes to state durable; None if there was no state."""
         with self._located():
-            exported = None if directory is None else self._exported_operator_state()
-            if self.operator_state is not None:
-                self.operator_state.flush()
-            next_event_timer = self._next_timer(EVENT_TIMERS)
-            next_processing_timer = self._next_timer(PROCESSING_TIMERS)
-            start = monotonic()
-            changed = self.state.stage(snapshot=directory is not None)
-            if not changed and self._may_stay:
-                # Nothing was written: the store keeps its version, and needs no snapshot.
-                assert self._expected is not None
-                version, directory = self._expected, None
-                statistics = self._store.leave()
-            else:
-                statistics = self._commit_store(version, directory, where)
-            sync_ms = int((monotonic() - start) * 1000)
-            snapshot = None
-            if directory is not None:
-                if exported is not None:
-                    (directory / OPERATOR_STATE).write_bytes(exported.encode())
-                states, key = tuple(self.state.state_descriptions()), self.state.key_shape
-                snapshot = SnapshotReport(
-                    str(directory),
-                    states,
-                    key,
-                    sync_ms,
-                    snapshot_sizes(directory / STORE),
-                    has_operator_state=exported is not None,
-                )
-                fault_point("after-snapshot", **where)
-        return StoreReport(
-            version,
-            statistics.entries,
-            statistics.bytes_on_disk,
-            snapshot,
-            next_event_timer,
-            next_processing_timer,
-            self.state.expired_removed,
-        )
-
-    def _next_timer(self, name: str) -> int | None:
-        state = self.open_state()
-        return state.timers(name).next_time if state.has_timers(name) else None
-
-    @property
-    def _may_stay(self) -> bool:
-        """Whether the store may keep its version if nothing was written."""
-        epoch = self._plan_of_epoch
-        where = (self.plan.uid, self._subtask)
-        return where in (epoch.expected if epoch.checkpoint is None else epoch.held)
-
-    def _commit_store(
-        self, version: str, directory: Path | None, where: dict[str, Any]
-    ) -> StoreStatistics:
-        if directory is None:
-            statistics = self._store.commit(version)
-        else:
-            self._make_snapshot_directory(directory)
-            statistics = self._store.commit(version, directory / STORE)
-        fault_point("after-commit", **where)
-        return statistics
-
-    def _make_snapshot_directory(self, directory: Path) -> None:
-        epoch = self._plan_of_epoch
-        if not job_directory(epoch.local_dir, epoch.job_id, epoch.owner.run).exists():
-            # The job has ended meanwhile; nobody would own a new directory.
-            raise StateError(f"{directory}: the job's local state was removed while it was used")
-        make_private(directory)
-
-    def _exported_operator_state(self) -> OperatorStateSnapshot | None:
-        if self.operator_state is not None:
-            return self.operator_state.export()
-        # The function did not run in this epoch, or no longer has operator state.
-        return OperatorStateBackend(self._store).export()
-
-    def _snapshot_directory(self, checkpoint: CheckpointOrder) -> Path:
-        epoch = self._plan_of_epoch
-        root = snapshot_directory(
-            epoch.local_dir, epoch.job_id, epoch.job_attempt, checkpoint.id, epoch.owner.run
-        )
-        # Of two attempts, only the one that reports is read.
-        return root / file_name(self.plan.uid) / f"{self._subtask}-{self._attempt_id}"
+            return self._store.commit()
 
     @contextmanager
     def _located(self) -> Iterator[None]:
@@ -477,6 +352,10 @@ class OperatorTask:
         of_state = [] if self.state is None else self.state.warnings
         return of_state + self._timers.warnings
 
+    def end_epoch(self) -> None:
+        """Close what lives for one epoch: the writer of a sink."""
+        self.operator.end_epoch()
+
     def close(self) -> None:
         """Close the function; does nothing the second time."""
         self.operator.close()
@@ -487,5 +366,4 @@ class OperatorTask:
             self.operator.abort()
         with suppress(Exception):
             self.operator.close()
-        if self.state is not None:
-            self.state.abort()
+        self._store.abort()

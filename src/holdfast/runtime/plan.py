@@ -236,6 +236,8 @@ class StagePlan:
     """Channels to which the rows of another channel are copied unchanged, by its id."""
     time_column: TimeColumn | None = None
     """Column with the event time, at a source that has one."""
+    kept_memory: int = 1 << 30
+    """Memory of a worker, in bytes, above which it closes functions and drops cached values."""
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ class OperatorReport:
     records_out: int = 0
     skipped: int = 0
     """Rows dropped or diverted by the error policy."""
+    opened: int = 0
+    """Times that a function was opened."""
     metrics: MetricValues = field(default_factory=MetricValues)
 
 
@@ -53,7 +55,7 @@ class KeyReport:
     shape: str
     """Name of the shape that they share."""
     example: str
-    """A key of the epoch, with its row; empty if there was none."""
+    """A key that the task has seen, with its row; empty if there was none."""
     stored: bool
     """Whether there is state under these keys."""
 
@@ -86,6 +88,17 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """The worker process that ran a task."""
+
+    pid: int
+    memory: int
+    """Memory that it uses, in bytes."""
+    kept_tasks: int
+    """Tasks that it keeps for later epochs."""
+
+
+@dataclass(frozen=True, slots=True)
 class TaskReport:
     """The acknowledgement of one task of one stage."""
 
@@ -115,3 +128,5 @@ class TaskReport:
     """
     latest: dict[str, int] = field(default_factory=dict)
     """Latest event time given to rows, by the uid of the operator that gave it."""
+    worker: WorkerReport | None = None
+    """None if the task did not run in a worker of Spark."""

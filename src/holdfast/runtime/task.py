@@ -1,9 +1,9 @@
-"""Runs the operators of one stage, on one subtask, for one epoch.
+"""Runs the operators of one stage on one subtask, epoch after epoch.
 
 The task routes batches between its operators and the exchanges before and after them.
-It opens an operator when its first row arrives. At the end of its input it closes the
-functions, commits the stores and reports. If anything fails before the first commit,
-every store stays as it was.
+It opens an operator when its first row arrives. At the end of an epoch's input it commits
+the stores and reports; functions stay open for the next epoch. If anything fails before the
+first commit, every store stays as it was. A task that has failed runs no other epoch.
 """
 
 from __future__ import annotations
@@ -42,41 +42,58 @@ COLLECT_EVERY = 16
 
 
 class StageTask:
-    """Runs one stage's operators on one subtask for one epoch."""
+    """Runs one stage's operators on one subtask, epoch after epoch."""
+
+    report: TaskReport
+    """The report of the last epoch that was run."""
 
     def __init__(
-        self,
-        stage: StagePlan,
-        epoch: EpochPlan | None,
-        task: TaskIdentity,
-        clock: Clock,
-        sizes: SliceSizes = SLICE_SIZES,
+        self, stage: StagePlan, subtask: int, clock: Clock, sizes: SliceSizes = SLICE_SIZES
     ) -> None:
-        """A task that has not started.
+        """A task that has run no epoch yet.
 
         Args:
             stage: The stage.
-            epoch: The epoch; None for the stage at the sources.
-            task: Number of the subtask and of the attempt.
+            subtask: Number of the subtask.
             clock: The clock of the job.
             sizes: How many rows are processed at a time while the epoch may be cut.
         """
         self._clock = clock
         self._stage = stage
-        self._epoch = epoch
-        self._task = task
-        self._operator_tasks: dict[int, OperatorTask] = {}
+        self._subtask = subtask
+        self._sizes = sizes
+        self._kept: dict[int, OperatorTask] = {}
+        """All operator tasks so far, by the operator's position in the stage."""
+        self._last_epoch = -1
         self._entries = {
-            channel.id: _Entry(stage, channel, task.subtask)
+            channel.id: _Entry(stage, channel, subtask)
             for channel in stage.reads.channels
             if channel.id in stage.entries
         }
         self._writer = ExchangeWriter(stage.writes)
+
+    def fits(self, epoch: EpochPlan | None) -> bool:
+        """Whether the task may run this epoch of its job attempt, after those that it has run."""
+        if epoch is None:
+            return True
+        # An epoch that runs again has seen its rows here already.
+        return epoch.epoch > self._last_epoch and all(
+            kept.fits(epoch) for kept in self._kept.values()
+        )
+
+    def _begin(self, epoch: EpochPlan | None, task: TaskIdentity) -> None:
+        self._epoch = epoch
+        self._task = task
+        self._operator_tasks: dict[int, OperatorTask] = {}
+        """Operators that are used in the epoch."""
         self._outgoing: list[pa.RecordBatch] = []
         self._cut: InputCut | None = None
-        if epoch is not None and (epoch.cut_at is not None or epoch.channel_rows):
-            unique = f"{epoch.job_attempt}-{epoch.epoch}-{task.subtask}-{task.attempt_id}"
-            self._cut = InputCut(stage, epoch, task.subtask, unique, clock, sizes)
+        if epoch is not None:
+            self._last_epoch = epoch.epoch
+            if epoch.cut_at is not None or epoch.channel_rows:
+                unique = f"{epoch.job_attempt}-{epoch.epoch}-{task.subtask}-{task.attempt_id}"
+                cut = (self._stage, epoch, task.subtask, unique, self._clock, self._sizes)
+                self._cut = InputCut(*cut)
         self._time_advanced = False
         """Whether event time has advanced before the rows."""
         self._latest: dict[str, int] = {}
@@ -84,8 +101,17 @@ class StageTask:
         self._placed = 0
         """Rows sent on broadcast channels."""
 
-    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run all of `batches` through the stage; `report` is set at the end."""
+    def run(
+        self, epoch: EpochPlan | None, task: TaskIdentity, batches: Iterator[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        """Run all of `batches` through the stage; `report` is set at the end.
+
+        Args:
+            epoch: The epoch; None for the stage at the sources.
+            task: Number of the subtask and of the attempt.
+            batches: The rows.
+        """
+        self._begin(epoch, task)
         collecting = gc.isenabled()
         gc.disable()
         try:
@@ -251,7 +277,7 @@ class StageTask:
             # Before anything is closed that a gauge may read, and before the commit.
             operator_task.finished_report()
         for operator_task in self._operator_tasks.values():
-            operator_task.close()
+            operator_task.end_epoch()
 
     def _fire(self, operator_task: OperatorTask) -> Iterator[pa.RecordBatch]:
         """Fire the timers that the clock and the watermark reach at the end of the epoch."""
@@ -285,8 +311,7 @@ class StageTask:
                 self._unchanged[plan.uid] = epoch.expected[where]
             elif where in epoch.expected:
                 if operator_task is None:
-                    operator_task = OperatorTask(plan, self._stage, epoch, self._task, self._clock)
-                    self._operator_tasks[index] = operator_task
+                    operator_task = self._begun(index)
                 operator_task.open_state()
 
     def _delete_snapshots(self) -> None:
@@ -338,15 +363,45 @@ class StageTask:
     def _abort(self) -> None:
         if self._cut is not None:
             self._cut.abort()
-        for operator_task in self._operator_tasks.values():
+        for operator_task in self._kept.values():
             operator_task.abort()
+
+    def close(self) -> None:
+        """Close all functions; the task runs no other epoch.
+
+        Raises:
+            UserFunctionError: A function raised; all others are closed all the same.
+        """
+        raised: list[Exception] = []
+        for operator_task in self._kept.values():
+            try:
+                operator_task.close()
+            except Exception as error:
+                raised.append(error)
+        self._kept.clear()
+        if raised:
+            raise raised[0]
+
+    @property
+    def needs_closing(self) -> bool:
+        """Whether a function is open that does something when it is closed."""
+        return any(kept.operator.needs_closing for kept in self._kept.values())
+
+    def _begun(self, index: int) -> OperatorTask:
+        """The task of an operator that is not used in this epoch yet."""
+        operator_task = self._kept.get(index)
+        if operator_task is None:
+            plan = self._stage.operators[index]
+            operator_task = OperatorTask(plan, self._stage, self._subtask, self._clock)
+            self._kept[index] = operator_task
+        self._operator_tasks[index] = operator_task
+        operator_task.begin(self._epoch, self._task)
+        return operator_task
 
     def _operator_task(self, index: int) -> OperatorTask:
         operator_task = self._operator_tasks.get(index)
         if operator_task is None:
-            plan = self._stage.operators[index]
-            operator_task = OperatorTask(plan, self._stage, self._epoch, self._task, self._clock)
-            self._operator_tasks[index] = operator_task
+            operator_task = self._begun(index)
             if self._time_advanced:
                 # It has no timers that are due, or it would be open already.
                 operator_task.advance_watermark()

@@ -123,6 +123,10 @@ class KeyTypes:
             raise KeyTypeError(other_types(f"{stored.name} in this store", self.shape.name))
         self.shape = joined
 
+    def agree(self, shape: KeyShape) -> None:
+        """Expect keys of the shape that all tasks of the operator agree on."""
+        self.shape = shape
+
     def knows(self, classes: set[type]) -> bool:
         """Whether keys of these classes need no further check."""
         return classes <= self._known

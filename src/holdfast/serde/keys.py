@@ -198,26 +198,32 @@ class KeyEncoder:
 
     __slots__ = ("_groups", "_heads", "_limit", "_types", "_used")
 
-    def __init__(
-        self, max_parallelism: int, types: KeyTypes | None = None, *, used: bool = False
-    ) -> None:
+    def __init__(self, max_parallelism: int, types: KeyTypes | None = None) -> None:
         """Encoder for keys of the given type, or of the type of the first key.
 
         Args:
             max_parallelism: Number of key groups.
             types: Known type of the keys.
-            used: Whether keys were encoded in an earlier epoch.
         """
         self._limit = max_parallelism
         self._groups = [struct.pack(">H", group) for group in range(max_parallelism)]
         self._heads: dict[bytes, list[bytes]] = {}
         self._types = types or KeyTypes()
-        self._used = used
+        self._used = False
 
     @property
     def shape(self) -> KeyShape | None:
         """Shape of the encoded keys; None before the first."""
         return self._types.shape if self._used else None
+
+    def join(self, stored: KeyShape) -> None:
+        """Add the shape of keys that were encoded elsewhere.
+
+        Raises:
+            KeyTypeError: It differs from that of the other keys.
+        """
+        self._types.join(stored)
+        self._used = True
 
     def encode(self, state_id: bytes, key: Any) -> bytes:
         """Prefix of the store keys of one key."""

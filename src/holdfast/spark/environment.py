@@ -201,8 +201,10 @@ class StreamExecutionEnvironment(SourceMethods):
         """Process everything available at start-up, then finish."""
         return self._set(conf.AVAILABLE_NOW, available_now)
 
-    def configure(self, configuration: Configuration) -> Self:
-        """Set all options that are set in `configuration`."""
+    def configure(self, configuration: Configuration | Mapping[str, Any]) -> Self:
+        """Set all options that are set in `configuration`, or a mapping of keys to values."""
+        if not isinstance(configuration, Configuration):
+            configuration = Configuration(configuration)
         self._configuration.update(configuration)
         return self
 
@@ -388,6 +390,7 @@ class StreamExecutionEnvironment(SourceMethods):
                 stored_max_parallelism=(
                     checkpointing.max_parallelism() if limits is None else limits
                 ),
+                kept_memory=settings.get(conf.KEPT_MEMORY),
             ),
         )
         return graph, plan, trigger

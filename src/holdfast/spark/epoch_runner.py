@@ -22,7 +22,7 @@ from holdfast.runtime.plan import EpochPlan
 from holdfast.spark.lookups import LookupTables
 from holdfast.spark.outputs import Outputs, run_only
 from holdfast.spark.routing import in_order, routable, routed, time_readable
-from holdfast.spark.serialization import dump_stage
+from holdfast.spark.shipping import StageShipping
 from holdfast.spark.task import ReportsParam, StageFunction
 from holdfast.spark.types import refuse_collated_keys, spark_schema
 from holdfast.state.store.process import ProcessIdentity
@@ -64,8 +64,11 @@ class EpochRunner:
         self._owner = ProcessIdentity.current(job.run)
         self._clock = SystemClock()
         self._expected = dict(start.expected)
-        self._stages = [dump_stage(stage) for stage in plan.stages]
-        self._source_stages = {source.uid: dump_stage(source.stage) for source in plan.sources}
+        self._shipping = StageShipping(spark.sparkContext, job, self._owner)
+        self._stages = [self._shipping.ship(stage) for stage in plan.stages]
+        self._source_stages = {
+            source.uid: self._shipping.ship(source.stage) for source in plan.sources
+        }
         self._schemas = [spark_schema(exchange_schema(stage.writes)) for stage in plan.stages]
         self._reports = spark.sparkContext.accumulator([], ReportsParam())
         restored = {store for store in start.expected if store[0] in start.with_timers}
@@ -209,6 +212,7 @@ class EpochRunner:
         _accumulatorRegistry.pop(self._reports.aid, None)
         self._reports.value = []
         self._tables.close()
+        self._shipping.close()
 
     def take_warnings(self) -> list[str]:
         """New warnings of tasks, each once per job."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import pickle
-from typing import TYPE_CHECKING
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 
 from holdfast.clock import SystemClock
 from holdfast.runtime.operator_task import TaskIdentity
-from holdfast.runtime.report import TaskReport
+from holdfast.runtime.report import TaskReport, WorkerReport
 from holdfast.runtime.task import StageTask
+from holdfast.runtime.worker import Garbage, IdleWatch, TaskKey, WorkerTasks, resident_bytes
 from holdfast.spark.serialization import dumps
 from holdfast.types.columns.pickling import pickle_by_value_with
 
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
 
     from holdfast.runtime.assignments import Assignments
     from holdfast.runtime.plan import EpochPlan
+    from holdfast.spark.shipping import ShippedStage
 
 
 class ReportsParam(AccumulatorParam[list[TaskReport]]):
@@ -39,12 +44,37 @@ class ReportsParam(AccumulatorParam[list[TaskReport]]):
         return value1
 
 
+class Worker:
+    """What a Python worker process keeps between tasks."""
+
+    def __init__(self) -> None:
+        """Keep nothing yet."""
+        self.tasks = WorkerTasks(resident_bytes)
+        self._garbage = Garbage()
+        self._watch: IdleWatch | None = None
+
+    def rest(self) -> None:
+        """End a task."""
+        self._garbage.settle()
+        if self._watch is None and threading.current_thread() is threading.main_thread():
+            self._watch = IdleWatch(self.tasks)
+        self.tasks.rest()
+
+    def report(self) -> WorkerReport:
+        """Describe the process."""
+        return WorkerReport(os.getpid(), resident_bytes(), len(self.tasks))
+
+
+WORKER: Final = Worker()
+"""This process."""
+
+
 class StageFunction:
     """The function for `mapInArrow`: runs one stage over the batches of one task."""
 
     def __init__(
         self,
-        stage: bytes,
+        stage: ShippedStage,
         reports: Accumulator[list[TaskReport]],
         epoch: EpochPlan | None = None,
         assignments: Assignments | None = None,
@@ -52,7 +82,7 @@ class StageFunction:
         """A function for all tasks of a stage.
 
         Args:
-            stage: A pickled `StagePlan`: pickled once, unpickled fresh in every task.
+            stage: The stage, unpickled where no task of it is kept.
             reports: Collects the reports.
             epoch: Plan of the epoch, the same for all tasks; None for the stage at the sources.
             assignments: The parts of the plan that differ between tasks.
@@ -69,9 +99,17 @@ class StageFunction:
         identity = TaskIdentity(
             context.partitionId(), context.attemptNumber(), context.taskAttemptId()
         )
-        epoch = self._epoch
+        epoch, stage = self._epoch, self._stage
         if epoch is not None and self._assignments is not None:
             epoch = self._assignments.of_subtask(epoch, identity.subtask)
-        task = StageTask(pickle.loads(self._stage), epoch, identity, SystemClock())
-        yield from task.run(batches)
-        self._reports.add([task.report])
+        key = TaskKey(stage.job, stage.job_attempt, stage.digest, identity.subtask)
+        try:
+            task = WORKER.tasks.take(key, epoch)
+            if task is None:
+                task = StageTask(pickle.loads(stage.pickled()), identity.subtask, SystemClock())
+            # A task that fails, or is cancelled here, is not kept.
+            yield from task.run(epoch, identity, batches)
+            WORKER.tasks.keep(key, task, stage.kept_memory)
+            self._reports.add([replace(task.report, worker=WORKER.report())])
+        finally:
+            WORKER.rest()

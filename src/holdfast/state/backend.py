@@ -1,4 +1,4 @@
-"""The keyed state of one operator on one subtask, for one epoch.
+"""The keyed state of one operator on one subtask, epoch after epoch.
 
 Metadata under state id 0, in JSON:
 
@@ -24,7 +24,7 @@ from holdfast.api.descriptors import (
     ValueStateDescriptor,
 )
 from holdfast.api.folds import Reducer
-from holdfast.errors import StateDescriptorError, StateError
+from holdfast.errors import StateDescriptorError, StateError, StoreVersionError
 from holdfast.serde.factory import codec_for
 from holdfast.serde.key_reader import KeyDecoder
 from holdfast.serde.key_shapes import KeyShape, KeyTypes
@@ -32,7 +32,7 @@ from holdfast.serde.keys import KeyEncoder
 from holdfast.state.catalog import STATE_PREFIX, StateCatalog, other_kind
 from holdfast.state.list import MAX_CHUNKS, ChunkNumbers, ListTable
 from holdfast.state.map import MapTable
-from holdfast.state.namespaces import NamespacedKeyEncoder
+from holdfast.state.namespaces import NamespacedKeyEncoder, StateScope
 from holdfast.state.schemas import declared_codec
 from holdfast.state.stored_keys import read_keys
 from holdfast.state.table import CurrentKey, StateTable
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 
     OfValue = ValueStateDescriptor | ReducingStateDescriptor | AggregatingStateDescriptor
 
-__all__ = ["FORMAT", "OPERATOR_KEY", "STATE_PREFIX", "KeyedStateBackend", "StateScope"]
+__all__ = ["FORMAT", "OPERATOR_KEY", "STATE_PREFIX", "KeyedStateBackend"]
 
 S = TypeVar("S", bound=StateTable)
 """A kind of table."""
@@ -85,24 +85,6 @@ KEYS_AT_ONCE: Final = 50_000
 
 OPERATOR_KEY: Final = b"\x00\x00operator"
 """Key of the entry about the operator."""
-
-
-class StateScope:
-    """States that share a current key: a key, or a key and a namespace.
-
-    In the void namespace the current key is the key. Elsewhere it is a tuple of the key and
-    the bytes of the namespace, such as a window.
-    """
-
-    __slots__ = ("current", "encoder", "states", "tables")
-
-    def __init__(self, current: CurrentKey, encoder: KeyEncoder | NamespacedKeyEncoder) -> None:
-        """No states yet."""
-        self.current = current
-        self.encoder = encoder
-        self.states: dict[str, tuple[StateDescriptor, State]] = {}
-        self.tables: list[StateTable] = []
-        """The tables behind the states."""
 
 
 class KeyedStateBackend:
@@ -148,6 +130,7 @@ class KeyedStateBackend:
         self._timers: dict[str, TimerTable] = {}
         self._ttl = ttl or TtlContext()
         self._sweep = Sweep(store, self._ttl)
+        self._max_parallelism = max_parallelism
         self._key_groups = range(max_parallelism) if key_groups is None else key_groups
         self._cache_limit = cache_limit
         self._max_chunks = max_chunks
@@ -155,14 +138,48 @@ class KeyedStateBackend:
         self._timers_at_once = timers_at_once
         try:
             self._catalog = StateCatalog(store)
-            self._encoder = self._make_encoder(max_parallelism, key_types or KeyTypes())
+            self._encoder = KeyEncoder(max_parallelism, key_types or KeyTypes())
+            self._read_operator()
         except BaseException:
             store.abort()
             raise
-        self._max_parallelism = max_parallelism
         self._void = StateScope(current, self._encoder)
         self._scopes = [self._void]
         self.warnings: list[str] = []
+
+    def resume(self, epoch: int, *, own: bool) -> None:
+        """Continue in another epoch, for which the store is open again.
+
+        Args:
+            epoch: Number of the epoch; higher than in any earlier use of the store.
+            own: Whether the store is as this object has committed it. If another process has
+                written to it since, everything that was read from it is dropped.
+
+        Raises:
+            StoreVersionError: A state has another id than before.
+            StateError: See the constructor. In both cases the store is closed.
+        """
+        self._chunks.restart(epoch)
+        self._sweep.restart()
+        self.warnings = []
+        if own:
+            return
+        try:
+            self._catalog.reload()
+            self._read_operator()
+            for table in self._all_tables():
+                self._check_id(table)
+                table.reload()
+        except BaseException:
+            self._store.abort()
+            raise
+
+    def _check_id(self, table: StateTable) -> None:
+        if not self._catalog.has_id(table.name, table.state_id):
+            raise StoreVersionError(
+                f"state {table.name!r} has another id in its store than this process has given "
+                "it; its cached values cannot be used"
+            )
 
     def namespaced(self) -> StateScope:
         """A new scope whose current key is a tuple of a key and a namespace."""
@@ -425,25 +442,24 @@ class KeyedStateBackend:
         codec = codec if time is None else ttl_codec(codec)
         return (name, state_id, codec, self._store, scope.encoder, scope.current)
 
-    def _make_encoder(self, max_parallelism: int, types: KeyTypes) -> KeyEncoder:
+    def _read_operator(self) -> None:
+        """Check the entry about the operator, and take over the type of its keys."""
         stored = self._store.get(OPERATOR_KEY)
         if stored is None:
-            return KeyEncoder(max_parallelism, types)
+            return
         metadata = msgspec.json.decode(stored)
         if metadata["format"] != FORMAT:
             raise StateError(
                 f"the local store has layout version {metadata['format']}, this Holdfast "
                 f"reads version {FORMAT}; run the job with the Holdfast that wrote it"
             )
-        if metadata["max_parallelism"] != max_parallelism:
+        if metadata["max_parallelism"] != self._max_parallelism:
             raise StateError(
                 f"the local store has {metadata['max_parallelism']} key groups, the operator "
-                f"{max_parallelism}; the max parallelism of an operator with state is fixed"
+                f"{self._max_parallelism}; the max parallelism of an operator with state is fixed"
             )
-        key = metadata["key"]
-        if key is not None:
-            types.join(KeyShape(key))
-        return KeyEncoder(max_parallelism, types, used=key is not None)
+        if metadata["key"] is not None:
+            self._encoder.join(KeyShape(metadata["key"]))
 
     def _operator_metadata(self) -> bytes:
         return msgspec.json.encode(

@@ -80,14 +80,23 @@ class StateCatalog:
     def __init__(self, store: StateStore) -> None:
         """Read the catalog of a store."""
         self._store = store
-        self._stored = read_catalog(store)
         self._declared: dict[str, str | None] = {}
         """Schema ids of the registered states."""
+        self.reload()
+
+    def reload(self) -> None:
+        """Read the catalog again, since another process has written to the store."""
+        self._stored = read_catalog(self._store)
 
     def kind_of(self, name: str) -> str | None:
         """Kind of a state without TTL; None if it is not in the catalog."""
         known = self._stored.get(name)
         return None if known is None else known["kind"]
+
+    def has_id(self, name: str, state_id: int) -> bool:
+        """Whether a state, with or without TTL, is in the catalog with that id."""
+        entries = (self._stored.get(stored_name(name, timed=timed)) for timed in (False, True))
+        return any(entry is not None and entry["id"] == state_id for entry in entries)
 
     def prefix(self, name: str, *, timed: bool) -> bytes:
         """Prefix of the entries of a state in the catalog."""

@@ -191,6 +191,10 @@ class ChunkNumbers:
 
     def __init__(self, epoch: int) -> None:
         """Start the numbers of an epoch."""
+        self.restart(epoch)
+
+    def restart(self, epoch: int) -> None:
+        """Start the numbers of another epoch."""
         self._epoch = epoch.to_bytes(8, "big")
         self._count = 0
 

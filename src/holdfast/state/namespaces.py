@@ -16,8 +16,10 @@ from holdfast.state.value import AggregatingValue
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from holdfast.api.descriptors import StateDescriptor
     from holdfast.serde.key_shapes import KeyShape
     from holdfast.serde.keys import KeyEncoder
+    from holdfast.state.table import CurrentKey, StateTable
 
 
 def merge_namespaces(
@@ -83,3 +85,21 @@ class NamespacedKeyEncoder:
             beginning[:-1] + namespaces[key[1]]
             for beginning, key in zip(beginnings, keys, strict=True)
         ]
+
+
+class StateScope:
+    """States that share a current key: a key, or a key and a namespace.
+
+    In the void namespace the current key is the key. Elsewhere it is a tuple of the key and
+    the bytes of the namespace, such as a window.
+    """
+
+    __slots__ = ("current", "encoder", "states", "tables")
+
+    def __init__(self, current: CurrentKey, encoder: KeyEncoder | NamespacedKeyEncoder) -> None:
+        """No states yet."""
+        self.current = current
+        self.encoder = encoder
+        self.states: dict[str, tuple[StateDescriptor, State]] = {}
+        self.tables: list[StateTable] = []
+        """The tables behind the states."""

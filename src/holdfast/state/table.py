@@ -76,7 +76,16 @@ class StateTable(ABC):
     values as objects and others as bytes, so that no two readers share a mutable object.
     """
 
-    __slots__ = ("_cache", "_codec", "_current", "_encoder", "_prefix", "_store", "name")
+    __slots__ = (
+        "_cache",
+        "_codec",
+        "_current",
+        "_encoder",
+        "_prefix",
+        "_store",
+        "name",
+        "state_id",
+    )
 
     def __init__(
         self,
@@ -90,6 +99,8 @@ class StateTable(ABC):
         """Table of the entries of `state_id`."""
         self.name = name
         """Name of the state."""
+        self.state_id = state_id
+        """Its number in the store."""
         self._prefix = state_id.to_bytes(2, "big")
         self._codec = codec
         self._store = store
@@ -105,6 +116,10 @@ class StateTable(ABC):
     def evict(self) -> None:
         """Empty the cache. Call it only after a drain."""
         self._cache.clear()
+
+    def reload(self) -> None:
+        """Drop everything read from the store, since another process has written to it."""
+        self.evict()
 
     def cached(self) -> int:
         """Number of entries in the cache."""

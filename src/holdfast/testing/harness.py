@@ -391,8 +391,10 @@ class OperatorHarness:
         stage = StagePlan(
             1, (plan,), {}, _NOTHING, _NOTHING, self._backend, job_parameters=self._job_parameters
         )
+        operator_task = OperatorTask(plan, stage, self._subtask, self.clock)
         task = TaskIdentity(self._subtask, 0, self._epoch)
-        return OperatorTask(plan, stage, self._epoch_plan(checkpoint), task, self.clock)
+        operator_task.begin(self._epoch_plan(checkpoint), task)
+        return operator_task
 
     def _epoch_plan(self, checkpoint: CheckpointOrder | None) -> EpochPlan:
         return EpochPlan(

@@ -24,7 +24,7 @@ from holdfast.errors import (
     UserFunctionError,
 )
 from holdfast.functions import ReadOnlyBroadcastState
-from holdfast.runtime import operator_task
+from holdfast.runtime import operator_store
 from holdfast.state.backend import KeyedStateBackend
 from holdfast.testing.harness import OperatorHarness
 
@@ -376,7 +376,7 @@ def test_a_broadcast_element_visits_every_key_that_has_the_state(
     backend: Any, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limited = partial(KeyedStateBackend, keys_at_once=chunk)
-    monkeypatch.setattr(operator_task, "KeyedStateBackend", limited)
+    monkeypatch.setattr(operator_store, "KeyedStateBackend", limited)
 
     def visit(function: Any, value: Any, ctx: Any) -> Iterator[Any]:
         found: dict[str, int] = {}

@@ -20,7 +20,6 @@ from holdfast.runtime.exchange import SUBTASK, ExchangeWriter, appended
 from holdfast.runtime.operator_task import TaskIdentity
 from holdfast.runtime.operators import interval_join
 from holdfast.runtime.plan import TIME
-from holdfast.runtime.task import StageTask
 from holdfast.state.backend import KeyedStateBackend
 from holdfast.state.store.opening import open_store
 from holdfast.state.table import CurrentKey
@@ -28,6 +27,7 @@ from holdfast.testing.clock import ManualClock
 from holdfast.types.columns.batches import BatchWriter
 from holdfast.types.stream_type import StreamType
 from tests.support.interval_joins import ELEMENTS, Element, Join, Pair, Pairs
+from tests.support.workers import EpochTask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -245,7 +245,7 @@ def test_an_element_without_event_time_is_refused(tmp_path: Path) -> None:
     channel = stage.reads.channels[0]
     rows = appended(BatchWriter(channel.type).batch([a(1, 7)]), TIME, pa.nulls(1, pa.int64()))
     batch = ExchangeWriter(stage.reads).pack(channel, rows, pa.array([0], pa.int32()))
-    task = StageTask(stage, plan, TaskIdentity(0, 0, 1), ManualClock())
+    task = EpochTask(stage, plan, TaskIdentity(0, 0, 1), ManualClock())
     with pytest.raises(EventTimeError, match="assign_timestamps_and_watermarks") as caught:
         list(task.run(iter([batch.drop_columns([SUBTASK])])))
     assert "uid 'join'" in str(caught.value)

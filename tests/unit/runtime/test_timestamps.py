@@ -33,8 +33,8 @@ LATE = OutputTag("late")
 def operator(assigner: Any, policy: ErrorPolicy | None = None, spec: Any = ROWS) -> Operator:
     """The operator that gives event time, open, as a task has it."""
     from holdfast.runtime.operator_task import TaskIdentity
-    from holdfast.runtime.task import StageTask
     from holdfast.testing.clock import ManualClock
+    from tests.support.workers import EpochTask
 
     program = Program()
     strategy = WatermarkStrategy(0, assigner)
@@ -48,8 +48,8 @@ def operator(assigner: Any, policy: ErrorPolicy | None = None, spec: Any = ROWS)
         stream.on_error(policy)
     stream.print()
     stage = program.compile().sources[0].stage
-    task = StageTask(stage, None, TaskIdentity(0, 0, 1), ManualClock())
-    return task._operator_task(len(stage.operators) - 1).operator
+    task = EpochTask(stage, None, TaskIdentity(0, 0, 1), ManualClock())
+    return task.operator(len(stage.operators) - 1)
 
 
 def as_it_is(value: Any) -> Any:

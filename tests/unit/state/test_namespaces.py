@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.config.backends import StateBackend
-    from holdfast.state.backend import StateScope
+    from holdfast.state.namespaces import StateScope
 
 PREFIX = b"\x00\x07"
 KEYS = [

@@ -390,7 +390,7 @@ def _unfinished(requests: Iterable[CommitRequest], operator: OperatorPlan) -> li
 
 
 def _context(operator: OperatorPlan, subtask: int) -> SubtaskContext:
-    return SubtaskContext(operator, subtask, 0, {}, None)
+    return SubtaskContext(operator, subtask, {}, None)
 
 
 def _located(error: HoldfastError, operator: OperatorPlan, group: CommitGroup) -> HoldfastError:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from types import CodeType
 
     from holdfast.runtime.context import ElementContext, SubtaskContext
-    from holdfast.runtime.plan import OperatorPlan
+    from holdfast.runtime.plan import EpochPlan, OperatorPlan
     from holdfast.state.backend import KeyedStateBackend
     from holdfast.state.table import CurrentKey
 
@@ -49,7 +49,7 @@ class Output(NamedTuple):
 
 
 class Operator(ABC):
-    """One operator on one subtask, for one epoch."""
+    """One operator on one subtask, epoch after epoch."""
 
     def __init__(
         self,
@@ -67,14 +67,32 @@ class Operator(ABC):
         self.context = context
         self.subtask = subtask
         self.current = current
-        self.skipped = 0
         self._keyed_state = keyed_state
         self._batch_mode = batch_mode
         self._element_context = element_context
         self._function = plan.function
         self.is_open = False
+        self._start_counting()
+
+    def _start_counting(self) -> None:
+        self.skipped = 0
+        """Elements of the epoch that the error policy has dropped or diverted."""
         self.latest: int | None = None
-        """Latest event time that the operator has given an element."""
+        """Latest event time that the operator has given an element of the epoch."""
+
+    def begin(self, epoch: EpochPlan | None, attempt_id: int, *, own_state: bool) -> None:
+        """Prepare for an epoch, open or not.
+
+        Args:
+            epoch: The epoch; None at the sources.
+            attempt_id: Unique number of the task.
+            own_state: Whether no other process has changed the state since the last epoch here.
+        """
+        self._start_counting()
+
+    def end_epoch(self) -> None:
+        """Close what lives for one epoch only."""
+        return
 
     def open(self) -> None:
         """Open the function."""
@@ -84,6 +102,16 @@ class Operator(ABC):
                 self._function.open(self.context)
         self._call = self._bind()
         self._calls = (self._call, self._bind_second())
+
+    @property
+    def needs_closing(self) -> bool:
+        """Whether the function is open, and does something when it is closed."""
+        function = self._function
+        return (
+            self.is_open
+            and isinstance(function, Function)
+            and type(function).close is not Function.close
+        )
 
     def close(self) -> None:
         """Close the function; does nothing the second time."""

@@ -19,6 +19,8 @@ from itertools import repeat
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
+from typing_extensions import override
+
 from holdfast.api.co_functions import JoinContext
 from holdfast.api.descriptors import MapStateDescriptor
 from holdfast.api.state import MapState
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from holdfast.api.streams.connected import JoinInterval
     from holdfast.api.time import TimeDomain
     from holdfast.runtime.operators.base import Ends, Output, Times
+    from holdfast.runtime.plan import EpochPlan
     from holdfast.state.backend import KeyedStateBackend
     from holdfast.state.table import CurrentKey
     from holdfast.state.timers.layout import Timer
@@ -130,11 +133,15 @@ class JoinBuffer:
         if places is not None:
             self._size -= 1 + len(places)
 
+    def forget_all(self) -> None:
+        """Forget the positions of all keys."""
+        self._places.clear()
+        self._size = 0
+
     def evict_if_full(self) -> None:
         """Keep memory within bounds."""
         if self._size > PLACES_LIMIT:
-            self._places.clear()
-            self._size = 0
+            self.forget_all()
 
     def _look_through(self) -> list[Place]:
         places = sorted((_time_in(entry), entry) for entry in self._state)
@@ -212,6 +219,13 @@ class IntervalJoinOperator(ProcessOperator):
         """Event times of the output for the current elements."""
         self._dropped = self.context.get_metrics_group().counter(LATE_DROPPED)
         return always_iterable(self._function.process_element)
+
+    @override
+    def begin(self, epoch: EpochPlan | None, attempt_id: int, *, own_state: bool) -> None:
+        super().begin(epoch, attempt_id, own_state=own_state)
+        if self.is_open and not own_state:
+            for side in self._sides:
+                side.buffer.forget_all()
 
     def _begin_batch(self, side: int) -> None:
         super()._begin_batch(side)

@@ -11,6 +11,7 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from typing_extensions import override
 
 from holdfast.runtime.operators.base import Operator, Reported
 from holdfast.serde.keys import canonical_key
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from holdfast.api.streams.lookup import LookupJoin
     from holdfast.runtime.operators.base import Ends, Times
-    from holdfast.runtime.plan import TableCopy
+    from holdfast.runtime.plan import EpochPlan, TableCopy
 
     Matches = Sequence[tuple[Any, ...]]
     Index = dict[Any, Matches]
@@ -42,8 +43,13 @@ _indexes: dict[str, tuple[int, Index]] = {}
 class LookupJoinOperator(Operator):
     """Joins every row with the rows of a table that have the same key."""
 
-    table: TableCopy
-    """Set by the operator task."""
+    @override
+    def begin(self, epoch: EpochPlan | None, attempt_id: int, *, own_state: bool) -> None:
+        super().begin(epoch, attempt_id, own_state=own_state)
+        assert epoch is not None, "lookup joins never run at the sources"
+        self._table = epoch.tables[self.plan.uid]
+        if self.is_open:
+            self._calls = (self._find(),) * 2
 
     def _bind(self) -> Callable[..., Any]:
         join: LookupJoin = self.plan.details
@@ -52,8 +58,12 @@ class LookupJoinOperator(Operator):
         self._tuples, self._fields = _row_access(self.plan.input, join.columns)
         added = len(join.table) - len(join.columns)
         self._no_match: Matches = ((None,) * added,) if join.outer else ()
+        return self._find()
+
+    def _find(self) -> Callable[..., Any]:
+        """Function that looks rows up in the table of the epoch."""
         with Reported(self, "reading its table"):
-            return kept_index(join, self.table).get
+            return kept_index(self.plan.details, self._table).get
 
     def _run(self, elements: Sequence[Any], keys: Iterable[Any], out: list[Any]) -> None:
         rows = self._tuples(elements)

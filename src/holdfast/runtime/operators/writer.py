@@ -1,8 +1,11 @@
-"""Hands elements or rows to the writer of a sink, for one epoch."""
+"""Hands elements or rows to the writer of a sink; every epoch has a writer of its own."""
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
 
 from holdfast.api.sinks import OPENED, StagedRows, WriterContext
 from holdfast.errors import HoldfastError
@@ -27,15 +30,18 @@ class WriterOperator(SinkOperator):
     restored_state: tuple[Any, ...] = ()
     """State of the writers of earlier epochs."""
 
-    def start(self, epoch: EpochPlan, attempt_id: int) -> None:
-        """Set the epoch; before `open`."""
+    @override
+    def begin(self, epoch: EpochPlan | None, attempt_id: int, *, own_state: bool) -> None:
+        super().begin(epoch, attempt_id, own_state=own_state)
+        assert epoch is not None, "sinks never run at the sources"
         self._epoch = epoch
         self._attempt_id = attempt_id
         self.prepared: tuple[Prepared, ...] = ()
         self.writer: SinkWriter | None = None
 
     def _bind(self) -> Callable[..., Any]:
-        sink: Sink = self._function
+        # A sink may change as it writes; the next epoch begins with the sink of the program.
+        sink: Sink = copy.deepcopy(self._function)
         self._codec = committable_codec(sink)
         epoch, plan = self._epoch, self.plan
         staging = epoch.staging if epoch.exactly_once else None
@@ -90,6 +96,10 @@ class WriterOperator(SinkOperator):
         assert self.writer is not None
         with Reported(self, "in snapshot_state()"):
             return list(self.writer.snapshot_state(self._epoch.next_checkpoint))
+
+    @override
+    def end_epoch(self) -> None:
+        self.close()
 
     def close(self) -> None:
         """Close the writer; does nothing the second time."""

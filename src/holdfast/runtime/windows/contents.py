@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from holdfast.api.state import State
     from holdfast.api.windows.spec import Fold, Windowing
-    from holdfast.state.backend import KeyedStateBackend, StateScope
+    from holdfast.state.backend import KeyedStateBackend
+    from holdfast.state.namespaces import StateScope
 
 CONTENTS: Final = "window-contents"
 """Name of the state."""

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from holdfast.api.functions import KeyedStateStore
     from holdfast.api.metrics import MetricGroup
     from holdfast.runtime.context import SubtaskTimers
-    from holdfast.state.backend import KeyedStateBackend, StateScope
+    from holdfast.state.backend import KeyedStateBackend
+    from holdfast.state.namespaces import StateScope
 
 
 class TimeContext(WindowAssignerContext, EvictorContext):

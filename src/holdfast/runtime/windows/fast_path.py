@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.operators.base import Times
     from holdfast.runtime.windows.contents import Contents
     from holdfast.runtime.windows.contexts import TimeContext
-    from holdfast.state.backend import StateScope
+    from holdfast.state.namespaces import StateScope
     from holdfast.state.table import CurrentKey
 
 MOST_SEEN: Final = 500_000

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.api.windows.assigners import MergingWindowAssigner
-    from holdfast.state.backend import KeyedStateBackend, StateScope
+    from holdfast.state.backend import KeyedStateBackend
+    from holdfast.state.namespaces import StateScope
 
     Merge = Callable[[Any, list[Any], bytes, list[bytes]], None]
     """Called with a new window, the windows it takes the place of, where its contents lie, and

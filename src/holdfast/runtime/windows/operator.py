@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from typing_extensions import override
 
 from holdfast.api.descriptors import ValueStateDescriptor
-from holdfast.api.time import MAX_WATERMARK, TimeDomain
+from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK, TimeDomain
 from holdfast.api.windows.assigners import MergingWindowAssigner
 from holdfast.api.windows.spec import Caller
 from holdfast.errors import StateAccessError
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from holdfast.api.windows.spec import Windowing
     from holdfast.api.windows.triggers import TriggerResult
     from holdfast.runtime.operators.base import Ends, Output, Times
+    from holdfast.runtime.plan import EpochPlan
     from holdfast.state.backend import KeyedStateBackend
     from holdfast.state.timers.layout import Timer
     from holdfast.state.timers.table import TimerTable
@@ -114,6 +115,15 @@ class WindowOperator(ProcessOperator):
                 may_have_fired=may_have_fired,
             )
         return self._add
+
+    @override
+    def begin(self, epoch: EpochPlan | None, attempt_id: int, *, own_state: bool) -> None:
+        super().begin(epoch, attempt_id, own_state=own_state)
+        if self.is_open:
+            # As the clock may go back, it is not held back for longer than an epoch.
+            self._assigner_context.fired = MIN_WATERMARK
+            if self._quick is not None:
+                self._quick.forget()
 
     def _may_have_fired(self, backend: KeyedStateBackend) -> bool:
         """Whether windows are kept after they have fired, or once were under this uid."""

@@ -7,6 +7,7 @@ import tempfile
 import uuid
 from typing import TYPE_CHECKING
 
+from holdfast.runtime.worker import close_functions
 from holdfast.spark.session import runs_locally
 from holdfast.state.store.directories import claim_job, delete_job, sweep_dead_jobs
 from holdfast.state.store.process import ProcessIdentity
@@ -39,16 +40,18 @@ def scratch_directory() -> Path:
 
 
 def delete_local_state(spark: SparkSession, job: JobIdentity, tasks: int) -> None:
-    """Delete all local state of a run that has ended; that of other runs of the job stays."""
+    """Close functions, and delete all local state, of a run that has ended; no other runs'."""
     if not job.run:
         # It ended before it had any state.
         return
     root, job_id, run = job.local_dir, job.job_id, job.run
     if runs_locally(spark):
+        close_functions(root, job_id, run)
         delete_job(root, job_id, run)
         return
 
     def delete(_: Iterable[int]) -> None:
+        close_functions(root, job_id, run)
         delete_job(root, job_id, run)
 
     # More tasks than slots that held state, so that every executor gets one.

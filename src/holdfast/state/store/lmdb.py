@@ -54,7 +54,7 @@ _RECORD: Final = b"holdfast"
 
 
 class LmdbStore(StateStore):
-    """A store in a memory-mapped file, open for one epoch."""
+    """A store in a memory-mapped file, open for one epoch at a time."""
 
     def __init__(
         self,
@@ -68,27 +68,35 @@ class LmdbStore(StateStore):
         """Open the store in a locked directory; call `open_store` instead."""
         if copy_of is not None:
             take_over(_file_of(copy_of), directory)
+        self._adopted = copy_of is not None
+        """Whether the store has the version of a snapshot, whatever that is."""
+        self._usually_compact_from = compact_from
+        super().__init__(directory, expected, lock)
+        self._adopted = False
+
+    @override
+    def _open_files(self, expected: str | None) -> None:
+        directory = self._directory
         path = newest_file(directory)
         if path is None and expected is not None:
             raise missing_store(expected, directory)
-        self._path = path or first_file(directory)
-        super().__init__(self._path, lock)
-        self._compact_from = compact_from
+        self._path = self._place = path or first_file(directory)
+        self._compact_from = self._usually_compact_from
         self._environment = open_environment(self._path)
         try:
             with translated_errors(self._path):
-                self._read_tables(directory, expected, copy_of is not None)
+                self._read_tables(directory, expected)
         except BaseException:
             self._environment.close()
             raise
 
-    def _read_tables(self, directory: Path, expected: str | None, adopted: bool) -> None:
+    def _read_tables(self, directory: Path, expected: str | None) -> None:
         environment = self._environment
         with environment.begin() as transaction:
             record = transaction.get(_RECORD)
         self.version = (
             recorded_origin(record, directory)[0]
-            if adopted
+            if self._adopted
             else checked_version(record, expected, directory)
         )
         self._size = environment.info()["map_size"]

@@ -6,7 +6,8 @@ changes of an epoch are committed together with a new version, or not at all.
 Keys have at least one byte; keys and values have at most 2,147,483,647 bytes.
 
 The version identifies the attempt and the epoch that wrote the store last. An epoch opens the
-store with the version that it continues from; a store with another version is never used.
+store with the version that it continues from; a store with another version is never used. The
+same object may be opened again for a later epoch, so that whoever holds it can keep it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.errors import StateError
+from holdfast.state.store.lock import PATIENCE, entered_directory
 from holdfast.state.store.write_buffer import WriteBuffer
 
 if TYPE_CHECKING:
@@ -26,22 +28,40 @@ if TYPE_CHECKING:
 
 
 class StateStore(ABC):
-    """Local store of one subtask, open for one epoch."""
+    """Local store of one subtask, open for one epoch at a time."""
 
     version: str | None
     """Version of the store when it was opened; None if it is new."""
 
-    def __init__(self, place: Path, lock: StoreLock) -> None:
-        """A store without uncommitted changes.
+    def __init__(self, directory: Path, expected: str | None, lock: StoreLock) -> None:
+        """Open the store in a locked directory, without uncommitted changes.
 
         Args:
-            place: File or directory of the store, for messages.
+            directory: Directory of the store.
+            expected: Version that the store must have; None to create a new store.
             lock: Lock on the store, released when it is closed.
         """
-        self._place = place
+        self._directory = directory
+        self._buffer = WriteBuffer()
+        self._closed = True
+        self._open(expected, lock)
+
+    def reopen(self, expected: str, patience: float = PATIENCE) -> None:
+        """Open a closed store again, as `open_store` does."""
+        assert self._closed, "the store is open"
+        with entered_directory(self._directory, expected, lambda name: True, patience) as lock:
+            self._open(expected, lock)
+
+    def _open(self, expected: str | None, lock: StoreLock) -> None:
+        self._place = self._directory
+        """File or directory of the store, for messages."""
+        self._open_files(expected)
         self._lock = lock
         self._closed = False
-        self._buffer = WriteBuffer()
+
+    @abstractmethod
+    def _open_files(self, expected: str | None) -> None:
+        """Open the files, check the version and set `version`; leaves none open if it fails."""
 
     def get(self, key: bytes) -> bytes | None:
         """Value of `key`, uncommitted or committed; None if there is none."""

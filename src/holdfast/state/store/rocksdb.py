@@ -61,7 +61,7 @@ def belongs_to_rocksdb(name: str) -> bool:
 
 
 class RocksDBStore(StateStore):
-    """A store in RocksDB, open for one epoch."""
+    """A store in RocksDB, open for one epoch at a time."""
 
     def __init__(
         self,
@@ -74,14 +74,21 @@ class RocksDBStore(StateStore):
         """Open the store in a locked directory; call `open_store` instead."""
         if copy_of is not None:
             _take_over(copy_of, directory / _DATABASE)
+        self._adopted = copy_of is not None
+        """Whether the store has the version of a snapshot, whatever that is."""
+        self._commit_file = directory / _COMMIT
+        self._options = database_options(backend)
+        super().__init__(directory, expected, lock)
+        self._adopted = False
+
+    @override
+    def _open_files(self, expected: str | None) -> None:
+        directory = self._directory
         if expected is not None and not (directory / _DATABASE / "CURRENT").exists():
             raise missing_store(expected, directory)
-        super().__init__(directory, lock)
         self._scans: WeakSet[Generator[tuple[bytes, bytes]]] = WeakSet()
         self._reclaimed: list[bytes] = []
-        self._commit_file = directory / _COMMIT
         self._commit_file.unlink(missing_ok=True)
-        self._options = database_options(backend)
         with _translating(self._translated):
             # Set the options for the column family too: otherwise RocksDict opens an existing one
             # with its last options, without filters and with a separate cache.
@@ -93,7 +100,7 @@ class RocksDBStore(StateStore):
                 record = cast("bytes | None", self._database.get(_RECORD))
             self.version = (
                 recorded_origin(record, directory)[0]
-                if copy_of is not None
+                if self._adopted
                 else checked_version(record, expected, directory)
             )
         except BaseException:

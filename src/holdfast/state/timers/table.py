@@ -89,11 +89,9 @@ class TimerTable(StateTable):
         """Changes since the last `save_point`, and the values that they replaced."""
         self._written: int | None = None
         """Lower bound of pending times in the store."""
+        self._next = NEVER
         if known:
-            self._written = self._read_next_time()
-        self._next = self._written if self._written is not None else NEVER
-        if known and self._written is None:
-            self._next = self._stored.earliest(FIRST_TIME)
+            self.reload()
 
     @property
     def next_time(self) -> int | None:
@@ -195,6 +193,15 @@ class TimerTable(StateTable):
         self._changes.clear()
         self._journal = None
         return writes
+
+    @override
+    def reload(self) -> None:
+        super().reload()
+        self._written = self._read_next_time()
+        if self._written is None:
+            self._next = self._stored.earliest(FIRST_TIME)
+        else:
+            self._next = self._written
 
     @override
     def cached(self) -> int:

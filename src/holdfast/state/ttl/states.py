@@ -49,6 +49,10 @@ class Expiry:
         self.accesses += 1
         self._table.clear()
 
+    def evict(self) -> None:
+        """Empty the cache, since a sweep has changed entries in the store."""
+        self._table.evict()
+
 
 class TtlValue(Expiry, ValueState[Any]):
     """A value that expires."""

@@ -57,24 +57,31 @@ class SweptState:
 
 
 class Sweep:
-    """Sweeps the states of one store, at the end of one epoch."""
+    """Sweeps the states of one store, at the end of every epoch."""
 
     def __init__(self, store: StateStore, context: TtlContext) -> None:
         """No states yet."""
         self._store = store
         self._context = context
-        self._opened = context.seconds()
         self._states: dict[str, SweptState] = {}
         self._changes: Changes = []
+        self.restart()
+
+    def restart(self) -> None:
+        """Start another epoch: measure its time and count its accesses."""
+        self._opened = self._context.seconds()
         self.removed = 0
         """Number of removed entries."""
+        for state in self._states.values():
+            for handle in state.handles:
+                handle.accesses = 0
 
     def add(self, state: SweptState, handle: Expiry) -> None:
         """Add a state to sweep; `handle` counts its accesses."""
         self._states.setdefault(state.name, state).handles.append(handle)
 
     def run(self, *, snapshot: bool) -> None:
-        """Remove expired entries by each state's cleanup strategies.
+        """Remove expired entries by each state's cleanup strategies, in the store.
 
         Args:
             snapshot: Whether a snapshot follows.
@@ -105,6 +112,9 @@ class Sweep:
                 self._look_by_use(state, cursor, strategies.incremental)
             if strategies.passes is not None:
                 self._go_on(state, cursor, strategies.passes, has_time)
+        if self._changes:
+            for handle in state.handles:
+                handle.evict()
         if cursor.began is not None and cursor.encoded() != before:
             self._changes.append((key, cursor.encoded()))
         self._store.write(self._changes)
