@@ -125,15 +125,17 @@ class TimerSchedule:
         self._watermarks.advanced(self._targets)
         self._targets = {}
         latest: dict[str, int] = {}
+        emitted: dict[str, int] = {}
         for report in reports:
-            for uid, time in report.latest.items():
-                latest[uid] = max(time, latest.get(uid, time))
+            for found, reported in ((latest, report.latest), (emitted, report.emitted)):
+                for uid, time in reported.items():
+                    found[uid] = max(time, found.get(uid, time))
             for uid, store in report.stores.items():
                 where = (uid, report.subtask)
                 self._unknown.discard(where)
                 _note(self._event, where, store.next_event_timer)
                 _note(self._processing, where, store.next_processing_timer)
-        self._watermarks.saw(latest, read_at)
+        self._watermarks.saw(latest, read_at, emitted)
         if self._held and not channel_state and not self.is_event_time_due():
             # No timer waits, so no epoch is needed to catch up.
             self._watermarks.advanced(self._watermarks.possible())

@@ -30,7 +30,7 @@ class TimeSource:
     uid: str
     name: str
     out_of_orderness_ms: int | None
-    """Bound of out-of-orderness; None without watermarks."""
+    """Bound of out-of-orderness; None if the latest event time says nothing of the watermark."""
     idle_after_ms: int | None
     """Time without rows after which it is idle, and no longer counts."""
     reads: frozenset[str] = frozenset()
@@ -101,7 +101,7 @@ def time_columns(nodes: list[Node]) -> dict[int, Node]:
     """Nodes that take the event time of a source's rows from a column.
 
     They run no code, so the JVM can read the column. This does not apply if the source's rows are
-    also read without event time.
+    also read without event time, or carry watermarks.
     """
     found = {}
     for node in nodes:
@@ -115,6 +115,7 @@ def time_columns(nodes: list[Node]) -> dict[int, Node]:
             and edge.partitioning.partitioner is Partitioner.FORWARD
             and readers == [node]
             and node.policy.mode == "fail"
+            and node.details.generator is None
             and node.parallelism is None
             and any(e.node is node for n in nodes for e in n.inputs)
         ):
@@ -178,13 +179,19 @@ class Watermarks:
         quiet_ms = {uid: self._quiet_ms[uid] for uid in can_be_idle}
         return EventTimes(dict(self._seen), quiet_ms, current)
 
-    def saw(self, latest: Mapping[str, int], read_at: int | None = None) -> None:
+    def saw(
+        self,
+        latest: Mapping[str, int],
+        read_at: int | None = None,
+        emitted: Mapping[str, int] | None = None,
+    ) -> None:
         """Record the event times of an epoch.
 
         Args:
             latest: The latest event time of every time source.
             read_at: When its input was read, on a monotonic clock, so that changes of the system
                 time do not make sources idle; None without input.
+            emitted: The greatest watermark that generators have emitted, by time source.
         """
         if read_at is not None:
             self.looked(read_at, found=latest)
@@ -192,6 +199,8 @@ class Watermarks:
             bound = self._sources[uid].out_of_orderness_ms
             if bound is not None:
                 self._seen[uid] = max(self._seen[uid], time - bound - 1)
+        for uid, watermark in (emitted or {}).items():
+            self._seen[uid] = max(self._seen[uid], watermark)
 
     def looked(self, at: int, found: Collection[str] = (), ago_ms: int = 0) -> None:
         """Record a look at all sources.

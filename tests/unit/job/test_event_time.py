@@ -19,7 +19,15 @@ from holdfast import (
 from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.job.model import EpochOrder
 from holdfast.job.timer_schedule import TimerSchedule
-from holdfast.job.watermarks import UNTIMED, EventTimes, TimeLine, TimeSource, Watermarks, time_line
+from holdfast.job.watermarks import (
+    UNTIMED,
+    EventTimes,
+    TimeLine,
+    TimeSource,
+    Watermarks,
+    time_columns,
+    time_line,
+)
 from holdfast.runtime.report import StoreReport, TaskReport
 from tests.support.programs import Program
 
@@ -85,6 +93,18 @@ def test_a_time_source_is_what_its_strategy_says(program: Program) -> None:
     [source] = line_of(program).sources
     [read] = [uid for uid in program.graph.uids().values() if uid != "a"]
     assert source == TimeSource("a", "times", 1000, 2000, frozenset({read}))
+
+
+def test_the_jvm_does_not_read_the_time_of_rows_whose_watermarks_python_reads(
+    program: Program,
+) -> None:
+    strategies = WatermarkStrategy(0), WatermarkStrategy.punctuated("t")
+    for strategy in strategies:
+        rows = program.source(ROWS)
+        stream = rows.assign_timestamps_and_watermarks(strategy.with_timestamp_assigner("t"))
+        stream.key_by("k").process(Keep(), ROWS).print()
+    [column] = time_columns(program.graph.nodes).values()
+    assert column.details.generator is None
 
 
 def test_operators_depend_on_the_time_sources_above_them(program: Program) -> None:
@@ -154,6 +174,13 @@ def test_a_watermark_lies_the_bound_and_one_more_behind_the_latest_time() -> Non
     marks.saw({"a": 100, "b": 100})
     assert marks.sources() == {"a": 99, "b": 89}
     assert marks.possible() == {"x": 99, "y": 89}
+
+
+def test_what_generators_emit_counts_as_it_is_and_does_not_go_back() -> None:
+    marks = Watermarks(line(source("a", None), x={"a"}))
+    marks.saw({"a": 100}, emitted={"a": 70})
+    marks.saw({"a": 200}, emitted={"a": 60})
+    assert marks.possible() == {"x": 70}
 
 
 def test_what_was_seen_moves_a_watermark_only_when_an_epoch_has_moved_it() -> None:
@@ -412,6 +439,16 @@ def test_what_an_epoch_saw_takes_effect_in_the_next() -> None:
     assert run(time, report(latest=200)).watermarks["op"] == (MIN_WATERMARK, 99)
     assert time.watermarks()["op"] == 99
     assert run(time).watermarks == dict.fromkeys(("time", "op", "map"), (99, 199))
+
+
+def test_the_greatest_watermark_that_a_task_emits_takes_effect_in_the_next_epoch() -> None:
+    time, _ = keeper()
+    reports = [
+        TaskReport(1, 1, subtask, 0, "", "", {}, {}, emitted={"time": emitted})
+        for subtask, emitted in enumerate((300, 500))
+    ]
+    run(time, *reports)
+    assert run(time).watermarks["op"] == (MIN_WATERMARK, 500)
 
 
 def test_an_epoch_that_has_not_ended_well_moves_nothing() -> None:
