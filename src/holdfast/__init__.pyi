@@ -41,6 +41,7 @@ from holdfast.api.time import MIN_WATERMARK as MIN_WATERMARK
 from holdfast.api.time import Duration as Duration
 from holdfast.api.time import TimeDomain as TimeDomain
 from holdfast.api.time import TimestampAssigner as TimestampAssigner
+from holdfast.api.time import WatermarkGenerator as WatermarkGenerator
 from holdfast.api.time import WatermarkStrategy as WatermarkStrategy
 from holdfast.api.ttl import StateTtlConfig as StateTtlConfig
 from holdfast.config.backends import EmbeddedRocksDBStateBackend as EmbeddedRocksDBStateBackend

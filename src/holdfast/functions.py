@@ -23,6 +23,7 @@ from holdfast.api.functions import (
     SinkContext,
     TimerService,
 )
+from holdfast.api.time import WatermarkOutput
 
 __all__ = [
     "BroadcastContext",
@@ -42,4 +43,5 @@ __all__ = [
     "ReadOnlyBroadcastState",
     "SinkContext",
     "TimerService",
+    "WatermarkOutput",
 ]

@@ -12,6 +12,7 @@ from holdfast import (
     OutputTag,
     RuntimeExecutionMode,
     StreamExecutionEnvironment,
+    WatermarkGenerator,
     WatermarkStrategy,
 )
 from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK
@@ -130,6 +131,35 @@ def test_the_bound_is_how_far_elements_may_lag(
     with watched(env, probed(rows.uid("time"))) as job:
         job.next(2)
         assert job.next() == [("timer", "a", 2999, 2999, 2999)]
+
+
+class Markers(WatermarkGenerator):
+    """Emits the time of the elements of the key "mark"."""
+
+    def on_event(self, value: Any, timestamp: int, output: Any) -> None:
+        if value.k == "mark":
+            output.emit_watermark(timestamp)
+
+
+@pytest.mark.parametrize("by", ["column", "generator"])
+def test_elements_carry_watermarks(
+    env: StreamExecutionEnvironment, spark: SparkSession, tmp_path: Path, by: str
+) -> None:
+    strategies = {
+        "column": WatermarkStrategy.punctuated("mark"),
+        "generator": WatermarkStrategy.for_generator(Markers),
+    }
+    drop = Drop(spark, tmp_path / "in", f"{ROWS}, mark bigint")
+    drop.add(("a", 5000, 2000, None), ("mark", 2000, None, 2000))
+    strategy = strategies[by].with_timestamp_assigner("at")
+    rows = env.from_dataframe(drop.stream()).assign_timestamps_and_watermarks(strategy)
+    with watched(env, probed(rows.uid("time"))) as job:
+        assert {row[-1] for row in job.next(2)} == {MIN_WATERMARK}
+        assert job.next() == [("timer", "a", 2000, 2000, 2000)]
+        drop.add(("a", 9000, None, None))
+        assert job.next() == [("row", "a", 9000, 9000, 2000)]
+        drop.add(("a", 9001, None, None))
+        assert job.next() == [("row", "a", 9001, 9001, 2000)], "no element says more"
 
 
 # Several sources

@@ -6,15 +6,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.golden_savepoints import GOLDEN, start
+from holdfast.checkpoint.savepoint.storage import load_savepoint
+from holdfast.storage.file_system import FileSystemFiles
+from tests.support.golden_savepoints import GOLDEN, TIMED, start
 from tests.support.recovery_jobs import HASHMAP, ROCKSDB, RecoveryJob, expected
 from tests.support.recovery_tools import wait_for
+from tests.support.time_jobs import start_probe
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
+ROW_AT, WATERMARK = 2, 4
+"""Columns of a probe: time of a row or timer, and watermark."""
+TIMED_SAVEPOINTS = sorted(path.name for path in TIMED.iterdir())
 SAVEPOINTS = sorted(path.name for path in GOLDEN.iterdir())
 
 
@@ -38,3 +44,17 @@ def test_a_golden_savepoint_is_restored(spark: SparkSession, tmp_path: Path, nam
     counted = {subtask: n for subtask, n, _, _ in sorted(job.numbers.of_last_epoch())}
     assert sum(counted.values()) == sum(everything.elements.values())
     assert "2:0 2:1" in {row[3] for row in job.numbers.rows}
+
+
+@pytest.mark.parametrize("name", TIMED_SAVEPOINTS)
+def test_event_time_and_timers_of_a_golden_savepoint_continue(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    stored = load_savepoint(FileSystemFiles(str(TIMED / name))).event_times
+    client, ledger = start_probe(spark, tmp_path, str(TIMED / name))
+    wait_for(lambda: sum(row[0] == "timer" for row in ledger.rows) >= 5, "timers to fire")
+    client.cancel()
+    rows, timers = ([row for row in ledger.rows if row[0] == kind] for kind in ("row", "timer"))
+    assert min(row[ROW_AT] for row in rows) == stored.sources["time"] + 11
+    assert min(row[WATERMARK] for row in rows) >= stored.operators["probe"]
+    assert min(row[ROW_AT] for row in timers) > stored.operators["probe"]

@@ -510,8 +510,9 @@ def test_watermarks_are_what_the_whole_history_says(
         f"op{i}": frozenset(UNTIMED if n < 0 else f"s{n % len(kinds)}" for n in found)
         for i, found in enumerate(feeds)
     }
-    marks = Watermarks(TimeLine(sources, fed), 0)
+    marks = Watermarks(TimeLine(sources, fed))
     now = 0
+    marks.looked(now)
     seen: dict[str, list[tuple[int, int]]] = {f"s{n}": [] for n in numbers}
     missed: dict[str, list[int]] = {f"s{n}": [] for n in numbers}
     reached: dict[str, list[int]] = {uid: [MIN_WATERMARK] for uid in fed}
@@ -547,13 +548,13 @@ def test_watermarks_are_what_the_whole_history_says(
     for passed, latest, advances in history:
         now += passed
         found = {f"s{n}": time for n, time in latest.items() if n in numbers}
-        marks.saw(found, now, read_at=now)
+        marks.saw(found, read_at=now)
         for uid in seen:
             if uid in found:
                 seen[uid].append((now, found[uid]))
             else:
                 missed[uid].append(now)
-        possible = marks.possible(now)
+        possible = marks.possible()
         timed_ones = {uid for uid, above in fed.items() if above - {UNTIMED}}
         assert possible == {uid: naive(uid) for uid in timed_ones}
         if advances:
@@ -685,34 +686,73 @@ def test_no_row_becomes_late_on_its_way(
     assert [row for row in found if row.way == "late"] == []
 
 
-@settings(max_examples=40)
+class Judge(KeyedProcessFunction):
+    """Says of every element whether it is late; sets timers of both kinds."""
+
+    def __init__(self, level: int) -> None:
+        self.level = level
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        timers, time = ctx.timer_service(), ctx.timestamp()
+        timers.register_event_time_timer(time + 5)
+        timers.register_processing_time_timer(timers.current_processing_time() + 3)
+        late = time <= timers.current_watermark()
+        yield value.k, time, f"{value.way}{'late' if late else 'in time'} on {self.level}, "
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+        if ctx.time_domain() is TimeDomain.EVENT_TIME:
+            yield ctx.get_current_key(), timestamp, f"fired on {self.level}, "
+
+
+DISTURBED = st.lists(
+    st.tuples(MOMENTS, MOMENTS, st.integers(0, 8), st.booleans(), st.booleans(), st.booleans()),
+    max_size=7,
+)
+
+
+@settings(max_examples=60)
 @given(
-    epochs=st.lists(st.tuples(MOMENTS, st.booleans(), st.booleans()), max_size=7),
+    epochs=DISTURBED,
     bound=st.integers(0, 10),
+    levels=st.integers(1, 2),
+    idle=st.one_of(st.none(), st.integers(1, 20)),
 )
 def test_neither_ticks_nor_restarts_change_what_is_late(
-    epochs: list[tuple[list[tuple[str, int]], bool, bool]], bound: int
+    epochs: list[tuple[list[Any], list[Any], int, bool, bool, bool]],
+    bound: int,
+    levels: int,
+    idle: int | None,
 ) -> None:
-    """Not for operators that only sources feed."""
+    """Ticks in event time change it behind a second exchange, but neither the clock nor a failure.
 
-    class Judge(KeyedProcessFunction):
-        def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
-            ctx.timer_service().register_event_time_timer(value.t + 5)
-            late = value.t <= ctx.timer_service().current_watermark()
-            yield value.k, value.t, "late" if late else "in time"
+    A restart takes its time, and its stores are looked into before the next rows come.
+    """
 
     def outcome(*, disturbed: bool) -> list[tuple[Any, ...]]:
         program = Program(parallelism=2)
-        judged = timed(program.source(ROWS), bound).key_by("k").process(Judge(), WAYS)
-        found = program.collect(judged)
+        stream = timed(program.source(WAYS), bound, "times", idle)
+        stream = stream.union(timed(program.source(WAYS), 0, "other times", idle))
+        for level in range(1, levels + 1):
+            stream = stream.key_by("k").process(Judge(level), WAYS)
+        found = program.collect(stream)
         with TemporaryDirectory() as directory:
             run = TimedRun(program, Path(directory))
-            for rows, restarts, ticks in epochs:
+            run.look()
+            for rows, others, passed, restarts, by_clock, ticks in epochs:
                 if restarts and disturbed:
+                    # The driver fails after a look, and not in the middle of a silence.
                     run.restart()
-                run.push(list(rows))
-                if ticks and disturbed:
+                    run.clock.advance(100)
+                    run.tick_by_clock()
+                    run.look()
+                run.clock.advance(passed)
+                if by_clock and disturbed:
+                    run.tick_by_clock()
+                run.push(*([(*row, "") for row in each] for each in (rows, others)))
+                if ticks and disturbed and levels == 1:
                     run.tick()
+            # What has not fired comes in the end.
+            run.finish()
         return sorted(map(tuple, found))
 
     assert outcome(disturbed=True) == outcome(disturbed=False)

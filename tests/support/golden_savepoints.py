@@ -20,11 +20,14 @@ from holdfast import SavepointFormatType
 from holdfast.checkpoint.files.metadata import FORMAT
 from tests.support.recovery_jobs import BACKENDS, Event, RecoveryJob, event
 from tests.support.recovery_tools import wait_for
+from tests.support.time_jobs import start_probe
 
 if TYPE_CHECKING:
     from holdfast import JobClient
 
 GOLDEN = Path(__file__).parents[1] / "formats" / "savepoints"
+TIMED = GOLDEN.with_name("timed_savepoints")
+"""Of a job with event time and timers."""
 RATE = 200
 
 
@@ -53,6 +56,14 @@ def main() -> None:
                 path = client.stop_with_savepoint(directory, format_type=form)
                 shutil.copytree(path, target)
             print(f"written: {target}")
+    target = TIMED / f"format-{FORMAT}-native-hashmap"
+    if not target.exists():
+        with tempfile.TemporaryDirectory() as directory:
+            client, ledger = start_probe(spark, Path(directory) / "chk")
+            wait_for(lambda: any(row[0] == "timer" for row in ledger.rows), "a timer to fire")
+            native = SavepointFormatType.NATIVE
+            shutil.copytree(client.stop_with_savepoint(directory, format_type=native), target)
+        print(f"written: {target}")
     spark.stop()
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark import cloudpickle
 
@@ -17,14 +17,17 @@ from holdfast import (
     MapStateDescriptor,
     RestartStrategies,
     StreamExecutionEnvironment,
+    WatermarkStrategy,
 )
-from tests.support.recovery_jobs import BACKENDS, HASHMAP, option
+from tests.support.recovery_jobs import BACKENDS, HASHMAP, Ledger, option
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
+
+    from holdfast import JobClient
 
 # Workers cannot import this module everywhere, and need its sources.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -103,6 +106,32 @@ class Probe(KeyedProcessFunction):
     def on_timer(self, timestamp: int, ctx: Any) -> Iterator[tuple[Any, ...]]:
         watermark = ctx.timer_service().current_watermark()
         yield "timer", ctx.get_current_key(), timestamp, ctx.timestamp(), watermark
+
+
+class Moment(NamedTuple):
+    """An element for `Probe`."""
+
+    k: str
+    at: int
+    timer: int
+
+
+def moment(i: int) -> Moment:
+    """Elements in order, with a timer that fires some elements later."""
+    return Moment(f"k{i % 5}", 10 * i, 10 * i + 35)
+
+
+def start_probe(
+    spark: SparkSession, directory: Path, from_savepoint: str | None = None
+) -> tuple[JobClient, Ledger]:
+    """Start a job with event time and timers; what it learns comes into the ledger."""
+    env = environment(spark, directory)
+    rows = env.from_generator(moment, rate=200, type_info=Moment).uid("source")
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+    timed = rows.assign_timestamps_and_watermarks(strategy.with_idleness("1 min")).uid("time")
+    ledger = Ledger()
+    timed.key_by("k").process(Probe(), SEEN).uid("probe").foreach_batch(ledger)
+    return env.execute_async("timed", from_savepoint=from_savepoint), ledger
 
 
 class Windows(KeyedProcessFunction):

@@ -14,7 +14,6 @@ from holdfast import (
     ProcessFunction,
     WatermarkStrategy,
 )
-from holdfast.clock import Moment
 from holdfast.job.model import EpochOrder
 from holdfast.job.timer_schedule import TimerSchedule
 from holdfast.runtime.operator_task import TaskIdentity
@@ -36,9 +35,11 @@ FIRED = "k string, t bigint, domain string"
 RULES = MapStateDescriptor("rules", str, int)
 
 
-def timed(stream: DataStream, bound: int | None = 0, uid: str = "time") -> DataStream:
+def timed(
+    stream: DataStream, bound: int | None = 0, uid: str = "time", idle: int | None = None
+) -> DataStream:
     """A stream whose elements have their event time in the column `t`."""
-    strategy = WatermarkStrategy(bound).with_timestamp_assigner("t")
+    strategy = WatermarkStrategy(bound, "t", idle)
     return stream.assign_timestamps_and_watermarks(strategy).uid(uid)
 
 
@@ -86,39 +87,55 @@ class TimedRun(Run):
     def __init__(self, program: Program, directory: Path) -> None:
         super().__init__(program.compile(), directory)
         self.clock = ManualClock()
-        self.keeper = TimerSchedule(self.plan, (), 0)
+        self.keeper = TimerSchedule(self.plan, ())
         self._time: EpochTime | None = None
 
     def restart(self) -> None:
         """Continue as after a recovery: with the same state and the same watermarks."""
-        now = self.clock.monotonic_ms()
-        times = self.keeper.event_times(now)
-        self.keeper = TimerSchedule(self.plan, set(self.expected), now, event_times=times)
+        times = self.keeper.event_times()
+        self.keeper = TimerSchedule(self.plan, set(self.expected), times)
         self.workers = Workers()
 
     def push(self, *feeds: list[Any], order: EpochOrder | None = None) -> None:
         """Run one epoch over the given elements, a list for every source."""
-        self._time = self.keeper.of_epoch(order or EpochOrder(), Moment.of(self.clock))
+        self._run(feeds, order or EpochOrder(), read_at=self.clock.monotonic_ms())
+
+    def _run(
+        self, feeds: tuple[list[Any], ...], order: EpochOrder, read_at: int | None = None
+    ) -> None:
+        self._time = self.keeper.of_epoch(order, self.clock.now_ms())
         super().push(*feeds)
-        self.keeper.ended(self.reports, self.clock.monotonic_ms(), channel_state=False)
+        self.keeper.ended(self.reports, read_at=read_at)
+
+    def _run_without_input(self, order: EpochOrder) -> None:
+        self._run(tuple([] for _ in self.plan.sources), order)
 
     def tick(self) -> None:
-        """Run an epoch without input."""
-        self.push(*([] for _ in self.plan.sources))
+        """Run an epoch without input, in which event time advances."""
+        self._run_without_input(EpochOrder())
+
+    def tick_by_clock(self) -> None:
+        """Run an epoch without input, if timers of the clock are due or it is not known."""
+        if self.keeper.is_due(self.clock.now_ms()):
+            self._run_without_input(EpochOrder(keeps_watermarks=True))
+
+    def look(self) -> None:
+        """Look for input, and find none."""
+        self.keeper.found_nothing(self.clock.monotonic_ms())
 
     def finish(self) -> None:
         """Run the last epoch, without input."""
-        self.push(*([] for _ in self.plan.sources), order=EpochOrder(last=True))
+        self._run_without_input(EpochOrder(last=True))
 
     def checkpoint_only(self) -> None:
         """Run an epoch that processes nothing."""
         self._time = None
         super().push(*([] for _ in self.plan.sources))
-        self.keeper.ended(self.reports, self.clock.monotonic_ms(), channel_state=False)
+        self.keeper.ended(self.reports)
 
     def is_due(self) -> bool:
         """Whether the driver would run a tick."""
-        return self.keeper.is_due(Moment.of(self.clock))
+        return self.keeper.is_due(self.clock.now_ms()) or self.keeper.is_event_time_due()
 
     def epoch_plan(self) -> EpochPlan:
         return replace(super().epoch_plan(), time=self._time)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 
@@ -72,6 +72,31 @@ class TimestampAssigner(ABC):
         """Event time of `value` in milliseconds; `record_timestamp` is its previous one."""
 
 
+class WatermarkOutput(Protocol):
+    """Takes the watermarks of a `WatermarkGenerator`."""
+
+    def emit_watermark(self, watermark: int) -> None:
+        """Say that no more elements up to this time, in milliseconds, are expected."""
+
+
+class WatermarkGenerator(ABC):
+    """Decides from elements how far event time has advanced.
+
+    It sees the elements of one task in one epoch. What it remembers is not state.
+    """
+
+    @abstractmethod
+    def on_event(self, value: Any, timestamp: int, output: WatermarkOutput) -> None:
+        """Called for every element, with its event time; may emit a watermark."""
+
+    def on_periodic_emit(self, output: WatermarkOutput) -> None:
+        """Called when a task has seen its elements of an epoch; may emit a watermark."""
+        return
+
+
+Generator = str | Callable[[], WatermarkGenerator]
+"""A column with watermarks, or a function that makes a generator."""
+
 Assigner = str | Callable[[Any, int | None], int]
 """A column, or a function of an element and its previous event time."""
 
@@ -89,6 +114,8 @@ class WatermarkStrategy:
     assigner: Assigner | None = None
     idle_after_ms: int | None = None
     """Time without elements after which a source no longer holds the watermark back."""
+    generator: Generator | None = None
+    """Where watermarks come from, if not from the latest element."""
 
     @staticmethod
     def for_monotonous_timestamps() -> WatermarkStrategy:
@@ -102,6 +129,27 @@ class WatermarkStrategy:
         """Elements lag behind the latest one by at most `max_out_of_orderness`."""
         method = "for_bounded_out_of_orderness"
         return WatermarkStrategy(options.argument(options.lasting(0), max_out_of_orderness, method))
+
+    @staticmethod
+    def for_generator(make_generator: Callable[[], WatermarkGenerator]) -> WatermarkStrategy:
+        """Watermarks come from a generator of your own.
+
+        Args:
+            make_generator: Makes a generator for a task, such as its class.
+        """
+        if not callable(make_generator) or isinstance(make_generator, WatermarkGenerator):
+            raise ConfigurationError(
+                "for_generator takes a class or function that makes a WatermarkGenerator, since "
+                f"every task has its own, not {make_generator!r}"
+            )
+        return WatermarkStrategy(None, generator=make_generator)
+
+    @staticmethod
+    def punctuated(column: str) -> WatermarkStrategy:
+        """Some elements carry a watermark in a column, which is null in all others."""
+        if not isinstance(column, str) or not column:
+            raise ConfigurationError(f"punctuated takes the name of a column, not {column!r}")
+        return WatermarkStrategy(None, generator=column)
 
     @staticmethod
     def no_watermarks() -> WatermarkStrategy:
@@ -146,8 +194,9 @@ def check_strategy(strategy: object, stream: StreamType, *, timed: bool) -> None
             f"{_METHOD}: the strategy has no timestamp assigner, and the stream has no timestamps "
             'yet; add .with_timestamp_assigner("column"), or a function'
         )
-    if isinstance(strategy.assigner, str):
-        _check_column(strategy.assigner, stream)
+    for column in (strategy.assigner, strategy.generator):
+        if isinstance(column, str):
+            _check_column(column, stream)
 
 
 def _check_column(column: str, stream: StreamType) -> None:

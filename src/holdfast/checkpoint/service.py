@@ -172,6 +172,11 @@ class CheckpointService:
         return self._settings is not None and self._settings.interval_ms is not None
 
     @property
+    def unaligned(self) -> bool:
+        """Whether epochs may be cut for a checkpoint."""
+        return self.periodic and self._settings is not None and self._settings.unaligned
+
+    @property
     def exactly_once(self) -> bool:
         """Whether output is published with its checkpoint, if its sink supports that."""
         settings = self._settings

@@ -162,6 +162,8 @@ class EpochOrder:
     """Whether the job has no more input, so that all timers fire."""
     drains: bool = False
     """Whether all event-time timers fire."""
+    keeps_watermarks: bool = False
+    """Whether no watermark advances, although it could."""
     kept_snapshots: KeptSnapshots | None = None
     """Local snapshots to keep; None if no other has to be deleted."""
     held: Mapping[tuple[str, int], str] = field(default_factory=dict)

@@ -11,7 +11,6 @@ from holdfast.runtime.plan import EpochTime
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from holdfast.clock import Moment
     from holdfast.job.model import EpochOrder, JobPlan
     from holdfast.job.watermarks import EventTimes
     from holdfast.runtime.report import TaskReport
@@ -29,8 +28,6 @@ class TimerSchedule:
         self,
         plan: JobPlan,
         restored: Iterable[Store],
-        now: int,
-        interval_ms: int = 0,
         event_times: EventTimes | None = None,
     ) -> None:
         """Create the schedule of a job attempt before its first epoch.
@@ -38,11 +35,9 @@ class TimerSchedule:
         Args:
             plan: The compiled job.
             restored: Restored stores, which may have timers.
-            now: Milliseconds on a monotonic clock.
-            interval_ms: How long rows may wait for the next epoch while none runs.
             event_times: How far event time had advanced in the restored checkpoint.
         """
-        self._watermarks = Watermarks(plan.time, now, interval_ms, event_times)
+        self._watermarks = Watermarks(plan.time, event_times)
         operators = plan.operators
         self._unknown = {
             (uid, subtask)
@@ -61,41 +56,61 @@ class TimerSchedule:
         """Whether any timer is or may be pending."""
         return bool(self._unknown or self._event or self._processing)
 
-    def of_epoch(self, order: EpochOrder, now: Moment, *, channel_state: bool = False) -> EpochTime:
+    @property
+    def can_be_idle(self) -> bool:
+        """Whether any source becomes idle when it is silent."""
+        return self._watermarks.can_be_idle
+
+    def of_epoch(self, order: EpochOrder, now: int, *, channel_state: bool = False) -> EpochTime:
         """How time advances in the next epoch.
 
         Args:
             order: The order for the epoch.
-            now: The time.
+            now: Milliseconds since 1970.
             channel_state: Whether the epoch begins with channel state, which may be older than
                 the rows that were seen, so that nothing may overtake it.
         """
         self._held = order.cut_at is not None
         if order.last or order.drains:
             self._targets = self._watermarks.at_the_end()
-        elif self._held:
-            # Its channel state may be older than the rows it processes: nothing may overtake it.
+        elif self._held or order.keeps_watermarks:
+            # What is held may be older than the rows it processes: nothing may overtake it.
             self._targets = {}
         else:
-            self._targets = self._watermarks.possible(now.monotonic_ms)
+            self._targets = self._watermarks.possible()
         current = self._watermarks.current
         uids = self._watermarks.operators
         return EpochTime(
             watermarks={uid: (current(uid), self._targets.get(uid, current(uid))) for uid in uids},
-            due=frozenset(self._due(self._targets, now.wall_ms, everything=order.last)),
+            due=frozenset(self._due(self._targets, now, everything=order.last)),
             last=order.last,
             early=not (order.last or order.drains or self._held or channel_state),
         )
 
-    def is_due(self, now: Moment, *, event_time: bool = True) -> bool:
-        """Whether an epoch without input fires timers, or may."""
-        targets = self._watermarks.possible(now.monotonic_ms) if event_time else {}
-        return any(True for _ in self._due(targets, now.wall_ms))
+    def is_due(self, now: int) -> bool:
+        """Whether an epoch without input fires timers, or may, although no watermark advances.
+
+        Args:
+            now: Milliseconds since 1970.
+        """
+        return any(True for _ in self._due({}, now))
+
+    def is_event_time_due(self) -> bool:
+        """Whether timers wait for watermarks that an epoch without input can advance."""
+        return any(True for _ in self._due_by(self._watermarks.possible()))
+
+    def found_nothing(self, at: int, ago_ms: int = 0) -> None:
+        """Note that no source had rows.
+
+        Args:
+            at: When they were looked for, on a monotonic clock.
+            ago_ms: How long before that it may have been.
+        """
+        self._watermarks.looked(at, ago_ms=ago_ms)
 
     def ended(
         self,
         reports: Iterable[TaskReport],
-        now: int,
         *,
         read_at: int | None = None,
         channel_state: bool = False,
@@ -104,35 +119,30 @@ class TimerSchedule:
 
         Args:
             reports: The reports of its tasks.
-            now: Its end, on a monotonic clock.
-            read_at: When its input was read; None without input.
+            read_at: When its input was read, on a monotonic clock; None without input.
             channel_state: Whether it has left channel state.
         """
         self._watermarks.advanced(self._targets)
         self._targets = {}
         latest: dict[str, int] = {}
+        emitted: dict[str, int] = {}
         for report in reports:
-            for uid, time in report.latest.items():
-                latest[uid] = max(time, latest.get(uid, time))
+            for found, reported in ((latest, report.latest), (emitted, report.emitted)):
+                for uid, time in reported.items():
+                    found[uid] = max(time, found.get(uid, time))
             for uid, store in report.stores.items():
                 where = (uid, report.subtask)
                 self._unknown.discard(where)
                 _note(self._event, where, store.next_event_timer)
                 _note(self._processing, where, store.next_processing_timer)
-        self._watermarks.saw(latest, now, read_at)
-        if self._held and not channel_state:
-            self._catch_up(now)
+        self._watermarks.saw(latest, read_at, emitted)
+        if self._held and not channel_state and not self.is_event_time_due():
+            # No timer waits, so no epoch is needed to catch up.
+            self._watermarks.advanced(self._watermarks.possible())
 
-    def _catch_up(self, now: int) -> None:
-        """Advance watermarks as far as possible, unless that would fire timers."""
-        possible = self._watermarks.possible(now)
-        waiting = (possible.get(uid, time - 1) >= time for (uid, _), time in self._event.items())
-        if not any(waiting):
-            self._watermarks.advanced(possible)
-
-    def event_times(self, now: int) -> EventTimes:
+    def event_times(self) -> EventTimes:
         """How far event time has advanced, for a checkpoint."""
-        return self._watermarks.event_times(now)
+        return self._watermarks.event_times()
 
     def watermarks(self) -> dict[str, int]:
         """Watermarks of operators and time sources, by uid."""
@@ -143,11 +153,14 @@ class TimerSchedule:
         self, targets: dict[str, int], now: int, *, everything: bool = False
     ) -> Iterable[Store]:
         yield from self._unknown
-        for where, time in self._event.items():
-            if everything or time <= targets.get(where[0], time - 1):
-                yield where
+        yield from self._event if everything else self._due_by(targets)
         for where, time in self._processing.items():
             if everything or time <= now:
+                yield where
+
+    def _due_by(self, watermarks: dict[str, int]) -> Iterable[Store]:
+        for where, time in self._event.items():
+            if time <= watermarks.get(where[0], time - 1):
                 yield where
 
 

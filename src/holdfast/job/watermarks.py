@@ -1,8 +1,9 @@
 """Watermarks, computed on the driver from the reports of epochs.
 
-Tasks report the latest event time of their rows. It advances a watermark only after the epoch: at
-the end of the next one, or in an epoch without input. An operator's watermark is the minimum over
-all active time sources that feed it.
+Tasks report the latest event time of their rows. It advances watermarks only after the epoch: in
+the next one, before its rows where only sources feed an operator and else at its end, or in an
+epoch without input. An operator's watermark is the minimum over all active time sources that feed
+it.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ class TimeSource:
     uid: str
     name: str
     out_of_orderness_ms: int | None
-    """Bound of out-of-orderness; None without watermarks."""
+    """Bound of out-of-orderness; None if the latest event time says nothing of the watermark."""
     idle_after_ms: int | None
     """Time without rows after which it is idle, and no longer counts."""
     reads: frozenset[str] = frozenset()
     """Uids of the sources whose rows it gives timestamps."""
+    made_at: str = field(default="", compare=False)
+    """Where the program made it."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class EventTimes:
     sources: dict[str, int] = field(default_factory=dict)
     """Watermark of every time source, by uid."""
     quiet_ms: dict[str, int] = field(default_factory=dict)
-    """How long every time source that can become idle has had no rows, by uid."""
+    """For how long looks found no rows of a time source that can become idle, by uid."""
     operators: dict[str, int] = field(default_factory=dict)
     """Watermark of every operator with event time, by uid."""
 
@@ -75,7 +78,7 @@ def time_line(nodes: Iterable[Node], uids: Mapping[int, str]) -> TimeLine:
         if node.kind is OperatorKind.TIMESTAMPS:
             strategy = node.details
             bounds = strategy.out_of_orderness_ms, strategy.idle_after_ms
-            sources.append(TimeSource(uid, node.name, *bounds, reads=read[node.id]))
+            sources.append(TimeSource(uid, node.name, *bounds, read[node.id], node.where))
             above[node.id] = frozenset({uid})
         elif not node.inputs:
             above[node.id] = frozenset({UNTIMED})
@@ -98,7 +101,7 @@ def time_columns(nodes: list[Node]) -> dict[int, Node]:
     """Nodes that take the event time of a source's rows from a column.
 
     They run no code, so the JVM can read the column. This does not apply if the source's rows are
-    also read without event time.
+    also read without event time, or carry watermarks.
     """
     found = {}
     for node in nodes:
@@ -112,6 +115,7 @@ def time_columns(nodes: list[Node]) -> dict[int, Node]:
             and edge.partitioning.partitioner is Partitioner.FORWARD
             and readers == [node]
             and node.policy.mode == "fail"
+            and node.details.generator is None
             and node.parallelism is None
             and any(e.node is node for n in nodes for e in n.inputs)
         ):
@@ -128,76 +132,95 @@ def held_back(line: TimeLine) -> list[str]:
 
 
 class Watermarks:
-    """The watermarks of one job attempt; they continue where a checkpoint has them."""
+    """The watermarks of one job attempt; they continue where a checkpoint has them.
 
-    def __init__(
-        self,
-        line: TimeLine,
-        now: int,
-        interval_ms: int = 0,
-        restored: EventTimes | None = None,
-    ) -> None:
+    Sources become idle by looks alone: a look that finds no rows of a source adds the time since
+    the look before it. Time before the first look, and after the last one, does not count.
+    """
+
+    def __init__(self, line: TimeLine, restored: EventTimes | None = None) -> None:
         """Create the watermarks of a job attempt before its first epoch.
 
         Args:
             line: The time sources, and the operators that depend on them.
-            now: Start of the sources' idle time. All times are in milliseconds on a monotonic
-                clock, so that changes of the system time do not make sources idle.
-            interval_ms: How long rows may wait for the next epoch while none runs.
             restored: Event times of the checkpoint that the job attempt starts from.
         """
         self._sources = {source.uid: source for source in line.sources}
         self._feeds = {uid: feeds for uid, feeds in line.feeds.items() if feeds - {UNTIMED}}
         self._seen = dict.fromkeys(self._sources, MIN_WATERMARK)
-        self._heard = dict.fromkeys(self._sources, now)
-        """When the last input with rows of a source was read."""
-        self._missed = dict.fromkeys(self._sources, now)
-        """When the last input without rows of it was read."""
-        self._ended = now
-        """End of the last epoch; no input has been waiting since then."""
-        self._interval_ms = interval_ms
+        self._quiet_ms = dict.fromkeys(self._sources, 0)
+        """For how long looks have found no rows of a source."""
+        self._looked_at: int | None = None
         self._current = dict.fromkeys(line.feeds, MIN_WATERMARK)
+        self._reached = dict(self._current)
+        """The same before the end of the input."""
         if restored is not None:
-            self._restore(restored, now)
+            self._restore(restored)
 
-    def _restore(self, times: EventTimes, now: int) -> None:
+    def _restore(self, times: EventTimes) -> None:
         known = {uid: time for uid, time in times.sources.items() if uid in self._sources}
         self._seen.update(known)
-        for uid in known.keys() & times.quiet_ms.keys():
-            self._heard[uid] = now - times.quiet_ms[uid]
+        self._quiet_ms.update((uid, times.quiet_ms.get(uid, 0)) for uid in known)
         for uid, feeds in self._feeds.items():
             # A time source that is new, or begins again, holds the operator at the minimum.
             if feeds <= known.keys():
                 self._current[uid] = times.operators.get(uid, MIN_WATERMARK)
+        self._reached = dict(self._current)
 
-    def event_times(self, now: int) -> EventTimes:
+    def event_times(self) -> EventTimes:
         """How far event time has advanced, for a checkpoint.
 
         The end of the input is not a time: a later job may continue from the checkpoint.
         """
-        can_be_idle = (s.uid for s in self._sources.values() if s.idle_after_ms is not None)
-        quiet_ms = {uid: self._quiet_ms(uid, now) for uid in can_be_idle}
+        can_be_idle = [s.uid for s in self._sources.values() if s.idle_after_ms is not None]
         current = {uid: self._current[uid] for uid in self._feeds}
         ended = {uid for uid, time in current.items() if time == MAX_WATERMARK}
-        current |= {uid: self._least(self._feeds[uid], set()) for uid in ended}
+        current |= {uid: max(self._reached[uid], self._least(self._feeds[uid])) for uid in ended}
+        quiet_ms = {uid: self._quiet_ms[uid] for uid in can_be_idle}
         return EventTimes(dict(self._seen), quiet_ms, current)
 
-    def saw(self, latest: Mapping[str, int], now: int, read_at: int | None = None) -> None:
+    def saw(
+        self,
+        latest: Mapping[str, int],
+        read_at: int | None = None,
+        emitted: Mapping[str, int] | None = None,
+    ) -> None:
         """Record the event times of an epoch.
 
         Args:
             latest: The latest event time of every time source.
-            now: Its end.
-            read_at: When its input was read; None without input.
+            read_at: When its input was read, on a monotonic clock, so that changes of the system
+                time do not make sources idle; None without input.
+            emitted: The greatest watermark that generators have emitted, by time source.
         """
-        self._ended = now
         if read_at is not None:
-            for uid in self._sources:
-                (self._heard if uid in latest else self._missed)[uid] = read_at
+            self.looked(read_at, found=latest)
         for uid, time in latest.items():
             bound = self._sources[uid].out_of_orderness_ms
             if bound is not None:
                 self._seen[uid] = max(self._seen[uid], time - bound - 1)
+        for uid, watermark in (emitted or {}).items():
+            self._seen[uid] = max(self._seen[uid], watermark)
+
+    def looked(self, at: int, found: Collection[str] = (), ago_ms: int = 0) -> None:
+        """Record a look at all sources.
+
+        Args:
+            at: When, in milliseconds on a monotonic clock.
+            found: The time sources that had rows.
+            ago_ms: How long before that it may have been.
+        """
+        if self._looked_at is None:
+            self._looked_at = at
+        passed = max(0, at - ago_ms - self._looked_at)
+        self._looked_at += passed
+        for uid in self._sources:
+            self._quiet_ms[uid] = 0 if uid in found else self._quiet_ms[uid] + passed
+
+    @property
+    def can_be_idle(self) -> bool:
+        """Whether any source becomes idle when it is silent."""
+        return any(source.idle_after_ms is not None for source in self._sources.values())
 
     def sources(self) -> dict[str, int]:
         """Watermark of every time source, by uid."""
@@ -212,35 +235,29 @@ class Watermarks:
         """Watermark of an operator."""
         return self._current.get(uid, MIN_WATERMARK)
 
-    def possible(self, now: int) -> dict[str, int]:
-        """The watermark that every operator with event time can advance to now, by uid."""
-        idle = {uid for uid in self._sources if self._is_idle(uid, now)}
+    def possible(self) -> dict[str, int]:
+        """The watermark that every operator with event time can advance to, by uid."""
         return {
-            uid: max(self._current[uid], self._least(feeds, idle))
-            for uid, feeds in self._feeds.items()
+            uid: max(self._current[uid], self._least(feeds)) for uid, feeds in self._feeds.items()
         }
 
     def advanced(self, watermarks: Mapping[str, int]) -> None:
         """Record the watermarks of operators after an epoch, by uid."""
         self._current.update(watermarks)
+        before_the_end = {uid: time for uid, time in watermarks.items() if time != MAX_WATERMARK}
+        self._reached.update(before_the_end)
 
     def at_the_end(self) -> dict[str, int]:
         """The watermark of every operator when there is no more input."""
         return dict.fromkeys(self._current, MAX_WATERMARK)
 
-    def _least(self, feeds: frozenset[str], idle: set[str]) -> int:
+    def _least(self, feeds: frozenset[str]) -> int:
         if UNTIMED in feeds:
             return MIN_WATERMARK
-        active = [self._seen[uid] for uid in feeds - idle]
+        active = [self._seen[uid] for uid in feeds if not self._is_idle(uid)]
         # If all are idle, nothing is held back: the maximum counts.
         return min(active) if active else max(self._seen[uid] for uid in feeds)
 
-    def _is_idle(self, uid: str, now: int) -> bool:
+    def _is_idle(self, uid: str) -> bool:
         limit = self._sources[uid].idle_after_ms
-        return limit is not None and self._quiet_ms(uid, now) >= limit
-
-    def _quiet_ms(self, uid: str, now: int) -> int:
-        # Rows may have arrived since the last read: only a read can show that none came.
-        missing_for = self._missed[uid] - self._heard[uid]
-        waiting_for = now - self._ended - self._interval_ms
-        return max(missing_for, waiting_for, 0)
+        return limit is not None and self._quiet_ms[uid] >= limit

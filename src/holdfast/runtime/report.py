@@ -128,5 +128,7 @@ class TaskReport:
     """
     latest: dict[str, int] = field(default_factory=dict)
     """Latest event time given to rows, by the uid of the operator that gave it."""
+    emitted: dict[str, int] = field(default_factory=dict)
+    """Greatest watermark of generators, by the uid of their operator."""
     worker: WorkerReport | None = None
     """None if the task did not run in a worker of Spark."""

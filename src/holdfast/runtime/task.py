@@ -350,6 +350,8 @@ class StageTask:
         for operator_task in self._operator_tasks.values():
             uid = operator_task.plan.uid
             self._note_time(uid, operator_task.operator.latest)
+            if operator_task.operator.emitted is not None:
+                report.emitted[uid] = operator_task.operator.emitted
             store = operator_task.commit()
             if store is not None:
                 report.stores[uid] = store

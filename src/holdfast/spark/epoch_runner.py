@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark.accumulators import _accumulatorRegistry
 from pyspark.sql import DataFrame
 
-from holdfast.clock import Moment, SystemClock
+from holdfast.clock import SystemClock
 from holdfast.errors import JobExecutionError, StoreVersionError
 from holdfast.job.key_agreement import KeyAgreement
 from holdfast.job.model import Delivery, EpochOrder, EpochResult, JobIdentity, StartingPoint
@@ -72,8 +72,8 @@ class EpochRunner:
         self._schemas = [spark_schema(exchange_schema(stage.writes)) for stage in plan.stages]
         self._reports = spark.sparkContext.accumulator([], ReportsParam())
         restored = {store for store in start.expected if store[0] in start.with_timers}
-        now = self._clock.monotonic_ms()
-        self._time = TimerSchedule(plan, restored, now, interval_ms, start.event_times)
+        self._time = TimerSchedule(plan, restored, start.event_times)
+        self._interval_ms = interval_ms
         self._tables = LookupTables(spark, plan.lookups)
         self._keys = KeyAgreement(plan, start.key_shapes)
         self._pinning = pinning
@@ -111,7 +111,7 @@ class EpochRunner:
         channel_state = () if order.idle else self.channel_rows
         time = None
         if not order.idle:
-            now = Moment.of(self._clock)
+            now = self._clock.now_ms()
             time = self._time.of_epoch(order, now, channel_state=bool(channel_state))
         due: frozenset[tuple[str, int]] = frozenset() if time is None else time.due
         epoch = EpochPlan(
@@ -149,10 +149,24 @@ class EpochRunner:
         """Whether an epoch without input would or could fire timers.
 
         Args:
-            event_time: Include timers in event time, besides those in processing time.
+            event_time: Ask for timers that wait for watermarks to advance; otherwise for those
+                that fire although no watermark advances.
         """
-        now = Moment.of(self._clock)
-        return not self.channel_rows and self._time.is_due(now, event_time=event_time)
+        if self.channel_rows:
+            return False
+        if event_time:
+            return self._time.is_event_time_due()
+        return self._time.is_due(self._clock.now_ms())
+
+    @property
+    def can_be_idle(self) -> bool:
+        """Whether any source becomes idle when it is silent."""
+        return self._time.can_be_idle
+
+    def found_nothing(self) -> None:
+        """Note that the query has looked for input, and no source had any."""
+        # It looks once in every interval.
+        self._time.found_nothing(self._clock.monotonic_ms(), self._interval_ms)
 
     def watermarks(self) -> dict[str, int]:
         """Watermarks of operators and time sources, by uid."""
@@ -187,10 +201,10 @@ class EpochRunner:
         if not order.idle:
             self.channel_rows = tuple(left for report in reports for left in report.channel_state)
         read_at = None if batch is None else started
-        now = self._clock.monotonic_ms()
-        self._time.ended(reports, now, read_at=read_at, channel_state=bool(self.channel_rows))
-        statistics = self._statistics.add(self.epoch, now - started, reports, self.watermarks())
-        return EpochResult(statistics, reports, self.channel_rows, self._time.event_times(now))
+        self._time.ended(reports, read_at=read_at, channel_state=bool(self.channel_rows))
+        duration = self._clock.monotonic_ms() - started
+        statistics = self._statistics.add(self.epoch, duration, reports, self.watermarks())
+        return EpochResult(statistics, reports, self.channel_rows, self._time.event_times())
 
     def close(self) -> None:
         """Release the resources of the epochs; no other follows."""

@@ -91,9 +91,14 @@ def _strategy_text(strategy: WatermarkStrategy) -> str:
             text = f"from {column}"
         case _:
             text = "from a function"
-    if strategy.out_of_orderness_ms is None:
+    if isinstance(strategy.generator, str):
+        text += f", watermarks from {strategy.generator}"
+    elif strategy.generator is not None:
+        text += ", watermarks from a generator"
+    elif strategy.out_of_orderness_ms is None:
         return f"{text}, no watermarks"
-    text += f", watermark {strategy.out_of_orderness_ms + 1} ms behind the latest"
+    else:
+        text += f", watermark {strategy.out_of_orderness_ms + 1} ms behind the latest"
     if strategy.idle_after_ms is not None:
         text += f", idle after {strategy.idle_after_ms} ms"
     return text

@@ -44,6 +44,9 @@ TRY_AGAIN = 0.5
 CANCEL_AGAIN = 0.1
 """Seconds between two attempts to cancel a job that runs in one pass."""
 
+WAITING = ("Waiting for data to arrive", "Waiting for next trigger")
+"""Messages of a query that has looked for input, and does not look just now."""
+
 INTERRUPTED = (
     "the job was stopped during an epoch (py4j.protocol.Py4JJavaError: An error occurred while "
     "calling Spark: java.lang.InterruptedException)"
@@ -114,6 +117,10 @@ class JobAttempt:
         self._savepoints: list[SavepointRequest] = []
         """Savepoints whose epochs have not ended."""
         self._last_batch = restored_batch
+        self._resumed = restored_batch is None
+        """Whether what the restored epoch left to do is done."""
+        self._has_looked = False
+        """Whether the query has read input, or looked for it and found none."""
         self._last_start: float | None = None
         self._last_end = monotonic()
         self.epoch_thread: int | None = None
@@ -325,6 +332,8 @@ class JobAttempt:
             if self._is_finished:
                 # A job that continues from the savepoint reads it again.
                 return
+            self._has_looked = True
+            self._resume()
             order = self._checkpoints.next_epoch(idle=False)
             assert order is not None
             self._run_epoch(batch, replace(order, last=self._trigger.one_pass), batch_id)
@@ -379,13 +388,48 @@ class JobAttempt:
 
     def _run_what_is_due(self) -> None:
         try:
+            self._resume()
             self._run_idle_epoch()
             self._drain()
-            self._run_timers(event_time=monotonic() - self._last_end >= QUIET)
+            self._note_silence()
+            # After a recovery, the rows that followed before come first.
+            quiet = self._has_looked and monotonic() - self._last_end >= QUIET
+            self._run_timers(event_time=quiet)
         except BaseException as failure:
             # Still under the lock: no epoch may follow.
             self.break_off(failure)
             raise
+
+    def _resume(self) -> None:
+        """Do what followed the restored epoch before its failure, once and before any batch.
+
+        Epochs that may be cut are followed by one that processes their channel state, and by one
+        for their timers.
+        """
+        if self._resumed:
+            return
+        self._resumed = True
+        cut = bool(self._runner.channel_rows) or self._checkpoints.unaligned
+        self._drain()
+        if cut:
+            # The first only finds out which timers there are.
+            self._run_timers(event_time=False)
+            self._run_timers(event_time=True)
+
+    def _note_silence(self) -> None:
+        """Note whether the query has looked for input since the last batch, and found none."""
+        if self._has_looked and not self._runner.can_be_idle:
+            return
+        status: dict[str, Any] = {}
+        with suppress(Exception):
+            # Whether the query has ended is not decided here.
+            status = {} if self.query is None else self.query.status
+        if status.get("isDataAvailable") is not False or status.get("message") not in WAITING:
+            return
+        self._runner.found_nothing()
+        if not self._has_looked:
+            self._has_looked = True
+            self._last_end = monotonic()
 
     def _drain(self) -> None:
         """Run epochs without new input until all channel state is processed."""
@@ -395,12 +439,21 @@ class JobAttempt:
             self._run_idle_epoch()
 
     def _run_timers(self, *, event_time: bool) -> None:
-        """Run an epoch for timers that are due, if there are any."""
+        """Run an epoch for timers that are due, if there are any.
+
+        Watermarks advance in it only if timers wait for them: otherwise rows that come next could
+        be late which are not without it.
+
+        Args:
+            event_time: Include timers in event time, besides those in processing time.
+        """
         if self._last_batch is None or self._is_ending():
             return
-        if not self._runner.has_timers_due(event_time=event_time):
-            return
-        self._run_without_input(self._checkpoints.next_epoch(idle=False), cut_at=None)
+        has_due = self._runner.has_timers_due
+        advances = event_time and has_due(event_time=True)
+        if advances or has_due(event_time=False):
+            order = self._checkpoints.next_epoch(idle=False)
+            self._run_without_input(order, cut_at=None, keeps_watermarks=not advances)
 
     def _is_ending(self) -> bool:
         return self._stopping.is_set() or self._ended.is_set() or self._failure is not None
@@ -431,6 +484,7 @@ class JobAttempt:
         with self._between_two_epochs():
             self._drain()
             self._confirm_end()
+            self._run_timers(event_time=False)
             self._run_timers(event_time=True)
             self._end_time()
             self._take_final_checkpoint()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import Duration, TimestampAssigner, WatermarkStrategy
+from holdfast import Duration, TimestampAssigner, WatermarkGenerator, WatermarkStrategy
 from holdfast.api.streams.graph import OperatorKind
 from holdfast.errors import ConfigurationError, JobGraphError
 from tests.support.programs import Program
@@ -23,6 +23,11 @@ MONOTONOUS = WatermarkStrategy.for_monotonous_timestamps()
 class ByLength(TimestampAssigner):
     def extract_timestamp(self, value: Any, record_timestamp: int | None) -> int:
         return len(value)
+
+
+class Silent(WatermarkGenerator):
+    def on_event(self, value: Any, timestamp: int, output: Any) -> None:
+        return
 
 
 @pytest.fixture
@@ -156,3 +161,35 @@ def test_a_stream_with_event_time_may_keep_it_under_another_strategy(rows: DataS
         WatermarkStrategy.for_bounded_out_of_orderness(5)
     )
     assert again.timed
+
+
+# Watermarks of the program's own
+
+
+def test_watermarks_come_from_a_generator_or_a_column_instead_of_the_latest_element() -> None:
+    strategy = WatermarkStrategy.for_generator(Silent).with_timestamp_assigner("t")
+    assert (strategy.generator, strategy.out_of_orderness_ms) == (Silent, None)
+    assert WatermarkStrategy.punctuated("mark").with_idleness("1 s").generator == "mark"
+
+
+@pytest.mark.parametrize("given", [Silent(), "Silent", None])
+def test_every_task_has_its_own_generator(given: Any) -> None:
+    with pytest.raises(ConfigurationError, match="takes a class or function that makes a Water"):
+        WatermarkStrategy.for_generator(given)
+
+
+def test_a_generator_need_not_emit_anything_by_itself() -> None:
+    Silent().on_periodic_emit(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", ["", None, Silent])
+def test_punctuation_is_in_a_column(given: Any) -> None:
+    with pytest.raises(ConfigurationError, match="punctuated takes the name of a column"):
+        WatermarkStrategy.punctuated(given)
+
+
+def test_the_column_of_watermarks_must_be_there_and_hold_times(rows: DataStream) -> None:
+    for column, problem in (("mark", "there is no column 'mark'"), ("k", "is not a time")):
+        strategy = WatermarkStrategy.punctuated(column).with_timestamp_assigner("t")
+        with pytest.raises(JobGraphError, match=problem):
+            rows.assign_timestamps_and_watermarks(strategy)

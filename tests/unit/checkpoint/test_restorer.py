@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from holdfast import HashMapStateBackend
+from holdfast import MIN_WATERMARK, HashMapStateBackend
 from holdfast.checkpoint.files.completed import completed_checkpoints, store_metadata
 from holdfast.checkpoint.files.fence import take_fence
 from holdfast.checkpoint.files.job_files import JobStorage
@@ -20,6 +20,7 @@ from holdfast.checkpoint.files.metadata import (
     identity_of,
 )
 from holdfast.checkpoint.restore import restorer
+from holdfast.checkpoint.restore.event_times import event_times_of
 from holdfast.checkpoint.restore.restorer import Restorer
 from holdfast.checkpoint.savepoint.ownership import ClaimedSnapshot
 from holdfast.checkpoint.savepoint.storage import load_savepoint
@@ -102,22 +103,59 @@ def test_a_damaged_savepoint_does_not_make_own_checkpoints_unusable(tmp_path: Pa
     assert restored.metadata.checkpoint_id == 8
 
 
+def stored_times(times: int = 7, count: int = 5) -> CheckpointMetadata:
+    """A checkpoint with the watermarks of the time source "times" and of the operator behind."""
+    return msgspec.structs.replace(
+        checkpoint(8),
+        sources=[SourceSnapshot(uid=uid, position=[]) for uid in ("events", "other 0")],
+        event_times=StoredEventTimes(sources={"times": times}, operators={UID: count}),
+    )
+
+
+def timed_plan(source: str = "events", *uids: str) -> JobPlan:
+    """A job that counts what one or several time sources give."""
+    program = Program(parallelism=2)
+    first, *others = uids or ("times",)
+    rows = timed(program.source("k string, t bigint").uid(source), 0, first)
+    for number, uid in enumerate(others):
+        other = program.source("k string, t bigint").uid(f"other {number}")
+        rows = rows.union(timed(other, 0, uid))
+    rows.key_by("k").process(Count(), ROWS).uid(UID)
+    return program.compile()
+
+
 @pytest.mark.parametrize("uid", ["events", "replaced"])
 def test_watermarks_are_restored_but_for_a_source_that_begins_again(
-    tmp_path: Path, uid: str, caplog: pytest.LogCaptureFixture
+    uid: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stored = StoredEventTimes(sources={"times": 7}, operators={UID: 5})
-    source = SourceSnapshot(uid="events", position=[])
-    taken = msgspec.structs.replace(checkpoint(8), sources=[source], event_times=stored)
-    program = Program(parallelism=2)
-    rows = timed(program.source("k string, t bigint").uid(uid), 0, "times")
-    rows.key_by("k").process(Count(), ROWS).uid(UID)
-    times = restorer.event_times_of(taken, program.compile())
+    times = event_times_of(stored_times(), timed_plan(uid))
     restored = uid == "events"
     assert times.sources == ({"times": 7} if restored else {})
     assert times.operators == {UID: 5}
-    said = "the watermark of 'times' begins at the minimum"
+    said = "(uid 'times', made at "
     assert any(said in message for message in caplog.messages) is not restored
+
+
+@pytest.mark.parametrize("uids", [["another"], ["times", "another"]])
+def test_a_time_source_that_the_snapshot_does_not_know_is_named_if_it_holds_back_what_had_advanced(
+    caplog: pytest.LogCaptureFixture, uids: list[str]
+) -> None:
+    """Its uid was derived and has changed, or it has joined others in a union."""
+    event_times_of(stored_times(), timed_plan("events", *uids))
+    [message] = caplog.messages
+    assert message.startswith("the watermark of 'Timestamps/Watermarks' (uid 'another', made at ")
+    assert f"which the snapshot has ({UID!r})" in message
+
+
+def test_nothing_is_said_of_watermarks_that_had_not_begun(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    taken = stored_times(MIN_WATERMARK, MIN_WATERMARK)
+    event_times_of(taken, timed_plan("replaced"))
+    event_times_of(taken, timed_plan("events", "another"))
+    older = msgspec.structs.replace(stored_times(), format=4, event_times=StoredEventTimes())
+    event_times_of(older, timed_plan())
+    assert caplog.messages == []
 
 
 def test_a_claimed_checkpoint_leaves_files_of_one_that_cannot_be_read(tmp_path: Path) -> None:

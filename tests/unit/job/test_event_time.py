@@ -17,10 +17,17 @@ from holdfast import (
     WatermarkStrategy,
 )
 from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK
-from holdfast.clock import Moment
 from holdfast.job.model import EpochOrder
 from holdfast.job.timer_schedule import TimerSchedule
-from holdfast.job.watermarks import UNTIMED, TimeLine, TimeSource, Watermarks, time_line
+from holdfast.job.watermarks import (
+    UNTIMED,
+    EventTimes,
+    TimeLine,
+    TimeSource,
+    Watermarks,
+    time_columns,
+    time_line,
+)
 from holdfast.runtime.report import StoreReport, TaskReport
 from tests.support.programs import Program
 
@@ -88,6 +95,18 @@ def test_a_time_source_is_what_its_strategy_says(program: Program) -> None:
     assert source == TimeSource("a", "times", 1000, 2000, frozenset({read}))
 
 
+def test_the_jvm_does_not_read_the_time_of_rows_whose_watermarks_python_reads(
+    program: Program,
+) -> None:
+    strategies = WatermarkStrategy(0), WatermarkStrategy.punctuated("t")
+    for strategy in strategies:
+        rows = program.source(ROWS)
+        stream = rows.assign_timestamps_and_watermarks(strategy.with_timestamp_assigner("t"))
+        stream.key_by("k").process(Keep(), ROWS).print()
+    [column] = time_columns(program.graph.nodes).values()
+    assert column.details.generator is None
+
+
 def test_operators_depend_on_the_time_sources_above_them(program: Program) -> None:
     a, b = timed(program.source(ROWS), "a"), timed(program.source(ROWS), "b")
     a.map(str, ROWS).uid("behind a").union(b).key_by("k").process(Keep(), ROWS).uid("both").print()
@@ -151,92 +170,120 @@ def source(uid: str, bound: int | None = 0, idle: int | None = None) -> TimeSour
 
 
 def test_a_watermark_lies_the_bound_and_one_more_behind_the_latest_time() -> None:
-    marks = Watermarks(line(source("a", 0), source("b", 10), x={"a"}, y={"b"}), 0)
-    marks.saw({"a": 100, "b": 100}, 0)
+    marks = Watermarks(line(source("a", 0), source("b", 10), x={"a"}, y={"b"}))
+    marks.saw({"a": 100, "b": 100})
     assert marks.sources() == {"a": 99, "b": 89}
-    assert marks.possible(0) == {"x": 99, "y": 89}
+    assert marks.possible() == {"x": 99, "y": 89}
+
+
+def test_what_generators_emit_counts_as_it_is_and_does_not_go_back() -> None:
+    marks = Watermarks(line(source("a", None), x={"a"}))
+    marks.saw({"a": 100}, emitted={"a": 70})
+    marks.saw({"a": 200}, emitted={"a": 60})
+    assert marks.possible() == {"x": 70}
 
 
 def test_what_was_seen_moves_a_watermark_only_when_an_epoch_has_moved_it() -> None:
-    marks = Watermarks(line(source("a"), x={"a"}), 0)
-    marks.saw({"a": 100}, 0)
+    marks = Watermarks(line(source("a"), x={"a"}))
+    marks.saw({"a": 100})
     assert marks.current("x") == MIN_WATERMARK
-    marks.advanced(marks.possible(0))
+    marks.advanced(marks.possible())
     assert marks.current("x") == 99
 
 
 def test_the_least_of_several_sources_counts_and_none_goes_back() -> None:
-    marks = Watermarks(line(source("a"), source("b"), x={"a", "b"}), 0)
-    marks.saw({"a": 100}, 0)
-    assert marks.possible(0) == {"x": MIN_WATERMARK}
-    marks.saw({"b": 51}, 0)
-    marks.advanced(marks.possible(0))
+    marks = Watermarks(line(source("a"), source("b"), x={"a", "b"}))
+    marks.saw({"a": 100})
+    assert marks.possible() == {"x": MIN_WATERMARK}
+    marks.saw({"b": 51})
+    marks.advanced(marks.possible())
     assert marks.current("x") == 50
-    marks.saw({"a": 3, "b": 3}, 0)
+    marks.saw({"a": 3, "b": 3})
     assert marks.sources() == {"a": 99, "b": 50}
-    assert marks.possible(0) == {"x": 50}
+    assert marks.possible() == {"x": 50}
 
 
 def test_sources_without_watermarks_and_inputs_without_event_time_hold_everything_back() -> None:
     marks = Watermarks(
-        line(source("a"), source("b", None), x={"a", UNTIMED}, y={"a", "b"}, z={UNTIMED}), 0
+        line(source("a"), source("b", None), x={"a", UNTIMED}, y={"a", "b"}, z={UNTIMED})
     )
-    marks.saw({"a": 100, "b": 100}, 0)
-    assert marks.possible(0) == {"x": MIN_WATERMARK, "y": MIN_WATERMARK}
+    marks.saw({"a": 100, "b": 100})
+    assert marks.possible() == {"x": MIN_WATERMARK, "y": MIN_WATERMARK}
     assert marks.current("z") == marks.current("unknown") == MIN_WATERMARK
     assert marks.at_the_end() == dict.fromkeys("xyz", MAX_WATERMARK)
 
 
 def test_an_idle_source_holds_nothing_back_until_it_is_heard_of_again() -> None:
-    marks = Watermarks(line(source("a"), source("b", idle=10), x={"a", "b"}), 1000)
-    marks.saw({"a": 100}, 1012, read_at=1009)
-    assert marks.possible(1012) == {"x": MIN_WATERMARK}
-    marks.saw({"a": 101}, 1012, read_at=1010)
-    assert marks.possible(1012) == {"x": 100}
-    marks.advanced(marks.possible(1012))
-    marks.saw({"b": 31}, 1020, read_at=1020)
+    marks = Watermarks(line(source("a"), source("b", idle=10), x={"a", "b"}))
+    marks.saw({"a": 99}, read_at=1000)
+    marks.saw({"a": 100}, read_at=1009)
+    assert marks.possible() == {"x": MIN_WATERMARK}
+    marks.saw({"a": 101}, read_at=1010)
+    assert marks.possible() == {"x": 100}
+    marks.advanced(marks.possible())
+    marks.saw({"b": 31}, read_at=1020)
     assert marks.sources()["b"] == 30
-    assert marks.possible(1021) == {"x": 100}, "it does not go back for those that come late"
-    marks.saw({"a": 200}, 1029, read_at=1029)
-    assert marks.possible(1029) == {"x": 100}
-    marks.saw({"a": 201}, 1030, read_at=1030)
-    assert marks.possible(1030) == {"x": 200}
+    assert marks.possible() == {"x": 100}, "it does not go back for those that come late"
+    marks.saw({"a": 200}, read_at=1029)
+    assert marks.possible() == {"x": 100}
+    marks.saw({"a": 201}, read_at=1030)
+    assert marks.possible() == {"x": 200}
 
 
-def test_a_long_epoch_makes_no_source_idle_whose_rows_may_wait_behind_it() -> None:
-    marks = Watermarks(line(source("a"), source("b", idle=10), x={"a", "b"}), 1000)
-    marks.saw({"a": 100, "b": 50}, 1001, read_at=1000)
-    marks.saw({"a": 200}, 9000, read_at=1002)
-    assert marks.possible(9000) == {"x": 49}
+def test_a_look_that_finds_nothing_makes_sources_idle_as_a_read_of_others_does() -> None:
+    marks = Watermarks(line(source("a", idle=10), source("b", idle=10), x={"a", "b"}))
+    marks.saw({"a": 100, "b": 50}, read_at=1000)
+    marks.looked(1009)
+    assert marks.possible() == {"x": 49}
+    marks.looked(1010)
+    assert marks.possible() == {"x": 99}, "all are idle: the furthest counts"
 
 
-def test_waiting_for_the_next_epoch_makes_no_source_idle() -> None:
+def test_a_long_pause_makes_no_source_idle_in_the_epoch_that_carries_its_rows() -> None:
+    """Nobody has looked for rows meanwhile, as during a slow upload or listing."""
+    marks = Watermarks(line(source("a", idle=10), source("b", idle=10), x={"a", "b"}))
+    marks.saw({"a": 100, "b": 100_000}, read_at=1000)
+    assert marks.possible() == {"x": 99}
+    marks.saw({"a": 150, "b": 100_050}, read_at=9000)
+    assert marks.possible() == {"x": 149}
+
+
+def test_epochs_without_input_do_not_make_the_silence_of_a_source_shorter() -> None:
+    marks = Watermarks(line(source("a", idle=10), source("b", idle=10), x={"a", "b"}))
+    marks.saw({"a": 100, "b": 50}, read_at=1000)
+    for at in range(1000, 1011, 5):
+        marks.looked(at)
+        marks.saw({})
+    assert marks.possible() == {"x": 99}
+
+
+def test_a_look_that_may_be_older_counts_from_when_it_may_have_been() -> None:
     lines = line(source("a", idle=10), source("b", idle=10), x={"a", "b"})
-    marks = Watermarks(lines, 1000, interval_ms=500)
-    marks.saw({"a": 100, "b": 50}, 1000, read_at=1000)
-    assert marks.possible(1500) == {"x": 49}
-    assert marks.possible(1509) == {"x": 49}
-    assert marks.possible(1510) == {"x": 99}, "an epoch would have begun: nothing has come"
-
-
-def test_where_all_are_idle_the_furthest_counts() -> None:
-    marks = Watermarks(line(source("a", idle=10), source("b", idle=10), x={"a", "b"}), 0)
-    marks.saw({"a": 100, "b": 50}, 0)
-    assert marks.possible(9) == {"x": 49}
-    assert marks.possible(10) == {"x": 99}
+    marks = Watermarks(lines)
+    marks.saw({"a": 100, "b": 50}, read_at=1000)
+    marks.looked(1200, ago_ms=500)
+    marks.looked(1509, ago_ms=500)
+    assert marks.possible() == {"x": 49}
+    marks.looked(1510, ago_ms=500)
+    assert marks.possible() == {"x": 99}
+    began = Watermarks(lines, restored=EventTimes({"a": 99, "b": 49}, {}, {"x": 49}))
+    began.looked(1000, ago_ms=500)
+    began.saw({"a": 200}, read_at=1009)
+    assert began.possible() == {"x": 49}, "the first look was not before the start"
 
 
 def test_idleness_does_not_help_against_an_input_without_event_time() -> None:
-    marks = Watermarks(line(source("a", idle=1), x={"a", UNTIMED}), 0)
-    marks.saw({"a": 100}, 0)
-    assert marks.possible(50) == {"x": MIN_WATERMARK}
+    marks = Watermarks(line(source("a", idle=1), x={"a", UNTIMED}))
+    marks.saw({"a": 100}, read_at=0)
+    marks.looked(50)
+    assert marks.possible() == {"x": MIN_WATERMARK}
 
 
 @pytest.mark.parametrize("latest", [MIN_WATERMARK, MIN_WATERMARK + 5])
 def test_no_watermark_lies_before_the_first(latest: int) -> None:
-    marks = Watermarks(line(source("a", 1000), x={"a"}), 0)
-    marks.saw({"a": latest}, 0)
-    assert marks.possible(0) == {"x": MIN_WATERMARK}
+    marks = Watermarks(line(source("a", 1000), x={"a"}))
+    marks.saw({"a": latest})
+    assert marks.possible() == {"x": MIN_WATERMARK}
 
 
 # What a checkpoint stores of them
@@ -252,64 +299,108 @@ LATEST = st.dictionaries(st.sampled_from("ab"), st.integers(-500, 500))
 def test_restored_watermarks_continue_as_if_nothing_had_happened(
     epochs: list[tuple[dict[str, int], int]], cut: int
 ) -> None:
-    now, undisturbed = 1_000, Watermarks(MARKS, 1_000)
-    restored = undisturbed
+    now, undisturbed = 1_000, Watermarks(MARKS)
+    undisturbed.looked(now)
+    # Another driver, whose monotonic clock begins elsewhere.
+    elsewhere = 1_000_000
+    restored: Watermarks | None = None
     for number, (latest, pause) in enumerate(epochs):
         if number == cut:
-            # Another driver, whose monotonic clock begins elsewhere.
-            restored = Watermarks(MARKS, now + 1_000_000, restored=undisturbed.event_times(now))
-        for marks, clock in ((undisturbed, now), (restored, now + 1_000_000)):
-            if marks is restored and number < cut:
-                continue
-            marks.advanced(marks.possible(clock))
-            marks.saw(latest, clock + pause, read_at=clock + pause)
+            restored = Watermarks(MARKS, restored=undisturbed.event_times())
+            restored.looked(now + elsewhere)
         now += pause
-        assert restored.sources() == undisturbed.sources()
-        assert [restored.current(uid) for uid in "xyz"] == [
-            undisturbed.current(uid) for uid in "xyz"
-        ]
+        undisturbed.advanced(undisturbed.possible())
+        undisturbed.saw(latest, read_at=now)
+        if restored is not None:
+            restored.advanced(restored.possible())
+            restored.saw(latest, read_at=now + elsewhere)
+            assert restored.event_times() == undisturbed.event_times()
+
+
+def test_no_source_is_idle_because_a_restart_takes_its_time() -> None:
+    lines = line(source("a", idle=10), source("b", idle=10), x={"a", "b"})
+    marks = Watermarks(lines)
+    marks.saw({"a": 100, "b": 100_000}, read_at=0)
+    marks.advanced(marks.possible())
+    restored = Watermarks(lines, restored=marks.event_times())
+    assert restored.possible() == {"x": 99}
+    restored.saw({"b": 100_001}, read_at=2_500)
+    assert restored.possible() == {"x": 99}, "the first read has no other before it"
+
+
+def test_the_silence_of_a_source_before_a_restart_counts_after_it() -> None:
+    lines = line(source("a", idle=10), source("b"), x={"a", "b"})
+    marks = Watermarks(lines)
+    marks.saw({"a": 100, "b": 100}, read_at=0)
+    marks.saw({"b": 200}, read_at=6)
+    restored = Watermarks(lines, restored=marks.event_times())
+    restored.saw({"b": 300}, read_at=5_000)
+    restored.saw({"b": 400}, read_at=5_003)
+    assert restored.possible() == {"x": 99}
+    restored.saw({"b": 500}, read_at=5_004)
+    assert restored.possible() == {"x": 499}
 
 
 def test_a_time_source_that_begins_again_holds_back_what_reads_it() -> None:
-    marks = Watermarks(MARKS, 0)
-    marks.saw({"a": 100, "b": 200}, 0, read_at=0)
-    marks.advanced(marks.possible(0))
-    times = marks.event_times(0)
+    marks = Watermarks(MARKS)
+    marks.saw({"a": 100, "b": 200}, read_at=0)
+    marks.advanced(marks.possible())
+    times = marks.event_times()
     assert times.operators == {"x": 89, "y": 89, "z": 199}
-    again = Watermarks(MARKS, 0, restored=times.without({"b"}))
+    again = Watermarks(MARKS, restored=times.without({"b"}))
     assert again.sources() == {"a": 89, "b": MIN_WATERMARK}
     assert [again.current(uid) for uid in "xyz"] == [89, MIN_WATERMARK, MIN_WATERMARK]
 
 
 def test_operators_and_time_sources_that_are_new_begin_at_the_minimum() -> None:
-    old = Watermarks(line(source("a", 10), x={"a"}), 0)
-    old.saw({"a": 100}, 0, read_at=0)
-    old.advanced(old.possible(0))
-    new = Watermarks(MARKS, 0, restored=old.event_times(0))
+    old = Watermarks(line(source("a", 10), x={"a"}))
+    old.saw({"a": 100}, read_at=0)
+    old.advanced(old.possible())
+    new = Watermarks(MARKS, restored=old.event_times())
     assert new.sources() == {"a": 89, "b": MIN_WATERMARK}
     assert [new.current(uid) for uid in "xyz"] == [89, MIN_WATERMARK, MIN_WATERMARK]
 
 
+def test_another_uid_of_the_time_source_is_the_way_out_of_a_watermark_far_ahead() -> None:
+    """A row was dated 2099, and everything after it is late."""
+    marks = Watermarks(line(source("times"), x={"times"}))
+    marks.saw({"times": 4_070_908_800_000}, read_at=0)
+    marks.advanced(marks.possible())
+    again = Watermarks(line(source("times 2"), x={"times 2"}), restored=marks.event_times())
+    assert again.current("x") == MIN_WATERMARK
+    again.saw({"times 2": 100}, read_at=0)
+    assert again.possible() == {"x": 99}
+
+
 def test_the_end_of_the_input_is_not_stored_as_a_time() -> None:
-    marks = Watermarks(MARKS, 0)
-    marks.saw({"a": 100, "b": 200}, 0, read_at=0)
+    marks = Watermarks(MARKS)
+    marks.saw({"a": 100, "b": 200}, read_at=0)
     marks.advanced(marks.at_the_end())
-    assert marks.event_times(0).operators == {"x": 89, "y": 89, "z": 199}
+    assert marks.event_times().operators == {"x": 89, "y": 89, "z": 199}
+
+
+def test_what_was_reached_past_an_idle_source_is_stored_at_the_end_of_the_input() -> None:
+    marks = Watermarks(line(source("a", idle=10), source("b"), x={"a", "b"}))
+    marks.saw({"a": 10, "b": 10}, read_at=0)
+    marks.saw({"b": 1_000}, read_at=10)
+    marks.advanced(marks.possible())
+    assert marks.current("x") == 999
+    marks.saw({"a": 11}, read_at=11)
+    marks.advanced(marks.at_the_end())
+    assert marks.event_times().operators == {"x": 999}
 
 
 # Which timers are due
 
 
-def keeper(
-    *restored: tuple[str, int], now: int = 0, idle: int | None = None
-) -> tuple[TimerSchedule, Program]:
+def keeper(*restored: tuple[str, int], idle: int | None = None) -> tuple[TimerSchedule, Program]:
     """Time in a job of an operator "op" with timers, behind the time source "time"."""
     program = Program()
     strategy = WatermarkStrategy(0, "t", idle)
     stream = program.source(ROWS).assign_timestamps_and_watermarks(strategy).uid("time")
     stream = stream.key_by("k").process(Keep(), ROWS).uid("op")
     stream.map(str).uid("map").print()
-    return TimerSchedule(program.compile(), restored, now), program
+    return TimerSchedule(program.compile(), restored), program
 
 
 def report(
@@ -322,11 +413,6 @@ def report(
     store = StoreReport("1-1", 0, 0, None, event, processing)
     times = {} if latest is None else {"time": latest}
     return TaskReport(1, 1, subtask, 0, "", "", {}, {"op": store}, latest=times)
-
-
-def at(milliseconds: int) -> Moment:
-    """A moment at which both clocks show the same."""
-    return Moment(milliseconds, milliseconds)
 
 
 ORDER = EpochOrder()
@@ -342,12 +428,12 @@ def run(
     channel_state: bool = False,
 ) -> EpochTime:
     """An epoch from its beginning to its end; how time passed in it."""
-    found = time.of_epoch(order, at(now))
-    time.ended(reports, now, channel_state=channel_state)
+    found = time.of_epoch(order, now)
+    time.ended(reports, channel_state=channel_state)
     return found
 
 
-def test_what_an_epoch_saw_takes_effect_at_the_end_of_the_next() -> None:
+def test_what_an_epoch_saw_takes_effect_in_the_next() -> None:
     time, _ = keeper()
     assert run(time, report(latest=100)).watermarks["op"] == (MIN_WATERMARK, MIN_WATERMARK)
     assert run(time, report(latest=200)).watermarks["op"] == (MIN_WATERMARK, 99)
@@ -355,11 +441,21 @@ def test_what_an_epoch_saw_takes_effect_at_the_end_of_the_next() -> None:
     assert run(time).watermarks == dict.fromkeys(("time", "op", "map"), (99, 199))
 
 
+def test_the_greatest_watermark_that_a_task_emits_takes_effect_in_the_next_epoch() -> None:
+    time, _ = keeper()
+    reports = [
+        TaskReport(1, 1, subtask, 0, "", "", {}, {}, emitted={"time": emitted})
+        for subtask, emitted in enumerate((300, 500))
+    ]
+    run(time, *reports)
+    assert run(time).watermarks["op"] == (MIN_WATERMARK, 500)
+
+
 def test_an_epoch_that_has_not_ended_well_moves_nothing() -> None:
     time, _ = keeper()
     run(time, report(latest=100))
-    time.of_epoch(ORDER, at(0))
-    assert time.of_epoch(ORDER, at(0)).watermarks["op"] == (MIN_WATERMARK, 99)
+    time.of_epoch(ORDER, 0)
+    assert time.of_epoch(ORDER, 0).watermarks["op"] == (MIN_WATERMARK, 99)
 
 
 def test_the_statistics_know_operators_and_time_sources() -> None:
@@ -371,17 +467,17 @@ def test_the_statistics_know_operators_and_time_sources() -> None:
 def test_subtasks_are_due_whose_timers_the_watermark_will_reach() -> None:
     time, _ = keeper()
     run(time, report(0, latest=100, event=50), report(1, event=99), report(2, event=100))
-    assert time.is_due(at(0))
+    assert time.is_event_time_due()
     assert run(time, report(0), report(1), report(2, event=100)).due == {("op", 0), ("op", 1)}
-    assert not time.is_due(at(0))
+    assert not time.is_event_time_due()
     assert time.has_pending_timers
 
 
 def test_subtasks_are_due_whose_timers_the_clock_has_reached() -> None:
     time, _ = keeper()
     run(time, report(0, processing=50), report(1, processing=51))
-    assert not time.is_due(at(49))
-    assert time.is_due(at(50))
+    assert not time.is_due(49)
+    assert time.is_due(50)
     assert run(time, report(0), report(1, processing=51), now=50).due == {("op", 0)}
     assert run(time, report(1), now=60).due == {("op", 1)}
     assert not time.has_pending_timers
@@ -399,35 +495,37 @@ def test_what_a_store_reported_last_counts() -> None:
 def test_restored_stores_of_operators_with_timers_are_looked_into_at_once() -> None:
     time, _ = keeper(("op", 0), ("op", 1), ("map", 0), ("gone", 0))
     assert time.has_pending_timers
-    assert time.is_due(at(0))
+    assert time.is_due(0)
     assert run(time, report(0)).due == {("op", 0), ("op", 1)}
     assert run(time, report(1)).due == {("op", 1)}
-    assert not time.is_due(at(0))
+    assert not time.is_due(0)
     assert not time.has_pending_timers
 
 
-def test_no_source_is_idle_because_somebody_sets_the_clock() -> None:
-    program = Program()
-    busy, quiet = (
-        program.source(ROWS)
-        .assign_timestamps_and_watermarks(WatermarkStrategy(0, "t", idle))
-        .uid(uid)
-        for uid, idle in (("busy", None), ("quiet", 50))
-    )
-    busy.union(quiet).key_by("k").process(Keep(), ROWS).uid("op").print()
-    time = TimerSchedule(program.compile(), (), 0)
-    store = StoreReport("1-1", 0, 0, None, 80, None)
-    met = {"busy": 100, "quiet": 50}
-    time.of_epoch(ORDER, at(0))
-    time.ended([TaskReport(1, 1, 0, 0, "", "", {}, {"op": store}, latest=met)], 0, read_at=0)
-    assert not time.is_due(Moment(3_600_000, 49)), "the clock was set forward"
-    assert time.is_due(Moment(-3_600_000, 50)), "the clock was set back"
+def test_an_epoch_that_keeps_watermarks_fires_by_the_clock_alone() -> None:
+    """Operators behind a second exchange must not advance before the rows of the next epoch."""
+    time, _ = keeper(("op", 1))
+    run(time, report(0, latest=100, event=50, processing=50), report(1))
+    assert time.is_event_time_due()
+    tick = run(time, report(0, event=50), order=EpochOrder(keeps_watermarks=True), now=50)
+    assert tick.watermarks == dict.fromkeys(("time", "op", "map"), (MIN_WATERMARK, MIN_WATERMARK))
+    assert tick.due == {("op", 0)}
+    assert time.is_event_time_due()
+    assert run(time, report(0)).watermarks["op"] == (MIN_WATERMARK, 99)
 
 
-def test_watermarks_start_anew_and_so_do_idle_sources() -> None:
-    time, _ = keeper(("op", 0), now=1000, idle=50)
-    run(time, report(event=5), now=1001)
-    assert not time.is_due(at(1_000_000)), "nothing was seen yet that idleness could let pass"
+def test_restored_timers_are_not_due_by_event_time_before_they_are_known() -> None:
+    time, _ = keeper(("op", 0))
+    assert time.is_due(0)
+    assert not time.is_event_time_due()
+
+
+def test_a_watermark_that_was_not_seen_yet_is_not_reached_by_idleness() -> None:
+    time, _ = keeper(("op", 0), idle=50)
+    run(time, report(event=5))
+    time.found_nothing(1_000)
+    time.found_nothing(1_000_000)
+    assert not time.is_event_time_due()
     assert time.watermarks() == dict.fromkeys(("time", "op", "map"), MIN_WATERMARK)
 
 
@@ -459,7 +557,7 @@ def test_once_nothing_is_left_over_a_tick_fires_what_waited() -> None:
     time, _ = keeper()
     run(time, report(latest=100, event=50), order=HELD)
     assert time.watermarks()["op"] == MIN_WATERMARK, "a timer waits, so a tick has to move it"
-    assert time.is_due(at(0))
+    assert time.is_event_time_due()
     tick = run(time, report())
     assert tick.watermarks["op"] == (MIN_WATERMARK, 99)
     assert tick.due == {("op", 0)}
@@ -469,4 +567,4 @@ def test_where_no_timer_waits_no_tick_is_needed_after_an_epoch_that_may_be_cut()
     time, _ = keeper()
     run(time, report(latest=100, event=100), order=HELD)
     assert time.watermarks()["op"] == 99
-    assert not time.is_due(at(0))
+    assert not time.is_event_time_due()

@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from holdfast import ErrorPolicy, OutputTag, WatermarkStrategy
+from holdfast import ErrorPolicy, OutputTag, WatermarkGenerator, WatermarkStrategy
 from holdfast.api.outputs import FailedRow
 from holdfast.errors import EventTimeError, UserFunctionError
 from holdfast.runtime.exchange import appended, times_of
@@ -30,14 +30,16 @@ ROWS = "k string, t bigint"
 LATE = OutputTag("late")
 
 
-def operator(assigner: Any, policy: ErrorPolicy | None = None, spec: Any = ROWS) -> Operator:
+def operator(
+    assigner: Any, policy: ErrorPolicy | None = None, spec: Any = ROWS, generator: Any = None
+) -> Operator:
     """The operator that gives event time, open, as a task has it."""
     from holdfast.runtime.operator_task import TaskIdentity
     from holdfast.testing.clock import ManualClock
     from tests.support.workers import EpochTask
 
     program = Program()
-    strategy = WatermarkStrategy(0, assigner)
+    strategy = WatermarkStrategy(0, assigner, generator=generator)
     stream = program.source(spec).map(as_it_is, spec)
     if assigner is None:
         stream = stream.assign_timestamps_and_watermarks(
@@ -133,6 +135,91 @@ def test_rows_without_a_time_are_skipped_or_diverted_as_the_policy_says() -> Non
     assert failed.error.startswith("holdfast.errors.EventTimeError: the event time is None")
     assert sides["late"].times == [None]
     assert diverting.latest == 10
+
+
+# Watermarks of the program's own
+
+
+class Markers(WatermarkGenerator):
+    """Emits the time of elements "mark", and at the end how many elements there were."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def on_event(self, value: Any, timestamp: int, output: Any) -> None:
+        self.seen += 1
+        if value[0] == "mark":
+            output.emit_watermark(timestamp)
+
+    def on_periodic_emit(self, output: Any) -> None:
+        output.emit_watermark(self.seen)
+
+
+def test_the_greatest_watermark_of_a_generator_counts() -> None:
+    found = operator("t", generator=Markers)
+    found.process([("a", 90), ("mark", 70), ("mark", 50)], None)
+    assert (found.latest, found.emitted) == (90, 70)
+    found.finish()
+    assert found.emitted == 70, "a watermark does not go back"
+
+
+def test_a_generator_may_emit_when_its_task_has_seen_everything() -> None:
+    found = operator("t", generator=Markers)
+    found.process([("a", 90)], None)
+    found.process([("a", 91)], None)
+    assert found.emitted is None
+    found.finish()
+    assert found.emitted == 2
+
+
+def test_a_generator_lives_for_an_epoch_and_says_nothing_without_elements() -> None:
+    found = operator("t", generator=Markers)
+    for _ in range(2):
+        found.begin(None, 1, own_state=True)
+        found.process([("a", 90)], None)
+        found.finish()
+        assert found.emitted == 1
+    found.begin(None, 1, own_state=True)
+    found.finish()
+    assert found.emitted is None
+
+
+def test_a_generator_does_not_see_elements_without_event_time() -> None:
+    found = operator("t", ErrorPolicy.skip(), generator=Markers)
+    found.process([("a", 90), ("b", None), ("mark", 70)], None)
+    assert found.emitted == 70
+    found.emitted = None
+    found.finish()
+    assert found.emitted == 2
+
+
+def test_a_column_carries_watermarks_where_it_is_not_null() -> None:
+    found = operator("t", spec="k string, t bigint, mark timestamp", generator="mark")
+    at = datetime(1970, 1, 1, 0, 0, 1)
+    found.process([("a", 90, None), ("b", 91, at), ("c", 95, None)], None)
+    found.finish()
+    assert (found.latest, found.emitted) == (95, 1000)
+
+
+@pytest.mark.parametrize(
+    ("emitted", "problem"), [(1.5, "the watermark is 1.5"), (2**63, "a whole number of mill")]
+)
+def test_a_watermark_is_a_whole_number_of_milliseconds(emitted: Any, problem: str) -> None:
+    class Wrong(WatermarkGenerator):
+        def on_event(self, value: Any, timestamp: int, output: Any) -> None:
+            output.emit_watermark(emitted)
+
+    with pytest.raises(EventTimeError, match=f"times.*in a watermark generator: .*{problem}"):
+        operator("t", generator=Wrong).process([("a", 1)], None)
+
+
+def test_an_error_in_a_generator_is_not_that_of_a_row(tmp_path: Path) -> None:
+    def broken() -> WatermarkGenerator:
+        raise RuntimeError("no such file")
+
+    found = operator("t", ErrorPolicy.skip(), generator=broken)
+    with pytest.raises(UserFunctionError, match="in a watermark generator"):
+        found.process([("a", 1)], None)
 
 
 # Columns of elements

@@ -30,6 +30,8 @@ WAIT = 30
 class Checkpoints:
     """Notes what it is told; the release of an epoch's output can fail, or hang."""
 
+    unaligned = False
+
     def __init__(self) -> None:
         self.completed_epochs: list[int] = []
         self.failed_epochs = 0
@@ -59,20 +61,33 @@ class Checkpoints:
 class Runner:
     """Counts epochs; one can be held up."""
 
-    channel_rows = ()
     has_pending_timers = False
 
     def __init__(self) -> None:
         self.epoch = 0
         self.in_epoch: Callable[[], None] = lambda: None
+        self.channel_rows: tuple[str, ...] = ()
+        self.due: set[str] = set()
+        """Which timers wait: by "clock" or "event time"."""
+        self.can_be_idle = False
+        self.looks = 0
+        self.ran: list[str] = []
 
     def run(self, batch: Any, order: EpochOrder) -> EpochResult:
         self.epoch += 1
         self.in_epoch()
+        kind = "tick by the clock" if order.keeps_watermarks else "tick by event time"
+        self.ran.append("rows" if batch else "rows left over" if self.channel_rows else kind)
+        if not self.channel_rows:
+            self.due -= {"clock"} if order.keeps_watermarks else {"clock", "event time"}
+        self.channel_rows = ()
         return EpochResult(EpochStatistics(self.epoch, 0, 0), [])
 
     def has_timers_due(self, *, event_time: bool) -> bool:
-        return False
+        return ("event time" if event_time else "clock") in self.due
+
+    def found_nothing(self) -> None:
+        self.looks += 1
 
 
 class Query:
@@ -81,6 +96,7 @@ class Query:
     def __init__(self) -> None:
         self.stopped, self.gate = threading.Event(), threading.Event()
         self.gate.set()
+        self.status = {"message": "Initializing sources", "isDataAvailable": False}
 
     def stop(self) -> None:
         assert self.gate.wait(WAIT)
@@ -98,7 +114,9 @@ def _nothing_set(*_: Any) -> Iterator[None]:
 class Bench:
     """A job attempt whose query runs by hand."""
 
-    def __init__(self, tmp_path: Path, end: float = WAIT) -> None:
+    def __init__(
+        self, tmp_path: Path, end: float = WAIT, restored_batch: int | None = None
+    ) -> None:
         self.checkpoints, self.runner, self.query = Checkpoints(), Runner(), Query()
         self.grouped = 0
         context = SimpleNamespace(setJobGroup=self._set_group, cancelJobGroup=lambda group: None)
@@ -113,6 +131,7 @@ class Bench:
             [],
             tmp_path,
             lambda result: None,
+            restored_batch,
             time_limits=TimeLimits(end=end),
         )
         self.job_attempt.query = self.query  # type: ignore[assignment]
@@ -123,7 +142,11 @@ class Bench:
             raise self.group_fails
 
     def batch(self, number: int = 0) -> None:
-        self.job_attempt._run_batch(None, number)  # type: ignore[arg-type]
+        self.job_attempt._run_batch("rows", number)  # type: ignore[arg-type]
+
+    def look_around(self) -> None:
+        """Do once what the thread does again and again."""
+        self.job_attempt._run_what_is_due()
 
 
 @pytest.fixture
@@ -340,3 +363,88 @@ def test_a_savepoint_whose_own_epochs_hang_fails_with_its_job_attempt(hung: Hung
     hung.end()
     with pytest.raises(CheckpointError, match="an earlier epoch hangs"):
         hung.request.result(5)
+
+
+# Time passes in ticks
+
+NOTHING_CAME = {"message": "Waiting for data to arrive", "isDataAvailable": False}
+
+
+@pytest.fixture
+def recovered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """A job attempt that was restored after the first batch, and has read nothing yet."""
+    monkeypatch.setattr(module, "settings", _nothing_set)
+    monkeypatch.setattr(module, "QUIET", 0)
+    return Bench(tmp_path, restored_batch=0)
+
+
+def test_event_time_does_not_advance_between_a_recovery_and_the_first_batch(
+    recovered: Bench,
+) -> None:
+    """Without the failure the batch had followed at once."""
+    recovered.runner.due = {"clock", "event time"}
+    recovered.look_around()
+    recovered.look_around()
+    recovered.batch(1)
+    assert recovered.runner.ran == ["tick by the clock", "rows"]
+
+
+def test_event_time_advances_after_a_recovery_once_the_query_has_found_nothing_to_read(
+    recovered: Bench,
+) -> None:
+    recovered.runner.due = {"event time"}
+    recovered.look_around()
+    recovered.query.status = NOTHING_CAME
+    recovered.look_around()
+    assert (recovered.runner.ran, recovered.runner.looks) == (["tick by event time"], 1)
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"message": "Getting offsets from FileStreamSource", "isDataAvailable": False},
+        {"message": "Waiting for next trigger", "isDataAvailable": True},
+    ],
+)
+def test_a_query_that_still_looks_or_has_found_rows_is_not_silent(
+    recovered: Bench, status: dict[str, Any]
+) -> None:
+    recovered.runner.can_be_idle = True
+    recovered.query.status = status
+    recovered.look_around()
+    assert recovered.runner.looks == 0
+
+
+def test_looks_without_rows_count_where_sources_can_become_idle(bench: Bench) -> None:
+    bench.batch(0)
+    bench.query.status = NOTHING_CAME
+    bench.look_around()
+    assert bench.runner.looks == 0
+    bench.runner.can_be_idle = True
+    bench.look_around()
+    bench.look_around()
+    assert bench.runner.looks == 2
+
+
+@pytest.mark.parametrize("by", ["batch", "look around"])
+def test_rows_left_over_and_timers_behind_them_go_before_the_first_batch(
+    recovered: Bench, by: str
+) -> None:
+    """They follow an epoch that may be cut, with a failure as without."""
+    recovered.checkpoints.unaligned = True
+    recovered.runner.channel_rows = ("row",)
+    recovered.runner.due = {"clock", "event time"}
+    if by == "look around":
+        recovered.look_around()
+    recovered.batch(1)
+    recovered.batch(2)
+    ticks = ["tick by the clock", "tick by event time"]
+    assert recovered.runner.ran == ["rows left over", *ticks, "rows", "rows"]
+
+
+def test_a_query_that_ends_fires_the_timers_that_it_has_only_found(recovered: Bench) -> None:
+    recovered.runner.due = {"clock"}
+    recovered.runner.in_epoch = lambda: recovered.runner.due.add("event time")
+    recovered.query.stop()
+    recovered.job_attempt.wait()
+    assert recovered.runner.ran == ["tick by the clock", "tick by event time"]

@@ -137,7 +137,7 @@ class StoredEventTimes(msgspec.Struct, frozen=True, kw_only=True):
     sources: dict[str, int] = {}
     """Watermark of every time source, by uid."""
     quiet_ms: dict[str, int] = {}
-    """How long every time source that can become idle had had no rows, by uid."""
+    """For how long looks found no rows of a time source that can become idle, by uid."""
     operators: dict[str, int] = {}
     """Watermark of every operator with event time, by uid."""
 

@@ -27,6 +27,7 @@ from holdfast.checkpoint.local_state import tidy_local_state
 from holdfast.checkpoint.restore.assignment import assign_state
 from holdfast.checkpoint.restore.checks import check_static_rows
 from holdfast.checkpoint.restore.download import RestoreTarget, restore_one
+from holdfast.checkpoint.restore.event_times import event_times_of
 from holdfast.checkpoint.restore.pointer import find_snapshot
 from holdfast.checkpoint.source_positions import position_of
 from holdfast.clock import SystemClock, monotonic
@@ -34,7 +35,6 @@ from holdfast.config.checkpoint_options import ACCEPT_DUPLICATES
 from holdfast.errors import CorruptCheckpointError, HoldfastError, KeyTypeError, RestoreError
 from holdfast.job.model import StartingPoint
 from holdfast.job.statistics import RestoreStatistics
-from holdfast.job.watermarks import EventTimes
 from holdfast.runtime.plan import ChannelRows
 from holdfast.state.store.process import ProcessIdentity
 from holdfast.state.timers.table import KIND as TIMERS
@@ -79,25 +79,6 @@ class RestoredJob:
     def batch_id(self) -> int | None:
         """Last micro-batch that the state contains, or None."""
         return None if self.position is None else self.position.batch_id
-
-
-def event_times_of(metadata: CheckpointMetadata, plan: JobPlan) -> EventTimes:
-    """How far event time had advanced, without the time sources that begin again."""
-    stored = metadata.event_times
-    positions = {source.uid for source in metadata.sources}
-    rewound = {
-        source.uid
-        for source in plan.time.sources
-        if source.uid in stored.sources and not source.reads <= positions
-    }
-    for uid in sorted(rewound):
-        logger.warning(
-            "the watermark of %r begins at the minimum: it reads a source that the snapshot has "
-            "no position of, and that is read from its beginning",
-            uid,
-        )
-    times = EventTimes(stored.sources, stored.quiet_ms, stored.operators)
-    return times.without(rewound)
 
 
 FRESH = RestoredJob(StartingPoint())

@@ -79,6 +79,8 @@ class Operator(ABC):
         """Elements of the epoch that the error policy has dropped or diverted."""
         self.latest: int | None = None
         """Latest event time that the operator has given an element of the epoch."""
+        self.emitted: int | None = None
+        """Greatest watermark that its generator has emitted in the epoch."""
 
     def begin(self, epoch: EpochPlan | None, attempt_id: int, *, own_state: bool) -> None:
         """Prepare for an epoch, open or not.

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.api.time import WatermarkGenerator
 from holdfast.errors import EventTimeError, HoldfastError
 from holdfast.runtime.exchange import appended
-from holdfast.runtime.operators.base import Operator, Output, user_error
+from holdfast.runtime.operators.base import Operator, Output, Reported, user_error
 from holdfast.runtime.plan import TIME
 from holdfast.types.annotations import is_typed_dict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from holdfast.api.time import WatermarkStrategy
+    from holdfast.api.time import WatermarkOutput, WatermarkStrategy
     from holdfast.runtime.operators.base import Times
     from holdfast.types.stream_type import StreamType
 
@@ -31,10 +32,14 @@ _BOUND: Final = 2**63
 
 
 class TimestampOperator(Operator):
-    """Gives every element its event time, and keeps the latest."""
+    """Gives every element its event time; keeps the latest, and the watermarks of elements."""
+
+    _generator: WatermarkGenerator | None = None
+    """Of this epoch."""
 
     def _bind(self) -> Callable[..., Any]:
         strategy: WatermarkStrategy = self.plan.details
+        self._generates = strategy.generator is not None
         match strategy.assigner:
             case None:
                 return lambda _, before: before
@@ -58,6 +63,8 @@ class TimestampOperator(Operator):
             return self._one_by_one(elements, before, fresh)
         if fresh:
             self._note(max(fresh))
+            if self._generates:
+                self._generate(elements, fresh)
         return Output(elements, fresh)
 
     def _one_by_one(self, elements: list[Any], before: Times, known: list[Any]) -> Output:
@@ -80,7 +87,43 @@ class TimestampOperator(Operator):
                 out.append(element)
                 times.append(time)
                 self._note(time)
+                if self._generates:
+                    self._generate([element], [time])
         return Output(out, times)
+
+    def _generate(self, elements: list[Any], times: list[int]) -> None:
+        """Show elements to the generator."""
+        with Reported(self, "in a watermark generator"):
+            if self._generator is None:
+                self._generator = self._new_generator()
+            on_event = self._generator.on_event
+            for element, time in zip(elements, times, strict=True):
+                on_event(element, time, self)
+
+    def _new_generator(self) -> WatermarkGenerator:
+        strategy: WatermarkStrategy = self.plan.details
+        if isinstance(strategy.generator, str):
+            return _Punctuated(column_value(self.plan.input, strategy.generator))
+        assert strategy.generator is not None
+        return strategy.generator()
+
+    def emit_watermark(self, watermark: int) -> None:
+        """Take a watermark of the generator."""
+        if not isinstance(watermark, int) or not -_BOUND <= watermark < _BOUND:
+            raise EventTimeError(
+                f"the watermark is {watermark!r}; it must be a whole number of milliseconds since "
+                "1970"
+            )
+        if self.emitted is None or watermark > self.emitted:
+            self.emitted = watermark
+
+    def finish(self) -> list[Any]:
+        """Let the generator emit a watermark for the epoch, and drop it."""
+        generator, self._generator = self._generator, None
+        if generator is not None:
+            with Reported(self, "in a watermark generator"):
+                generator.on_periodic_emit(self)
+        return []
 
     def _checked(self, time: Any) -> int:
         if isinstance(time, int) and not isinstance(time, bool) and -_BOUND <= time < _BOUND:
@@ -102,17 +145,31 @@ class TimestampOperator(Operator):
         raise AssertionError("timestamps are given to whole lists")
 
 
+class _Punctuated(WatermarkGenerator):
+    """Emits the watermarks that elements carry."""
+
+    def __init__(self, read: Callable[[Any], Any]) -> None:
+        self._read = read
+
+    def on_event(self, value: Any, timestamp: int, output: WatermarkOutput) -> None:
+        """Emit the watermark of an element that carries one."""
+        watermark = self._read(value)
+        if watermark is not None:
+            output.emit_watermark(millis(watermark))
+
+
 def column_time(stream: StreamType, column: str) -> Callable[[Any, int | None], int]:
     """Function that reads the event time of an element of `stream` from one of its columns."""
-    read: Callable[[Any], Any]
+    read = column_value(stream, column)
+    return lambda value, _: millis(read(value))
+
+
+def column_value(stream: StreamType, column: str) -> Callable[[Any], Any]:
+    """Function that reads one of the columns of an element of `stream`."""
     element = stream.element
     if element is None or (isinstance(element, type) and issubclass(element, tuple)):
-        read = itemgetter(stream.columns.index(column))
-    elif is_typed_dict(element):
-        read = itemgetter(column)
-    else:
-        read = attrgetter(column)
-    return lambda value, _: millis(read(value))
+        return itemgetter(stream.columns.index(column))
+    return itemgetter(column) if is_typed_dict(element) else attrgetter(column)
 
 
 def millis(time: Any) -> int:
