@@ -81,6 +81,7 @@ class Query:
     def __init__(self) -> None:
         self.stopped, self.gate = threading.Event(), threading.Event()
         self.gate.set()
+        self.isActive = True
 
     def stop(self) -> None:
         assert self.gate.wait(WAIT)
@@ -88,6 +89,45 @@ class Query:
 
     def awaitTermination(self) -> None:
         assert self.stopped.wait(WAIT)
+
+
+class Conf(dict[str, str]):
+    """The settings of a session."""
+
+    set = dict.__setitem__
+
+    def unset(self, name: str) -> None:
+        self.pop(name, None)
+
+
+class Writer:
+    """Notes how a query is started."""
+
+    def __init__(self, conf: Conf) -> None:
+        self.conf, self.triggers = conf, list[dict[str, Any]]()
+        self.started_with: Conf | None = None
+
+    def trigger(self, **trigger: Any) -> Writer:
+        self.triggers.append(trigger)
+        return self
+
+    def start(self) -> None:
+        self.started_with = Conf(self.conf)
+
+
+class Clock:
+    """A monotonic clock that passes when somebody waits for a job to stop."""
+
+    def __init__(self) -> None:
+        self.now, self.waits = 100.0, list[float]()
+
+    def __call__(self) -> float:
+        return self.now
+
+    def wait(self, seconds: float) -> bool:
+        self.waits.append(seconds)
+        self.now += seconds
+        return False
 
 
 @contextmanager
@@ -98,16 +138,18 @@ def _nothing_set(*_: Any) -> Iterator[None]:
 class Bench:
     """A job attempt whose query runs by hand."""
 
-    def __init__(self, tmp_path: Path, end: float = WAIT) -> None:
+    def __init__(
+        self, tmp_path: Path, end: float = WAIT, trigger: JobTrigger | None = None
+    ) -> None:
         self.checkpoints, self.runner, self.query = Checkpoints(), Runner(), Query()
         self.grouped = 0
         context = SimpleNamespace(setJobGroup=self._set_group, cancelJobGroup=lambda group: None)
         self.group_fails: Exception | None = None
         runner, checkpoints = self.runner, self.checkpoints
         self.job_attempt = JobAttempt(
-            SimpleNamespace(sparkContext=context),  # type: ignore[arg-type]
+            SimpleNamespace(sparkContext=context, conf=Conf()),  # type: ignore[arg-type]
             "job",
-            JobTrigger(0, False, False),
+            trigger or JobTrigger(0, False, False),
             runner,  # type: ignore[arg-type]
             checkpoints,  # type: ignore[arg-type]
             [],
@@ -340,3 +382,72 @@ def test_a_savepoint_whose_own_epochs_hang_fails_with_its_job_attempt(hung: Hung
     hung.end()
     with pytest.raises(CheckpointError, match="an earlier epoch hangs"):
         hung.request.result(5)
+
+
+# The interval between epochs
+
+
+POLLING = "spark.sql.streaming.pollingDelay"
+
+
+@pytest.mark.parametrize("interval_ms", [0, 10_000])
+@pytest.mark.parametrize("setting", [None, "20ms"])
+def test_spark_is_given_no_interval_to_keep_by_the_wall_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interval_ms: int, setting: str | None
+) -> None:
+    """Its trigger waits for a time of day: set back by an hour, there is no epoch for an hour."""
+    bench = Bench(tmp_path, trigger=JobTrigger(interval_ms, False, False))
+    conf: Any = bench.job_attempt._spark.conf
+    if setting is not None:
+        conf[POLLING] = setting
+    before = dict(conf)
+    writer = Writer(conf)
+    monkeypatch.setattr(bench.job_attempt, "_writer", lambda *_: writer)
+    bench.job_attempt._start_query()
+    assert writer.triggers == []
+    assert writer.started_with is not None
+    # It looks for data no more often than that.
+    assert writer.started_with.get(POLLING) == (f"{interval_ms}ms" if interval_ms else setting)
+    assert conf == before
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "monotonic", clock)
+    return clock
+
+
+def timed(tmp_path: Path, clock: Clock, *, available_now: bool) -> tuple[Bench, list[float]]:
+    """A job with an interval of 10 s, whose epochs take 3 s, and their starts."""
+    bench = Bench(tmp_path, trigger=JobTrigger(10_000, available_now, False))
+    bench.job_attempt._stopping = SimpleNamespace(  # type: ignore[assignment]
+        is_set=lambda: False, wait=clock.wait
+    )
+    starts: list[float] = []
+
+    def run() -> None:
+        starts.append(clock.now)
+        clock.now += 3
+
+    bench.runner.in_epoch = run
+    return bench, starts
+
+
+@pytest.mark.parametrize(("available_now", "ended"), [(False, 130), (True, 123)])
+def test_epochs_keep_their_interval_on_a_monotonic_clock(
+    tmp_path: Path, clock: Clock, available_now: bool, ended: float
+) -> None:
+    """Before Spark decides what the next batch contains, unless that is decided."""
+    bench, starts = timed(tmp_path, clock, available_now=available_now)
+    for number in range(3):
+        bench.batch(number)
+    assert starts == [100, 110, 120]
+    assert clock.now == ended
+
+
+def test_a_query_that_somebody_else_stops_is_not_kept_waiting(tmp_path: Path, clock: Clock) -> None:
+    bench, _ = timed(tmp_path, clock, available_now=False)
+    bench.query.isActive = False
+    bench.batch(0)
+    assert clock.now == 103.5
