@@ -26,6 +26,8 @@ from holdfast.checkpoint.files.endings import (
 from holdfast.checkpoint.files.fence import take_fence
 from holdfast.checkpoint.files.job_files import open_files
 from holdfast.checkpoint.files.layout import TASK_OWNED
+from holdfast.checkpoint.files.ledger import record_completed
+from holdfast.checkpoint.files.used import highest_used
 from holdfast.checkpoint.local_state import tidy_local_state
 from holdfast.checkpoint.pending import CheckpointBase, inline_below
 from holdfast.checkpoint.restore.restorer import FRESH, Restorer
@@ -246,7 +248,7 @@ class CheckpointService:
         if self.exactly_once:
             _warn_of_repetition(plan)
         restorer = self._restorer
-        self._fence = take_fence(self._files)
+        self._fence = take_fence(self._files, highest_used(self._files)[0])
         completed = [] if restorer is None else restorer.completed()
         self._commits.inherit(completed)
         self._checkpointer = Checkpointer(
@@ -322,6 +324,8 @@ class CheckpointService:
             self._fence.check()
             if files is self._files:
                 self._fence.going_back(metadata.fence, metadata.checkpoint_id)
+                # Its driver may have died before the record, and from now on its output is out.
+                record_completed(files, metadata)
         self._commits.recover(metadata, files)
         if self._checkpointer is not None and self._claims and files is not self._files:
             assert isinstance(files, FileSystemFiles)
@@ -427,7 +431,7 @@ class CheckpointService:
         # Sinks may have taken long, and another driver may run the job by now.
         self._fence.check()
         self._note(ending)
-        delete_job(self._files)
+        delete_job(self._files, runs_again=ending.lasting_id and self._outlives_driver)
 
     def _note(self, ending: JobEnding) -> None:
         """Leave a note of how the job ended, before its checkpoints are deleted."""

@@ -97,9 +97,9 @@ class Fence:
         )
 
 
-def take_fence(files: NamedFiles) -> Fence:
-    """Take the next fence, higher than every one before."""
-    number = max(fences(files), default=0) + 1
+def take_fence(files: NamedFiles, above: int = 0) -> Fence:
+    """Take the next fence, higher than every one before, and higher than `above`."""
+    number = max([above, *fences(files)]) + 1
     holder = msgspec.json.encode(
         {"host": socket.gethostname(), "pid": os.getpid(), "id": uuid.uuid4().hex}
     )

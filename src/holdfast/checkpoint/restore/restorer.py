@@ -14,7 +14,6 @@ from holdfast.checkpoint.files.completed import (
     completed_checkpoints,
     load,
     lost_reason,
-    used_ids,
     verify_handles,
     written_ids,
 )
@@ -23,6 +22,7 @@ from holdfast.checkpoint.files.fence import still_valid
 from holdfast.checkpoint.files.layout import checkpoint_directory
 from holdfast.checkpoint.files.ledger import lost_checkpoint, recorded_checkpoints
 from holdfast.checkpoint.files.metadata import identity_of
+from holdfast.checkpoint.files.used import highest_used
 from holdfast.checkpoint.local_state import tidy_local_state
 from holdfast.checkpoint.restore.assignment import assign_state
 from holdfast.checkpoint.restore.checks import check_static_rows
@@ -138,10 +138,8 @@ class Restorer:
 
     def next_id(self) -> int:
         """The first checkpoint id above all that were used."""
-        recorded = (checkpoint_id for _, checkpoint_id in recorded_checkpoints(self._files))
         best = (metadata.checkpoint_id for metadata in self._best())
-        used = [*used_ids(self._files), *recorded, *best]
-        return max(used, default=0) + 1
+        return max([highest_used(self._files)[1], *best]) + 1
 
     def max_parallelism(self) -> dict[str, int]:
         """Max parallelism of every operator in the checkpoint that will be restored, by uid."""

@@ -1,0 +1,117 @@
+"""The drivers of a job, one after the other, without Spark: what each leaves to the next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from holdfast import Configuration, HashMapStateBackend, JobStatus
+from holdfast.checkpoint.files.completed import load_newest, store_metadata
+from holdfast.checkpoint.files.job_files import JobStorage
+from holdfast.checkpoint.files.ledger import recorded_checkpoints
+from holdfast.checkpoint.service import CheckpointService, JobEnding, RecoveryOrder
+from holdfast.config.checkpointing import checkpoint_settings
+from holdfast.config.storage import FileSystemCheckpointStorage
+from holdfast.errors import FencedError
+from holdfast.job.model import JobIdentity, QueryPosition
+from holdfast.storage.file_system import FileSystemFiles
+from tests.support.checkpoints import checkpoint
+from tests.support.functions import Count
+from tests.support.programs import Program
+from tests.support.task_epochs import ROWS
+from tests.unit.checkpoint.test_checkpointer import Calls
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.checkpoint.files.metadata import CheckpointMetadata
+    from holdfast.checkpoint.restore.restorer import RestoredJob
+
+
+class Driver:
+    """One driver of a job with a lasting id."""
+
+    def __init__(self, tmp_path: Path, path: str | None = None, **options: str) -> None:
+        self.tmp_path = tmp_path
+        configured = Configuration({"execution.checkpointing.interval": "1 s", **options})
+        storage = FileSystemCheckpointStorage(str(tmp_path))
+        settings = checkpoint_settings(configured, storage)
+        self.service = CheckpointService(
+            "job", HashMapStateBackend(), settings, RecoveryOrder(path)
+        )
+        self.files = FileSystemFiles(str(tmp_path / "job"))
+        program = Program(parallelism=1)
+        counts = program.source(ROWS).uid("events").key_by("k").process(Count(), ROWS)
+        program.collect(counts.uid("count"))
+        calls: Any = Calls()
+        self.service.open(program.compile(), calls, lambda *_: None, _fail)
+        self.storage = JobStorage(self.files, self.service._fence)
+
+    @property
+    def next_id(self) -> int:
+        assert self.service._checkpointer is not None
+        return self.service._checkpointer.tracker.coordinator.next_id
+
+    def taken(self, checkpoint_id: int) -> CheckpointMetadata:
+        fence = self.service._fence.number
+        return msgspec.structs.replace(
+            checkpoint(checkpoint_id, fence=fence),
+            operators=[],
+            sources=[],
+            spark={"offset_metadata": ""},
+        )
+
+    def begin(self) -> RestoredJob:
+        local = str(self.tmp_path / "local")
+        job = JobIdentity("job", "Job", local, self.service.job_attempt(1))
+        restored = self.service.restore(job)
+        position = QueryPosition(-1, "", {})
+        self.service.begin(job, restored, lambda *_: position)
+        return restored
+
+    def end(self, status: JobStatus, **how: Any) -> None:
+        self.service.close(JobEnding(status, lasting_id=True, **how))
+
+
+def _fail(error: BaseException) -> None:
+    raise error
+
+
+@pytest.mark.parametrize("status", [JobStatus.CANCELED, JobStatus.FINISHED])
+def test_a_run_after_the_end_of_a_job_uses_no_id_and_no_fence_again(
+    tmp_path: Path, status: JobStatus
+) -> None:
+    first = Driver(tmp_path)
+    first.begin()
+    first.storage.complete(first.taken(first.next_id))
+    first.end(status)
+    # As the message about a finished job says.
+    first.files.delete("finished.json")
+    assert first.files.entries().keys() == {"used"}
+    second = Driver(tmp_path)
+    assert (second.next_id, second.service._fence.number) == (2, 2)
+
+
+def test_a_checkpoint_that_was_restored_is_missed_though_its_driver_died_before_the_record(
+    tmp_path: Path,
+) -> None:
+    first = Driver(tmp_path)
+    store_metadata(first.files, first.taken(1), first.service._fence)
+    second = Driver(tmp_path)
+    restored = second.begin()
+    assert restored.metadata is not None
+    assert recorded_checkpoints(second.files) == [(1, 1)]
+    # The output that it lists is published by now.
+    second.files.delete_tree("chk-1")
+    assert [*load_newest(second.files)[1]] == [1]
+
+
+def test_a_driver_that_was_replaced_records_nothing(tmp_path: Path) -> None:
+    first = Driver(tmp_path)
+    store_metadata(first.files, first.taken(1), first.service._fence)
+    Driver(tmp_path)
+    with pytest.raises(FencedError):
+        first.begin()
+    assert recorded_checkpoints(first.files) == []
