@@ -9,12 +9,13 @@ import pytest
 
 from holdfast import Configuration, HashMapStateBackend, JobStatus
 from holdfast.checkpoint.files.completed import load_newest, store_metadata
+from holdfast.checkpoint.files.fence import take_fence
 from holdfast.checkpoint.files.job_files import JobStorage
 from holdfast.checkpoint.files.ledger import recorded_checkpoints
 from holdfast.checkpoint.service import CheckpointService, JobEnding, RecoveryOrder
 from holdfast.config.checkpointing import checkpoint_settings
 from holdfast.config.storage import FileSystemCheckpointStorage
-from holdfast.errors import FencedError
+from holdfast.errors import FencedError, RestoreError
 from holdfast.job.model import JobIdentity, QueryPosition
 from holdfast.storage.file_system import FileSystemFiles
 from tests.support.checkpoints import checkpoint
@@ -28,6 +29,13 @@ if TYPE_CHECKING:
 
     from holdfast.checkpoint.files.metadata import CheckpointMetadata
     from holdfast.checkpoint.restore.restorer import RestoredJob
+
+
+def plain(metadata: CheckpointMetadata) -> CheckpointMetadata:
+    """A checkpoint of a job without state that has read nothing."""
+    return msgspec.structs.replace(
+        metadata, operators=[], sources=[], spark={"offset_metadata": ""}
+    )
 
 
 class Driver:
@@ -56,12 +64,7 @@ class Driver:
 
     def taken(self, checkpoint_id: int) -> CheckpointMetadata:
         fence = self.service._fence.number
-        return msgspec.structs.replace(
-            checkpoint(checkpoint_id, fence=fence),
-            operators=[],
-            sources=[],
-            spark={"offset_metadata": ""},
-        )
+        return plain(checkpoint(checkpoint_id, fence=fence))
 
     def begin(self) -> RestoredJob:
         local = str(self.tmp_path / "local")
@@ -115,3 +118,33 @@ def test_a_driver_that_was_replaced_records_nothing(tmp_path: Path) -> None:
     with pytest.raises(FencedError):
         first.begin()
     assert recorded_checkpoints(first.files) == []
+
+
+@pytest.mark.parametrize("accepted", ["false", "true"])
+def test_a_job_that_starts_from_the_directory_of_another_misses_its_newest_checkpoint(
+    tmp_path: Path, accepted: str
+) -> None:
+    other = FileSystemFiles(str(tmp_path / "other"))
+    storage = JobStorage(other, take_fence(other))
+    for number in (6, 7):
+        storage.complete(plain(checkpoint(number)))
+    other.delete_tree("chk-7")
+    option = {"execution.checkpointing.accept-duplicates-on-fallback": accepted}
+    if accepted == "true":
+        restored = Driver(tmp_path, other.root, **option).begin()
+        assert restored.metadata is not None
+        assert restored.metadata.checkpoint_id == 6
+        return
+    with pytest.raises(RestoreError, match=r"newest checkpoint, 7, .*chk-6"):
+        Driver(tmp_path, other.root, **option).begin()
+    named = Driver(tmp_path, f"{other.root}/chk-6", **option).begin()
+    assert named.metadata is not None
+
+
+def test_a_job_that_has_lost_its_only_checkpoint_is_told_what_helps(tmp_path: Path) -> None:
+    first = Driver(tmp_path)
+    first.storage.complete(first.taken(1))
+    first.files.delete_tree("chk-1")
+    option = {"execution.checkpointing.accept-duplicates-on-fallback": "true"}
+    with pytest.raises(RestoreError, match=r"accept-duplicates.* does not help.*another job id"):
+        Driver(tmp_path, **option).begin()

@@ -11,6 +11,7 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from holdfast.checkpoint.files.fence import still_valid
 from holdfast.checkpoint.files.layout import SHARED, first_user, metadata_name
 from holdfast.checkpoint.files.ledger import lost_checkpoint, recorded_checkpoints
 from holdfast.checkpoint.files.metadata import (
@@ -133,9 +134,10 @@ def load_newest(files: NamedFiles) -> tuple[CheckpointMetadata | None, dict[int,
     # Read before the checkpoints: one that completes meanwhile is not lost.
     records = recorded_checkpoints(files)
     complete, unreadable = _survey(files)
+    valid = still_valid(files, complete)
     refusals: dict[int, str] = {}
     newest: CheckpointMetadata | None = None
-    for _, checkpoint_id in complete:
+    for _, checkpoint_id in valid:
         try:
             metadata = load(files, checkpoint_id)
             verify_handles(metadata, files)
@@ -148,7 +150,7 @@ def load_newest(files: NamedFiles) -> tuple[CheckpointMetadata | None, dict[int,
     floor = newest.checkpoint_id if newest else 0
     newer = {one: why for one, why in unreadable.items() if one > floor}
     there = unreadable.keys() | {checkpoint_id for _, checkpoint_id in complete}
-    lost = lost_checkpoint(files, records, complete, there)
+    lost = lost_checkpoint(files, records, valid, there)
     if lost is not None:
         newer[lost] = lost_reason(files, lost)
     return newest, newer | refusals

@@ -195,8 +195,9 @@ class Restorer:
             why = "; ".join(passed_over.values()) or "the log says why"
             raise RestoreError(
                 f"{self._files.root}: none of the job's checkpoints can be restored ({why}). "
-                "Bring them back from a backup. To begin anew, start the job under another job id, "
-                "or delete its directory"
+                f"Bring them back from a backup. No older one is left, so {ACCEPT_DUPLICATES.key} "
+                "does not help. Start from a savepoint, or begin anew, under another job id or "
+                "after deleting the job's directory: output that was published since comes again"
             )
         check_not_ended(self._files, self._job_id)
         tidy_local_state(plan, job, calls, local_copies.values())
@@ -247,7 +248,9 @@ class Restorer:
             self._check_origin(metadata)
             yield self._files, metadata
         if not ordered and not unreadable and lost is None and self._pointer is not None:
-            files, start = find_snapshot(self._pointer)
+            # Whoever only looks, before the start, need not decide.
+            accepts_older = passed_over is None or self.accepts_duplicates
+            files, start = find_snapshot(self._pointer, accepts_older=accepts_older)
             check_not_ended(self._files, self._job_id, start)
             yield files, start
 
