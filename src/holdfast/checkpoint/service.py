@@ -410,7 +410,8 @@ class CheckpointService:
             in_doubt = bool(checkpointer.tracker.in_doubt)
         if commits is None:
             return
-        commits.close(ended=ending is not None and not in_doubt)
+        ended = ending is not None and not in_doubt
+        commits.close(ended=ended, check_fence=self._check_fence)
         if checkpointer is None or ending is None or not self.periodic:
             return
         assert self._settings is not None
@@ -442,6 +443,11 @@ class CheckpointService:
             note_finished(self._files, self._job_id, self._fence.number, now)
         else:
             forget_ending(self._files)
+
+    def _check_fence(self) -> None:
+        """Raise FencedError if another driver has taken over; without checkpoints, none can."""
+        if self._checkpointer is not None:
+            self._fence.check()
 
     def _holds_fence(self) -> bool:
         """Whether this driver may still delete the job's files."""

@@ -348,6 +348,20 @@ def test_every_sink_is_let_to_clean_up_whatever_another_does(
     assert len(calls("committer closed")) == 2
 
 
+def test_the_fence_is_looked_at_before_every_sink_that_cleans_up() -> None:
+    looks: list[int] = []
+
+    def check_fence() -> None:
+        looks.append(len(calls("clean_up")))
+        if looks == [0, 1]:
+            raise FencedError("another driver has taken over")
+
+    shelf = Shelf(Notebook("a"), Notebook("b"))
+    with pytest.raises(FencedError):
+        shelf.publisher.clean_up("job", "2-1", check_fence=check_fence)
+    assert calls("clean_up") == [("clean_up", "a", "job", "a", "2-1")]
+
+
 def test_a_program_without_sinks_has_nothing_to_publish() -> None:
     program = Program()
     program.collect(program.source(ROWS))

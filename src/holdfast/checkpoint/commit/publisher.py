@@ -244,14 +244,21 @@ class Publisher:
     def clean_up(
         self,
         job_id: str,
-        job_attempt: str | None,
+        job_attempt: str,
         *,
         wanted: Callable[[], bool] = lambda: True,
+        check_fence: Callable[[], None] = lambda: None,
     ) -> None:
-        """Call `Committer.clean_up` of all sinks, as long as `wanted` says so."""
+        """Call `Committer.clean_up` of all sinks, as long as `wanted` says so.
+
+        Raises:
+            FencedError: Another driver has taken over, as `check_fence` says.
+        """
         for committer, operator in self._committers():
             if not wanted():
                 return
+            # A sink may take long, and another driver take over meanwhile.
+            check_fence()
             try:
                 committer.clean_up(job_id, operator.uid, job_attempt)
             except Exception as error:
