@@ -226,7 +226,7 @@ class JobAttempt:
         """Take a savepoint of all that was read, and end.
 
         If the savepoint fails, the job continues. If it was drained, it continues from its last
-        checkpoint, as after any failure.
+        checkpoint, as after any failure; or it ends, if that is the one of the savepoint.
 
         Args:
             request: The savepoint.
@@ -246,10 +246,7 @@ class JobAttempt:
                 self._is_finished = True
                 self._stopping.set()
             elif drain:
-                raise JobExecutionError(
-                    "event time was advanced to its end for a savepoint, which failed; the job "
-                    "returns to its last checkpoint"
-                )
+                raise request.failed_drained()
 
         self._between_epochs(request, finish)
         if self._stopping.is_set():

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from msgspec import UNSET
 
 from holdfast import Configuration, HashMapStateBackend, JobStatus
 from holdfast.checkpoint.files.completed import load_newest, store_metadata
 from holdfast.checkpoint.files.fence import take_fence
 from holdfast.checkpoint.files.job_files import JobStorage
 from holdfast.checkpoint.files.ledger import recorded_checkpoints
+from holdfast.checkpoint.files.metadata import encode_metadata
 from holdfast.checkpoint.service import CheckpointService, JobEnding, RecoveryOrder
 from holdfast.config.checkpointing import checkpoint_settings
 from holdfast.config.storage import FileSystemCheckpointStorage
@@ -148,3 +150,34 @@ def test_a_job_that_has_lost_its_only_checkpoint_is_told_what_helps(tmp_path: Pa
     option = {"execution.checkpointing.accept-duplicates-on-fallback": "true"}
     with pytest.raises(RestoreError, match=r"accept-duplicates.* does not help.*another job id"):
         Driver(tmp_path, **option).begin()
+
+
+@pytest.mark.parametrize("named", ["nothing", "another", "checkpoint", "savepoint"])
+def test_a_checkpoint_that_a_drained_job_was_to_end_with_is_restored_only_by_its_name(
+    tmp_path: Path, named: str
+) -> None:
+    """Its savepoint was not completed, or its driver died before the job had ended."""
+    first = Driver(tmp_path)
+    taken = msgspec.structs.replace(first.taken(2), drained=True)
+    first.storage.complete(first.taken(1))
+    first.storage.complete(taken)
+    saved = msgspec.structs.replace(taken, drained=UNSET, is_savepoint=True)
+    place = FileSystemFiles(str(tmp_path / "savepoint"))
+    place.create_exclusive("_metadata", encode_metadata(saved))
+    path = {
+        "nothing": None,
+        "another": f"{first.files.root}/chk-1",
+        "checkpoint": f"{first.files.root}/chk-2",
+        "savepoint": place.root,
+    }[named]
+    driver = Driver(tmp_path, path)
+    if named in ("nothing", "another"):
+        with pytest.raises(RestoreError, match=r"job/chk-2: .*drain=True.*from_savepoint="):
+            driver.begin()
+        return
+    restored = driver.begin()
+    assert restored.metadata is not None
+    assert restored.metadata.checkpoint_id == 2
+    # The next start continues from a checkpoint of its own.
+    driver.storage.complete(driver.taken(3))
+    assert Driver(tmp_path).begin().metadata is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -28,6 +29,7 @@ from holdfast.checkpoint.restore.assignment import assign_state
 from holdfast.checkpoint.restore.checks import check_static_rows
 from holdfast.checkpoint.restore.download import RestoreTarget, restore_one
 from holdfast.checkpoint.restore.pointer import find_snapshot
+from holdfast.checkpoint.savepoint.requests import drained_reason
 from holdfast.checkpoint.source_positions import position_of
 from holdfast.clock import SystemClock, monotonic
 from holdfast.config.checkpoint_options import ACCEPT_DUPLICATES
@@ -177,6 +179,8 @@ class Restorer:
             if attempt:
                 another = replace(job, job_attempt=f"{job.job_attempt}-{attempt}")
                 target = replace(target, job=another)
+            if metadata.drained is True and files is self._files:
+                self._check_drained(metadata)
             try:
                 verify_handles(metadata, files)
                 restored = self._restore(metadata, files, plan, target, calls, local_copies)
@@ -271,6 +275,18 @@ class Restorer:
                 f"{self._files.root}. Start it under another job id, or without the savepoint to "
                 "continue from its own checkpoints"
             )
+
+    def _check_drained(self, metadata: CheckpointMetadata) -> None:
+        """Refuse a checkpoint that a drained job was to end with, unless the user names it.
+
+        A savepoint has the identity of the checkpoint that it was taken with.
+        """
+        if self._pointer is not None:
+            with suppress(HoldfastError):
+                if identity_of(find_snapshot(self._pointer)[1]) == identity_of(metadata):
+                    return
+        directory = checkpoint_directory(metadata.checkpoint_id)
+        raise RestoreError(drained_reason(f"{self._files.root}/{directory}"))
 
     def _best(self) -> list[CheckpointMetadata]:
         """The checkpoint to try first, if there is any."""
