@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -70,7 +71,7 @@ class Calls:
         return dump_function(function, what)
 
     def cancel(self, group: str) -> None:
-        self.cancelled.append(group)
+        self.cancelled.append(_of_any_job(group))
 
     def record_location(self, tasks: int, subtask: int, executor: str) -> None:
         self.homes[subtask] = executor
@@ -78,6 +79,7 @@ class Calls:
     def map(
         self, function: Callable[[Any], Any], items: Sequence[tuple[int, int, Any]], group: str
     ) -> Iterator[Any]:
+        group = _of_any_job(group)
         for number, (_, _, item) in enumerate(items):
             if number and group in self.gates:
                 self.held_up.append(group)
@@ -94,6 +96,11 @@ class Calls:
     def fail(self, checkpoint_id: int, error: BaseException) -> None:
         """Let a checkpoint fail after its first upload."""
         self.fails[f"holdfast-upload-{checkpoint_id}"] = error
+
+
+def _of_any_job(group: str) -> str:
+    """The name of a group without the part that names the job."""
+    return re.sub(r"-[0-9a-f]{8}-", "-", group)
 
 
 class Listener:

@@ -333,6 +333,13 @@ def test_a_sink_that_cannot_be_shipped_is_named() -> None:
         Shelf(sink)
 
 
+def test_no_job_cancels_what_another_publishes() -> None:
+    """Jobs of one session count their checkpoints alike."""
+    one, other = Shelf(Notebook("a")).publisher, Shelf(Notebook("a")).publisher
+    assert one._job_group(7) == one._job_group(7)
+    assert one._job_group(7) != other._job_group(7)
+
+
 # Tidying up
 
 
