@@ -6,6 +6,7 @@ stores. Nothing of an older job attempt is written again.
 
 from __future__ import annotations
 
+import logging
 import threading
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -17,7 +18,7 @@ from pyspark import InheritableThread
 from holdfast.clock import monotonic
 from holdfast.errors import JobExecutionError
 from holdfast.job.threads import TimeLimits, guarded, start_thread
-from holdfast.spark.failures import original_error
+from holdfast.spark.failures import original_error, summary
 from holdfast.spark.session import (
     QUERY_SETTINGS,
     one_pass_settings,
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from holdfast.job.trigger import JobTrigger
     from holdfast.spark.epoch_runner import EpochRunner
 
+logger = logging.getLogger("holdfast")
+
 LOOK_AROUND = 0.05
 """Seconds between two checks whether a checkpoint or timer is due while no data comes."""
 QUIET = 0.25
@@ -47,7 +50,7 @@ would fire them too."""
 LOOK_OUT = 0.5
 """Seconds between two checks whether the query still runs, while the job keeps its interval."""
 TRY_AGAIN = 0.5
-"""Seconds before a failed final checkpoint is tried again."""
+"""Seconds before a failed final checkpoint, or stopping a query, is tried again."""
 CANCEL_AGAIN = 0.1
 """Seconds between two attempts to cancel a job that runs in one pass."""
 
@@ -294,7 +297,18 @@ class JobAttempt:
         if self._failure is None:
             self._failure = failure
         # In another thread: the query may wait for this one before it stops.
-        start_thread(f"stopping {self._name}", self.stop)
+        start_thread(f"stopping {self._name}", self._stop_at_last)
+
+    def _stop_at_last(self) -> None:
+        """Stop, and try again as long as that fails and the job attempt has not ended."""
+        while not self._ended.is_set():
+            try:
+                self.stop()
+                return
+            except Exception as error:
+                why = summary(error)
+                logger.warning("the query %r did not stop, which is tried again: %s", self._name, why)
+                self._ended.wait(TRY_AGAIN)
 
     def _writer(self, on_batch: Callable[[DataFrame, int], None], name: str) -> DataStreamWriter:
         rows = self._runner.first_rows(self._frames)

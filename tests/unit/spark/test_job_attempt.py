@@ -82,9 +82,13 @@ class Query:
         self.stopped, self.gate = threading.Event(), threading.Event()
         self.gate.set()
         self.isActive = True
+        self.refusals = 0
 
     def stop(self) -> None:
         assert self.gate.wait(WAIT)
+        if self.refusals:
+            self.refusals -= 1
+            raise TimeoutError("the query did not stop in time")
         self.stopped.set()
 
     def awaitTermination(self) -> None:
@@ -278,6 +282,18 @@ def test_a_failure_while_the_query_starts_stops_the_query(
     job_attempt.start()
     assert bench.query.stopped.wait(WAIT)
     assert job_attempt.wait() is failure
+
+
+def test_a_query_that_does_not_stop_is_stopped_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise it would go on without checkpoints."""
+    monkeypatch.setattr(module, "TRY_AGAIN", 0)
+    bench.query.refusals = 2
+    failure = CheckpointError("too many have failed")
+    bench.job_attempt.break_off(failure)
+    assert bench.job_attempt.wait() is failure
+    assert caplog.text.count("did not stop, which is tried again") == 2
 
 
 def test_nobody_tries_to_stop_a_query_that_did_not_start(
