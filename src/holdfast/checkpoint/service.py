@@ -329,7 +329,7 @@ class CheckpointService:
         self._commits.recover(metadata, files)
         if self._checkpointer is not None and self._claims and files is not self._files:
             assert isinstance(files, FileSystemFiles)
-            self._checkpointer.tracker.claim(ClaimedSnapshot(files, metadata))
+            self._checkpointer.tracker.claim(ClaimedSnapshot(files, metadata, self._job_id))
 
     def begin(self, job: JobIdentity, restored: RestoredJob, capture: Capture) -> None:
         """Begin a job attempt; `capture` returns how far its sources were read."""

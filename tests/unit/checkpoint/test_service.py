@@ -9,11 +9,13 @@ import pytest
 from msgspec import UNSET
 
 from holdfast import Configuration, HashMapStateBackend, JobStatus
+from holdfast.checkpoint.files.cleanup import delete_job
 from holdfast.checkpoint.files.completed import load_newest, store_metadata
 from holdfast.checkpoint.files.fence import take_fence
 from holdfast.checkpoint.files.job_files import JobStorage
-from holdfast.checkpoint.files.ledger import recorded_checkpoints
+from holdfast.checkpoint.files.ledger import claimed_by, recorded_checkpoints
 from holdfast.checkpoint.files.metadata import encode_metadata
+from holdfast.checkpoint.savepoint.ownership import ClaimedSnapshot
 from holdfast.checkpoint.service import CheckpointService, JobEnding, RecoveryOrder
 from holdfast.config.checkpointing import checkpoint_settings
 from holdfast.config.storage import FileSystemCheckpointStorage
@@ -181,3 +183,25 @@ def test_a_checkpoint_that_a_drained_job_was_to_end_with_is_restored_only_by_its
     # The next start continues from a checkpoint of its own.
     driver.storage.complete(driver.taken(3))
     assert Driver(tmp_path).begin().metadata is not None
+
+
+def test_a_job_whose_checkpoint_another_has_claimed_is_told_who(tmp_path: Path) -> None:
+    """It does not begin anew either: its output would come again."""
+    first = Driver(tmp_path)
+    first.storage.complete(first.taken(7))
+    ClaimedSnapshot(first.files, first.taken(7), "successor").delete()
+    assert not first.files.exists("chk-7/_metadata")
+    with pytest.raises(RestoreError, match=r"'successor' has started from this") as refused:
+        Driver(tmp_path).begin()
+    assert "backup" not in str(refused.value)
+    delete_job(first.files)
+    assert first.files.entries() == {}
+
+
+def test_a_claimed_checkpoint_whose_claimer_cannot_be_read_is_claimed_all_the_same(
+    tmp_path: Path,
+) -> None:
+    files = FileSystemFiles(str(tmp_path))
+    files.create_exclusive("completed/1-7.claimed", b"{")
+    assert claimed_by(files, 7) == "?"
+    assert claimed_by(files, 17) is None

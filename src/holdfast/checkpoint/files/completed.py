@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.checkpoint.files.fence import still_valid
 from holdfast.checkpoint.files.layout import SHARED, first_user, metadata_name
-from holdfast.checkpoint.files.ledger import lost_checkpoint, recorded_checkpoints
+from holdfast.checkpoint.files.ledger import claimed_by, lost_checkpoint, recorded_checkpoints
 from holdfast.checkpoint.files.metadata import (
     LONGEST_HEADER,
     decode_header,
@@ -158,6 +158,12 @@ def load_newest(files: NamedFiles) -> tuple[CheckpointMetadata | None, dict[int,
 
 def lost_reason(files: NamedFiles, checkpoint_id: int) -> str:
     """The message for a completed checkpoint that is missing in storage."""
+    claimer = claimed_by(files, checkpoint_id)
+    if claimer is not None:
+        return (
+            f"{files.root}/{metadata_name(checkpoint_id)}: job {claimer!r} has started from this "
+            "checkpoint and claimed it, which deletes it, and continues in the place of this job"
+        )
     return (
         f"{files.root}/{metadata_name(checkpoint_id)}: the checkpoint was completed, and is no "
         "longer there; bring it back from a backup"

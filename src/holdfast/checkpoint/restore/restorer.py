@@ -21,7 +21,7 @@ from holdfast.checkpoint.files.completed import (
 from holdfast.checkpoint.files.endings import check_not_ended
 from holdfast.checkpoint.files.fence import still_valid
 from holdfast.checkpoint.files.layout import checkpoint_directory
-from holdfast.checkpoint.files.ledger import lost_checkpoint, recorded_checkpoints
+from holdfast.checkpoint.files.ledger import claimed_by, lost_checkpoint, recorded_checkpoints
 from holdfast.checkpoint.files.metadata import identity_of
 from holdfast.checkpoint.files.used import highest_used
 from holdfast.checkpoint.local_state import tidy_local_state
@@ -197,11 +197,13 @@ class Restorer:
                 )
         if passed_over or written_ids(self._files) - unwanted:
             why = "; ".join(passed_over.values()) or "the log says why"
+            claimed = any(claimed_by(self._files, one) is not None for one in passed_over)
             raise RestoreError(
                 f"{self._files.root}: none of the job's checkpoints can be restored ({why}). "
-                f"Bring them back from a backup. No older one is left, so {ACCEPT_DUPLICATES.key} "
-                "does not help. Start from a savepoint, or begin anew, under another job id or "
-                "after deleting the job's directory: output that was published since comes again"
+                + ("" if claimed else "Bring them back from a backup. ")
+                + f"No older one is left, so {ACCEPT_DUPLICATES.key} does not help. Start from a "
+                "savepoint, or begin anew, under another job id or after deleting the job's "
+                "directory: output that was published since comes again"
             )
         check_not_ended(self._files, self._job_id)
         tidy_local_state(plan, job, calls, local_copies.values())
