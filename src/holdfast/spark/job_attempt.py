@@ -306,8 +306,8 @@ class JobAttempt:
                 self.stop()
                 return
             except Exception as error:
-                why = summary(error)
-                logger.warning("the query %r did not stop, which is tried again: %s", self._name, why)
+                what = f"the query {self._name!r} did not stop, which is tried again"
+                logger.warning("%s: %s", what, summary(error))
                 self._ended.wait(TRY_AGAIN)
 
     def _writer(self, on_batch: Callable[[DataFrame, int], None], name: str) -> DataStreamWriter:

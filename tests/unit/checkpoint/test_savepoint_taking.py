@@ -14,6 +14,7 @@ from holdfast.checkpoint.files.completed import load
 from holdfast.checkpoint.restore.pointer import find_snapshot
 from holdfast.checkpoint.savepoint import requests as savepoints
 from holdfast.checkpoint.savepoint.requests import SavepointRequest
+from holdfast.checkpoint.savepoint.storage import store_savepoint
 from holdfast.errors import (
     CheckpointError,
     CheckpointStorageError,
@@ -158,7 +159,7 @@ class Unwritable:
 
     def __init__(self, times: int) -> None:
         self.left = times
-        self.write = savepoints.store_savepoint
+        self.write = store_savepoint
 
     def __call__(self, files: Any, metadata: Any) -> None:
         self.left -= 1

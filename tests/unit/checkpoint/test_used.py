@@ -18,12 +18,13 @@ from holdfast.checkpoint.files.fence import take_fence
 from holdfast.checkpoint.files.job_files import JobStorage
 from holdfast.checkpoint.files.used import highest_used
 from holdfast.checkpoint.restore.restorer import Restorer
-from holdfast.storage.file_system import FileSystemFiles
 from tests.support.checkpoints import checkpoint
 from tests.unit.checkpoint.test_ledger import Died, Mortal
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from holdfast.storage.file_system import FileSystemFiles
 
 
 def run(files: FileSystemFiles, *ids: int) -> JobStorage:

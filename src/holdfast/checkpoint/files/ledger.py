@@ -10,8 +10,8 @@ reuse the id of the lost checkpoint.
 The record is created after the checkpoint's `_metadata` and before its output is published. It is
 deleted before the `_metadata`. So a record without a checkpoint always means a lost checkpoint.
 
-Another job that starts from a checkpoint may claim it, and delete it in the end. It leaves the record,
-since the first job must not begin anew, and notes who it is.
+Another job that starts from a checkpoint may claim it, and delete it in the end. It leaves the
+record, since the first job must not begin anew, and notes who it is.
 """
 
 from __future__ import annotations

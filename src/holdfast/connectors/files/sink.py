@@ -212,9 +212,7 @@ class FileCommitter(Committer):
                         subtask=request.subtask,
                         file=number,
                     )
-                found.append(
-                    _publish(storage, file, may_be_published=_may_be_published(request))
-                )
+                found.append(_publish(storage, file, may_be_published=_may_be_published(request)))
                 number += 1
             # Also files that were published before: that process may have died before the sync.
             storage.sync(file.final for file in request.committable.files)
