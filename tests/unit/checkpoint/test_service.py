@@ -191,6 +191,7 @@ def test_a_job_whose_checkpoint_another_has_claimed_is_told_who(tmp_path: Path) 
     first.storage.complete(first.taken(7))
     ClaimedSnapshot(first.files, first.taken(7), "successor").delete()
     assert not first.files.exists("chk-7/_metadata")
+    assert first.files.read("completed/1-7.claimed") == b'{"format":1,"by":"successor"}'
     with pytest.raises(RestoreError, match=r"'successor' has started from this") as refused:
         Driver(tmp_path).begin()
     assert "backup" not in str(refused.value)

@@ -18,6 +18,7 @@ from holdfast.checkpoint.files.fence import take_fence
 from holdfast.checkpoint.files.job_files import JobStorage
 from holdfast.checkpoint.files.used import highest_used
 from holdfast.checkpoint.restore.restorer import Restorer
+from holdfast.errors import FencedError
 from tests.support.checkpoints import checkpoint
 from tests.unit.checkpoint.test_ledger import Died, Mortal
 
@@ -102,6 +103,21 @@ def test_an_interrupted_deletion_forgets_no_id(tmp_path: Path, changes: int, aft
     except Died:
         files.left = 1_000
     assert highest_used(files) == (2, 3)
+
+
+def test_a_driver_that_was_replaced_notices_though_the_fence_behind_its_own_is_lost(
+    files: FileSystemFiles,
+) -> None:
+    run(files)
+    old = run(files)
+    run(files, 7)
+    files.delete("fence/3")
+    new = run(files)
+    assert new.fence.number == 4
+    with pytest.raises(FencedError, match="another has taken fence 4"):
+        old.fence.check()
+    new.fence.check()
+    assert run(files).fence.number == 5
 
 
 @pytest.mark.parametrize("lost", ["records", "checkpoints", "neither"])
