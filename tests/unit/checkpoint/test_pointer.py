@@ -91,6 +91,13 @@ def test_a_job_whose_newest_checkpoint_is_lost_does_not_stand_for_an_older_one(f
     assert find_snapshot(files.root)[1].checkpoint_id == 2
 
 
+def test_metadata_that_was_cut_off_before_its_record_does_not_matter(files):
+    """Nothing of it was published."""
+    JobStorage(files, take_fence(files)).complete(checkpoint(7))
+    files.create_exclusive(metadata_name(8), encode_metadata(checkpoint(8))[:100])
+    assert find_snapshot(files.root, accepts_older=False)[1].checkpoint_id == 7
+
+
 def test_a_job_that_has_lost_its_only_checkpoint_says_so(files):
     JobStorage(files, take_fence(files)).complete(checkpoint(3))
     files.delete_tree("chk-3")

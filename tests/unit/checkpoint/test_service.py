@@ -154,7 +154,7 @@ def test_a_job_that_has_lost_its_only_checkpoint_is_told_what_helps(tmp_path: Pa
         Driver(tmp_path, **option).begin()
 
 
-@pytest.mark.parametrize("named", ["nothing", "another", "checkpoint", "savepoint"])
+@pytest.mark.parametrize("named", ["nothing", "another", "job", "checkpoint", "savepoint"])
 def test_a_checkpoint_that_a_drained_job_was_to_end_with_is_restored_only_by_its_name(
     tmp_path: Path, named: str
 ) -> None:
@@ -169,11 +169,12 @@ def test_a_checkpoint_that_a_drained_job_was_to_end_with_is_restored_only_by_its
     path = {
         "nothing": None,
         "another": f"{first.files.root}/chk-1",
+        "job": first.files.root,
         "checkpoint": f"{first.files.root}/chk-2",
         "savepoint": place.root,
     }[named]
     driver = Driver(tmp_path, path)
-    if named in ("nothing", "another"):
+    if named in ("nothing", "another", "job"):
         with pytest.raises(RestoreError, match=r"job/chk-2: .*drain=True.*from_savepoint="):
             driver.begin()
         return
@@ -206,3 +207,18 @@ def test_a_claimed_checkpoint_whose_claimer_cannot_be_read_is_claimed_all_the_sa
     files.create_exclusive("completed/1-7.claimed", b"{")
     assert claimed_by(files, 7) == "?"
     assert claimed_by(files, 17) is None
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_another_job_does_not_start_from_a_drained_checkpoint_by_the_directory_of_its_job(
+    tmp_path: Path, named: bool
+) -> None:
+    other = FileSystemFiles(str(tmp_path / "other"))
+    drained = msgspec.structs.replace(plain(checkpoint(7)), drained=True)
+    JobStorage(other, take_fence(other)).complete(drained)
+    driver = Driver(tmp_path, f"{other.root}/chk-7" if named else other.root)
+    if named:
+        assert driver.begin().metadata == drained
+    else:
+        with pytest.raises(RestoreError, match=r"other/chk-7: .*drain=True"):
+            driver.begin()

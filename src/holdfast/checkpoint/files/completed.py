@@ -149,6 +149,9 @@ def load_newest(files: NamedFiles) -> tuple[CheckpointMetadata | None, dict[int,
     # Their fences are unknown; by their ids they may be newer.
     floor = newest.checkpoint_id if newest else 0
     newer = {one: why for one, why in unreadable.items() if one > floor}
+    if records:
+        # Without a record nothing was published.
+        newer = {one: newer[one] for _, one in records if one in newer}
     there = unreadable.keys() | {checkpoint_id for _, checkpoint_id in complete}
     lost = lost_checkpoint(files, records, valid, there)
     if lost is not None:

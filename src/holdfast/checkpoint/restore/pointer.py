@@ -64,6 +64,13 @@ def find_snapshot(
     )
 
 
+def names_a_job(url: PathLike) -> bool:
+    """Whether a path is a job's directory, and so names no snapshot itself."""
+    place = FileSystemFiles(url).root.removesuffix(f"/{METADATA}")
+    is_checkpoint = _CHECKPOINT.fullmatch(place.rpartition("/")[2]) is not None
+    return not is_checkpoint and not FileSystemFiles(place).exists(METADATA)
+
+
 def _newest(files: FileSystemFiles, url: PathLike, accepts_older: bool) -> CheckpointMetadata:
     metadata, refusals = load_newest(files)
     for _ in range(_LISTINGS):

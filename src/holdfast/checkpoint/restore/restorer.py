@@ -28,7 +28,7 @@ from holdfast.checkpoint.local_state import tidy_local_state
 from holdfast.checkpoint.restore.assignment import assign_state
 from holdfast.checkpoint.restore.checks import check_static_rows
 from holdfast.checkpoint.restore.download import RestoreTarget, restore_one
-from holdfast.checkpoint.restore.pointer import find_snapshot
+from holdfast.checkpoint.restore.pointer import find_snapshot, names_a_job
 from holdfast.checkpoint.savepoint.requests import drained_reason
 from holdfast.checkpoint.source_positions import position_of
 from holdfast.clock import SystemClock, monotonic
@@ -179,8 +179,8 @@ class Restorer:
             if attempt:
                 another = replace(job, job_attempt=f"{job.job_attempt}-{attempt}")
                 target = replace(target, job=another)
-            if metadata.drained is True and files is self._files:
-                self._check_drained(metadata)
+            if metadata.drained is True:
+                self._check_drained(files, metadata)
             try:
                 verify_handles(metadata, files)
                 restored = self._restore(metadata, files, plan, target, calls, local_copies)
@@ -278,17 +278,17 @@ class Restorer:
                 "continue from its own checkpoints"
             )
 
-    def _check_drained(self, metadata: CheckpointMetadata) -> None:
+    def _check_drained(self, files: JobCheckpointFiles, metadata: CheckpointMetadata) -> None:
         """Refuse a checkpoint that a drained job was to end with, unless the user names it.
 
         A savepoint has the identity of the checkpoint that it was taken with.
         """
-        if self._pointer is not None:
+        if self._pointer is not None and not names_a_job(self._pointer):
             with suppress(HoldfastError):
                 if identity_of(find_snapshot(self._pointer)[1]) == identity_of(metadata):
                     return
         directory = checkpoint_directory(metadata.checkpoint_id)
-        raise RestoreError(drained_reason(f"{self._files.root}/{directory}"))
+        raise RestoreError(drained_reason(f"{files.root}/{directory}"))
 
     def _best(self) -> list[CheckpointMetadata]:
         """The checkpoint to try first, if there is any."""
