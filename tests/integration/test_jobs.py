@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,6 +32,7 @@ from holdfast import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
+from holdfast.clock import monotonic
 from holdfast.serde.keys import key_hash
 from holdfast.spark.routing import key_hash_column
 from tests.integration.conftest import CountByKey, final_counts
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
+
+    from holdfast.job.statistics import EpochStatistics
 
 WORDS = [("a",), ("b",), ("a",), ("c",), ("a",), ("b",)]
 
@@ -328,6 +332,28 @@ def test_a_rate_is_kept_and_an_epoch_interval_spaces_epochs(
     assert result.statistics.events == 300
     assert result.runtime_ms >= 900
     assert result.statistics.epochs <= 1 + result.runtime_ms / 200
+
+
+def test_an_endless_job_keeps_its_interval_without_spark_s_trigger(
+    env: StreamExecutionEnvironment,
+) -> None:
+    env.set_epoch_interval(300)
+    starts: list[float] = []
+    enough = threading.Event()
+
+    def note(epoch: EpochStatistics) -> None:
+        starts.append(monotonic() - epoch.duration_ms / 1000)
+        if len(starts) == 5:
+            enough.set()
+
+    env.add_epoch_listener(note)
+    env.from_generator(lambda i: i, rate=300, type_info=int).map(lambda n: n, int).add_sink(
+        Swallow()
+    )
+    client = env.execute_async("paced")
+    assert enough.wait(60)
+    client.cancel()
+    assert starts[4] - starts[1] >= 0.8
 
 
 class Swallow(SinkFunction):

@@ -95,7 +95,7 @@ def test_a_finished_job_is_not_run_again(
 ) -> None:
     job = OutputJob(tmp_path, DEFAULTS, count=80)
     job.run(spark)
-    assert [path.name for path in job.storage.iterdir()] == ["finished.json"]
+    assert {path.name for path in job.storage.iterdir()} == {"finished.json", "used"}
     with caplog.at_level(logging.WARNING, "holdfast"):
         client = OutputJob(tmp_path, DEFAULTS, count=80).start(spark)
         statistics = client.result(TIMEOUT).statistics

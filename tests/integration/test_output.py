@@ -102,7 +102,7 @@ def test_output_of_every_sink_appears_with_its_checkpoint_and_whole(
     assert pages == [list(range(1, len(mine) + 1)) for mine in pages]
     assert sum(map(len, pages)) >= job.count / 40
     assert job.left_behind() == []
-    assert [path.name for path in job.storage.iterdir()] == ["finished.json"]
+    assert {path.name for path in job.storage.iterdir()} == {"finished.json", "used"}
     assert list(tmp_path.glob("transactions/*.open")) == []
 
 

@@ -94,7 +94,7 @@ def test_sinks_and_jobs_that_share_a_table_do_not_hide_each_others_rows(db, log)
 def test_the_fence_stays_when_the_job_has_ended(db, log):
     request = staged(log, batch([("a", 1)]))
     commit(log, request)
-    log.create_committer(NO_RUNTIME).clean_up("job", "sink", None)
+    log.create_committer(NO_RUNTIME).clean_up("job", "sink", "1-1-ended")
     assert commit(log, request) == ["already"]
 
 

@@ -151,7 +151,7 @@ def run(path: str, partitioned: bool, max_file_bytes: int, steps: list[Any]) -> 
     for step in steps:
         job.step(*step)
         assert seen(job.sink) == job.committed
-    clean_up(job.sink, None)
+    clean_up(job.sink, f"{10**9}-ended")
     assert seen(job.sink) == job.committed
     assert all_files(job.sink) == visible_files(job.sink)
 

@@ -87,7 +87,7 @@ def publish(sink: FileSink, rows: Iterable[pa.RecordBatch], **given: Any) -> Non
     commit(sink, stage(sink, rows, **given))
 
 
-def clean_up(sink: FileSink, job_attempt: str | None, job_id: str = "job") -> None:
+def clean_up(sink: FileSink, job_attempt: str, job_id: str = "job") -> None:
     """Let the sink remove what it may."""
     sink.create_committer(NO_RUNTIME).clean_up(job_id, "files", job_attempt)
 

@@ -155,7 +155,7 @@ class NotebookCommitter(Committer):
         if self.sink.fails_in == "abort_opened":
             raise OSError("no connection")
 
-    def clean_up(self, job_id: str, uid: str, job_attempt: str | None) -> None:
+    def clean_up(self, job_id: str, uid: str, job_attempt: str) -> None:
         CALLS.append(("clean_up", self.sink.label, job_id, uid, job_attempt))
         if self.sink.fails_in == "clean_up":
             raise OSError("no connection")

@@ -241,11 +241,18 @@ class Committer(ABC):
         """Drop what writers have opened before their processes died; it was never published."""
         return
 
-    def clean_up(self, job_id: str, uid: str, job_attempt: str | None) -> None:
-        """Remove the unpublished output of other attempts of the job.
+    def clean_up(self, job_id: str, uid: str, job_attempt: str) -> None:
+        """Remove the unpublished output of other attempts of the job, except of later drivers.
 
         Called on the driver when that output can no longer be published: after the first
-        checkpoint of a job attempt, and with None when the job has ended.
+        checkpoint of a job attempt, and when the job has ended.
+
+        Args:
+            job_id: The job.
+            uid: The sink.
+            job_attempt: The job attempt whose output stays; when the job has ended, a name that
+                none has. The number that it begins with is that of the driver. Output of attempts
+                with a higher number stays too: another driver has taken over.
         """
         return
 

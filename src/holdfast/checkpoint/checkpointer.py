@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoint.completion import Completion
 from holdfast.checkpoint.files.job_files import JobStorage
-from holdfast.checkpoint.instructions import CheckpointKind, FailureReason, Finalize
+from holdfast.checkpoint.instructions import (
+    CheckpointKind,
+    DiscardCheckpoint,
+    FailureReason,
+    Finalize,
+)
 from holdfast.checkpoint.listeners import CheckpointNotifier
 from holdfast.checkpoint.pending import PendingCheckpoint
 from holdfast.checkpoint.source_positions import SourceCommits, end_of
@@ -240,6 +245,8 @@ class Checkpointer:
         pending = self._new_pending(checkpoint, result, batch_id)
         if not self.tracker.add(pending):
             self._savepoints.leave_unwritten(checkpoint.id)
+            # It was discarded before the files of its base were kept for it.
+            self._execute([DiscardCheckpoint(checkpoint.id)])
             return
         self.statistics.epoch_ended(
             checkpoint.id,

@@ -217,6 +217,7 @@ class Completion:
         pending = self._tracker.complete(checkpoint_id)
         assert pending.stored is not None
         path = self._record_completed(checkpoint_id)
+        self._savepoints.checkpoint_completed(checkpoint_id, path)
         logger.info("checkpoint %d is complete: %s", checkpoint_id, path)
         published = self._publish(pending, pending.stored)
         self._savepoints.add(pending, self._storage.files)

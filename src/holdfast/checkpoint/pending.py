@@ -283,6 +283,7 @@ class PendingCheckpoint:
             completed_ms=completed_ms,
             mode=self._settings.mode.name,
             origin=self.base.origin or UNSET,
+            drained=(self._savepoint is not None and self._savepoint.required) or UNSET,
             operators=[
                 self._operator(operator, stores)
                 for uid, operator in self._plan.operators.items()

@@ -26,6 +26,8 @@ from holdfast.checkpoint.files.endings import (
 from holdfast.checkpoint.files.fence import take_fence
 from holdfast.checkpoint.files.job_files import open_files
 from holdfast.checkpoint.files.layout import TASK_OWNED
+from holdfast.checkpoint.files.ledger import record_completed
+from holdfast.checkpoint.files.used import highest_used
 from holdfast.checkpoint.local_state import tidy_local_state
 from holdfast.checkpoint.pending import CheckpointBase, inline_below
 from holdfast.checkpoint.restore.restorer import FRESH, Restorer
@@ -251,7 +253,7 @@ class CheckpointService:
         if self.exactly_once:
             _warn_of_repetition(plan)
         restorer = self._restorer
-        self._fence = take_fence(self._files)
+        self._fence = take_fence(self._files, highest_used(self._files)[0])
         completed = [] if restorer is None else restorer.completed()
         self._commits.inherit(completed)
         self._checkpointer = Checkpointer(
@@ -327,10 +329,12 @@ class CheckpointService:
             self._fence.check()
             if files is self._files:
                 self._fence.going_back(metadata.fence, metadata.checkpoint_id)
+                # Its driver may have died before the record, and from now on its output is out.
+                record_completed(files, metadata)
         self._commits.recover(metadata, files)
         if self._checkpointer is not None and self._claims and files is not self._files:
             assert isinstance(files, FileSystemFiles)
-            self._checkpointer.tracker.claim(ClaimedSnapshot(files, metadata))
+            self._checkpointer.tracker.claim(ClaimedSnapshot(files, metadata, self._job_id))
 
     def begin(self, job: JobIdentity, restored: RestoredJob, capture: Capture) -> None:
         """Begin a job attempt; `capture` returns how far its sources were read."""
@@ -411,7 +415,8 @@ class CheckpointService:
             in_doubt = bool(checkpointer.tracker.in_doubt)
         if commits is None:
             return
-        commits.close(ended=ending is not None and not in_doubt)
+        ended = ending is not None and not in_doubt
+        commits.close(ended=ended, check_fence=self._check_fence)
         if checkpointer is None or ending is None or not self.periodic:
             return
         assert self._settings is not None
@@ -432,7 +437,7 @@ class CheckpointService:
         # Sinks may have taken long, and another driver may run the job by now.
         self._fence.check()
         self._note(ending)
-        delete_job(self._files)
+        delete_job(self._files, runs_again=ending.lasting_id and self._outlives_driver)
 
     def _note(self, ending: JobEnding) -> None:
         """Leave a note of how the job ended, before its checkpoints are deleted."""
@@ -443,6 +448,11 @@ class CheckpointService:
             note_finished(self._files, self._job_id, self._fence.number, now)
         else:
             forget_ending(self._files)
+
+    def _check_fence(self) -> None:
+        """Raise FencedError if another driver has taken over; without checkpoints, none can."""
+        if self._checkpointer is not None:
+            self._fence.check()
 
     def _holds_fence(self) -> bool:
         """Whether this driver may still delete the job's files."""

@@ -74,6 +74,8 @@ class CheckpointTracker:
         """Start tracking another job attempt."""
         with self.lock:
             if base.metadata is not None:
+                # It is needed again, should storage have failed to delete it before.
+                self._undeleted.pop(base.metadata.checkpoint_id, None)
                 self.coordinator.resume_after(base.metadata.checkpoint_id)
             self.base = base
             self._running = base.job.job_attempt

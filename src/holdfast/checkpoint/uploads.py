@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -29,6 +30,8 @@ class Uploads:
         self._tasks = dict(zip(stages, plan.stage_parallelism, strict=True))
         self._calls = calls
         self._files = files
+        # Of this job alone: others of the same session count checkpoints too.
+        self._groups = f"holdfast-upload-{uuid.uuid4().hex[:8]}"
         self._cancelled: dict[int, threading.Event] = {}
         """One event for each checkpoint that is neither uploaded nor cancelled."""
 
@@ -50,7 +53,7 @@ class Uploads:
         cancelled = self._cancelled.pop(checkpoint_id, None)
         if cancelled is not None:
             cancelled.set()
-        self._calls.cancel(_group(checkpoint_id))
+        self._calls.cancel(self._group(checkpoint_id))
 
     def run(self, pending: PendingCheckpoint) -> Iterator[tuple[tuple[int, int], list[Uploaded]]]:
         """Upload a checkpoint; yields every task whose part is complete, with its stores."""
@@ -75,13 +78,12 @@ class Uploads:
                 # Spark may repeat the whole task, so the snapshots stay until the next epoch.
                 uploads = [replace(one, keep=True) for one in uploads]
             items = [(one.subtask, self._tasks[one.stage], one) for one in uploads]
-            for done in self._calls.map(upload, items, _group(pending.id)):
+            for done in self._calls.map(upload, items, self._group(pending.id)):
                 stores = pending.arrived(done)
                 if stores is not None:
                     yield (done.upload.stage, done.upload.subtask), stores
         finally:
             self._cancelled.pop(pending.id, None)
 
-
-def _group(checkpoint_id: int) -> str:
-    return f"holdfast-upload-{checkpoint_id}"
+    def _group(self, checkpoint_id: int) -> str:
+        return f"{self._groups}-{checkpoint_id}"

@@ -6,6 +6,7 @@ stores. Nothing of an older job attempt is written again.
 
 from __future__ import annotations
 
+import logging
 import threading
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -17,8 +18,13 @@ from pyspark import InheritableThread
 from holdfast.clock import monotonic
 from holdfast.errors import JobExecutionError
 from holdfast.job.threads import TimeLimits, guarded, start_thread
-from holdfast.spark.failures import original_error
-from holdfast.spark.session import QUERY_SETTINGS, one_pass_settings, settings
+from holdfast.spark.failures import original_error, summary
+from holdfast.spark.session import (
+    QUERY_SETTINGS,
+    one_pass_settings,
+    polling_every,
+    settings,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,13 +40,17 @@ if TYPE_CHECKING:
     from holdfast.job.trigger import JobTrigger
     from holdfast.spark.epoch_runner import EpochRunner
 
+logger = logging.getLogger("holdfast")
+
 LOOK_AROUND = 0.05
 """Seconds between two checks whether a checkpoint or timer is due while no data comes."""
 QUIET = 0.25
 """Seconds without an epoch before one runs for event-time timers alone: an epoch with data
 would fire them too."""
+LOOK_OUT = 0.5
+"""Seconds between two checks whether the query still runs, while the job keeps its interval."""
 TRY_AGAIN = 0.5
-"""Seconds before a failed final checkpoint is tried again."""
+"""Seconds before a failed final checkpoint, or stopping a query, is tried again."""
 CANCEL_AGAIN = 0.1
 """Seconds between two attempts to cancel a job that runs in one pass."""
 
@@ -226,7 +236,7 @@ class JobAttempt:
         """Take a savepoint of all that was read, and end.
 
         If the savepoint fails, the job continues. If it was drained, it continues from its last
-        checkpoint, as after any failure.
+        checkpoint, as after any failure; or it ends, if that is the one of the savepoint.
 
         Args:
             request: The savepoint.
@@ -246,10 +256,7 @@ class JobAttempt:
                 self._is_finished = True
                 self._stopping.set()
             elif drain:
-                raise JobExecutionError(
-                    "event time was advanced to its end for a savepoint, which failed; the job "
-                    "returns to its last checkpoint"
-                )
+                raise request.failed_drained()
 
         self._between_epochs(request, finish)
         if self._stopping.is_set():
@@ -297,7 +304,18 @@ class JobAttempt:
         if self._failure is None:
             self._failure = failure
         # In another thread: the query may wait for this one before it stops.
-        start_thread(f"stopping {self._name}", self.stop)
+        start_thread(f"stopping {self._name}", self._stop_at_last)
+
+    def _stop_at_last(self) -> None:
+        """Stop, and try again as long as that fails and the job attempt has not ended."""
+        while not self._ended.is_set():
+            try:
+                self.stop()
+                return
+            except Exception as error:
+                what = f"the query {self._name!r} did not stop, which is tried again"
+                logger.warning("%s: %s", what, summary(error))
+                self._ended.wait(TRY_AGAIN)
 
     def _writer(self, on_batch: Callable[[DataFrame, int], None], name: str) -> DataStreamWriter:
         rows = self._runner.first_rows(self._frames)
@@ -308,10 +326,10 @@ class JobAttempt:
     def _start_query(self) -> StreamingQuery:
         writer = self._writer(self._run_batch_of_query, self._name)
         if self._trigger.available_now:
-            writer = writer.trigger(availableNow=True)
-        elif self._trigger.interval_ms:
-            writer = writer.trigger(processingTime=f"{self._trigger.interval_ms} milliseconds")
-        return writer.start()
+            return writer.trigger(availableNow=True).start()
+        # Without an interval, which Spark would keep by the wall clock.
+        with polling_every(self._spark, self._trigger.interval_ms):
+            return writer.start()
 
     def _run_one_pass(self) -> None:
         self._spark.sparkContext.setJobGroup(self._name, self._name, interruptOnCancel=True)
@@ -327,7 +345,16 @@ class JobAttempt:
             raise
 
     def _run_batch(self, batch: DataFrame, batch_id: int) -> None:
-        self._keep_interval()
+        if self._trigger.available_now:
+            # Spark knows all batches from the beginning, and the last one has no successor.
+            self._keep_interval()
+        self._last_start = monotonic()
+        self._process(batch, batch_id)
+        if not self._trigger.available_now:
+            # Before Spark decides what the next batch contains.
+            self._keep_interval()
+
+    def _process(self, batch: DataFrame, batch_id: int) -> None:
         with self._lock:
             if self._is_finished:
                 # A job that continues from the savepoint reads it again.
@@ -538,8 +565,11 @@ class JobAttempt:
             self._run_without_input(order, cut_at=None, last=True)
 
     def _keep_interval(self) -> None:
-        """Keep the interval between epochs where Spark's trigger does not."""
-        if self._trigger.available_now and self._last_start is not None:
-            pause = self._last_start + self._trigger.interval_ms / 1000 - monotonic()
-            self._stopping.wait(max(0.0, pause))
-        self._last_start = monotonic()
+        """Wait until the interval has passed since the last epoch began, or the query ends."""
+        if self._last_start is None or not self._trigger.interval_ms:
+            return
+        until = self._last_start + self._trigger.interval_ms / 1000
+        while (pause := until - monotonic()) > 0 and not self._stopping.wait(min(pause, LOOK_OUT)):
+            # Somebody else may have stopped it, and waits for this thread.
+            if self.query is not None and not self.query.isActive:
+                return

@@ -187,6 +187,27 @@ def _put_back(spark: SparkSession, before: dict[str, str | None]) -> None:
 
 _advised: set[str] = set()
 """Ids of applications that were told."""
+
+
+@contextlib.contextmanager
+def polling_every(spark: SparkSession, interval_ms: int) -> Iterator[None]:
+    """Let a query that starts within the block look for data that often, while there is none.
+
+    Without an interval, Spark's setting stays. Queries of other jobs, which start at the same time,
+    have intervals of their own.
+    """
+    with _starting:
+        before = spark.conf.get(_POLLING_DELAY, None)
+        if interval_ms:
+            spark.conf.set(_POLLING_DELAY, f"{interval_ms}ms")
+        try:
+            yield
+        finally:
+            _put_back(spark, {_POLLING_DELAY: before})
+
+
+_starting = threading.Lock()
 _lock = threading.Lock()
 _in_force: dict[int, tuple[int, dict[str, str | None]]] = {}
+_POLLING_DELAY: Final = "spark.sql.streaming.pollingDelay"
 _PROPAGATE_EMPTY: Final = "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"

@@ -288,9 +288,17 @@ class Supervisor:
         if self.cancelled.is_set():
             self.failure = None
             return JobStatus.SUSPENDED if self.suspends else JobStatus.CANCELED
-        if self.failure is None:
+        if self.failure is None and self._ended_by_itself():
             return JobStatus.FINISHED
+        if self.failure is None:
+            self.failure = QueryStoppedError("its query ended without an error")
         return JobStatus.SUSPENDED if self._has_lost_session(self.failure) else JobStatus.FAILED
+
+    def _ended_by_itself(self) -> bool:
+        """Whether a job without a failure has ended on purpose, and not with its session."""
+        trigger = self.order.trigger
+        is_certain = trigger.one_pass or trigger.confirms_end or self.savepoint is not None
+        return is_certain or is_alive(self._spark)
 
     def _has_lost_session(self, failure: BaseException) -> bool:
         """Whether the Spark session has ended, or ends within a moment."""

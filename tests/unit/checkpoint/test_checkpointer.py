@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,12 @@ from holdfast.api.sinks import StagedRows
 from holdfast.checkpoint.checkpointer import MOST_HANGING, Checkpointer
 from holdfast.checkpoint.commit.publisher import Publisher
 from holdfast.checkpoint.commit.service import PUBLISHED_KNOWN, CommitService
-from holdfast.checkpoint.files.completed import checkpoint_ids, completed_checkpoints, load
+from holdfast.checkpoint.files.completed import (
+    checkpoint_ids,
+    completed_checkpoints,
+    load,
+    verify_handles,
+)
 from holdfast.checkpoint.files.fence import take_fence
 from holdfast.checkpoint.files.job_files import FENCE_EVERY_MS
 from holdfast.checkpoint.listeners import CheckpointNotifier
@@ -70,7 +76,7 @@ class Calls:
         return dump_function(function, what)
 
     def cancel(self, group: str) -> None:
-        self.cancelled.append(group)
+        self.cancelled.append(_of_any_job(group))
 
     def record_location(self, tasks: int, subtask: int, executor: str) -> None:
         self.homes[subtask] = executor
@@ -78,6 +84,7 @@ class Calls:
     def map(
         self, function: Callable[[Any], Any], items: Sequence[tuple[int, int, Any]], group: str
     ) -> Iterator[Any]:
+        group = _of_any_job(group)
         for number, (_, _, item) in enumerate(items):
             if number and group in self.gates:
                 self.held_up.append(group)
@@ -94,6 +101,11 @@ class Calls:
     def fail(self, checkpoint_id: int, error: BaseException) -> None:
         """Let a checkpoint fail after its first upload."""
         self.fails[f"holdfast-upload-{checkpoint_id}"] = error
+
+
+def _of_any_job(group: str) -> str:
+    """The name of a group without the part that names the job."""
+    return re.sub(r"-[0-9a-f]{8}-", "-", group)
 
 
 class Listener:
@@ -924,6 +936,49 @@ def test_a_checkpoint_that_storage_did_not_delete_is_deleted_with_the_next_one(
     bench.epoch()
     assert bench.complete == [3]
     assert bench.checkpointer.tracker.undeleted() == {}
+
+
+def test_a_checkpoint_that_storage_did_not_delete_and_that_is_needed_again_stays(
+    make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newer one is lost, and the job goes back to one that was to be deleted."""
+    bench = make()
+    bench.epoch()
+    undeletable(bench, monkeypatch, 1)
+    bench.epoch()
+    metadata = load(bench.files, 1)
+    bench.files.delete_tree("chk-2")
+    bench.begin(metadata)
+    bench.checkpointer._completion.retry_deletions()
+    assert bench.complete == [1]
+    verify_handles(metadata, bench.files)
+    bench.epoch()
+    assert bench.complete == [3], "and it goes like any other"
+
+
+def test_a_checkpoint_that_is_given_up_while_its_epoch_ends_keeps_no_files(
+    make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It expires after it was found pending, and before its upload begins."""
+    bench = make(tolerable_failures=5)
+    bench.epoch()
+    order = bench.order()
+    result = bench.run(order)
+    kept = bench.checkpointer._storage.build_upon
+
+    def too_late(*given: Any) -> None:
+        bench.checkpointer.tracker.lock.release()
+        try:
+            bench.clock.advance(TIMEOUT)
+            bench.checkpointer.expire()
+        finally:
+            bench.checkpointer.tracker.lock.acquire()
+        kept(*given)
+
+    monkeypatch.setattr(bench.checkpointer._storage, "build_upon", too_late)
+    bench.checkpointer.epoch_completed(order, result, bench.batch)
+    monkeypatch.undo()
+    assert set(bench.checkpointer._storage._shared._files) == {1}
 
 
 def test_a_checkpoint_that_was_given_up_stays_in_doubt_until_storage_has_deleted_it(

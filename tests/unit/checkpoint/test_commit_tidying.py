@@ -13,7 +13,7 @@ from holdfast.checkpoint.files.channel_state import FileStaging
 from holdfast.checkpoint.files.completed import load
 from holdfast.checkpoint.files.fence import Fence
 from holdfast.checkpoint.files.layout import STAGED
-from holdfast.errors import CheckpointStorageError
+from holdfast.errors import CheckpointStorageError, FencedError
 from holdfast.storage.file_system import FileSystemFiles
 from tests.support.checkpoints import checkpoint
 from tests.support.staged import Notebook, calls, forget
@@ -433,7 +433,20 @@ def test_a_job_that_has_ended_leaves_nothing_staged(drive: Any) -> None:
     driver.epoch(1)
     driver.complete(1)
     driver.commits.close(ended=True)
-    assert calls("clean_up")[-1] == ("clean_up", "notebook", "job", "sink", None)
+    assert calls("clean_up")[-1] == (
+        *("clean_up", "notebook", "job", "sink"),
+        "1-1-ended",
+    )
+
+
+def test_a_driver_that_was_replaced_while_it_ended_lets_no_sink_clean_up(drive: Any) -> None:
+    """The fence was looked at before, and somebody took the next one."""
+    driver = drive()
+    driver.begin()
+    drive()
+    with pytest.raises(FencedError):
+        driver.commits.close(ended=True, check_fence=driver.fence.check)
+    assert calls("clean_up") == []
 
 
 def test_a_job_that_owes_output_leaves_it_staged(drive: Any) -> None:

@@ -142,4 +142,4 @@ def test_what_a_finished_job_left_goes_unless_somebody_runs_there(files: FileSys
     assert files.exists(metadata_name(3))
     note_finished(files, JOB, 2, 1)
     delete_finished(files)
-    assert set(files.entries()) == {FINISHED}
+    assert set(files.entries()) == {FINISHED, "used"}

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from holdfast.checkpoint.files import completed
 from holdfast.checkpoint.files.completed import completed_checkpoints, load, store_metadata
 from holdfast.checkpoint.files.fence import take_fence
-from holdfast.checkpoint.files.metadata import identity_of
+from holdfast.checkpoint.files.job_files import JobStorage
+from holdfast.checkpoint.files.layout import metadata_name
+from holdfast.checkpoint.files.metadata import encode_metadata, identity_of
 from holdfast.checkpoint.restore.pointer import find_snapshot
 from holdfast.checkpoint.savepoint.ownership import ClaimedSnapshot
 from holdfast.checkpoint.savepoint.storage import (
@@ -71,6 +74,60 @@ def test_a_job_stands_for_its_newest_checkpoint_that_can_be_read(files, caplog):
         files.delete(f"chk-{number}/data")
     with pytest.raises(RestoreError, match="no checkpoint there can be restored"):
         find_snapshot(files.root)
+
+
+@pytest.mark.parametrize("gone", ["chk-3", "chk-3/data"])
+def test_a_job_whose_newest_checkpoint_is_lost_does_not_stand_for_an_older_one(files, gone):
+    """What was published since would come again."""
+    storage = JobStorage(files, take_fence(files))
+    for number in (2, 3):
+        handle = files.write_bytes(f"chk-{number}/data", b"state")
+        storage.complete(checkpoint(number, {"data": handle}))
+    assert find_snapshot(files.root, accepts_older=False)[1].checkpoint_id == 3
+    files.delete_tree(gone) if gone == "chk-3" else files.delete(gone)
+    with pytest.raises(RestoreError, match=r"newest checkpoint, 3, .*name it: .*job/chk-2; or set"):
+        find_snapshot(files.root, accepts_older=False)
+    assert find_snapshot(f"{files.root}/chk-2", accepts_older=False)[1].checkpoint_id == 2
+    assert find_snapshot(files.root)[1].checkpoint_id == 2
+
+
+def test_metadata_that_was_cut_off_before_its_record_does_not_matter(files):
+    """Nothing of it was published."""
+    JobStorage(files, take_fence(files)).complete(checkpoint(7))
+    files.create_exclusive(metadata_name(8), encode_metadata(checkpoint(8))[:100])
+    assert find_snapshot(files.root, accepts_older=False)[1].checkpoint_id == 7
+
+
+def test_a_job_that_has_lost_its_only_checkpoint_says_so(files):
+    JobStorage(files, take_fence(files)).complete(checkpoint(3))
+    files.delete_tree("chk-3")
+    with pytest.raises(RestoreError, match=r"can be restored \(.*chk-3.*bring it back"):
+        find_snapshot(files.root)
+
+
+def test_a_job_that_runs_may_retire_its_newest_checkpoint_meanwhile(files, monkeypatch):
+    storage = JobStorage(files, take_fence(files))
+    storage.complete(checkpoint(1))
+    loaded = completed.load
+
+    def goes_on(files, checkpoint_id):
+        if checkpoint_id == 1:
+            storage.complete(checkpoint(2))
+            storage.delete(1)
+        return loaded(files, checkpoint_id)
+
+    monkeypatch.setattr(completed, "load", goes_on)
+    assert find_snapshot(files.root, accepts_older=False)[1].checkpoint_id == 2
+
+
+def test_a_job_does_not_stand_for_a_checkpoint_that_was_completed_too_late(files):
+    """Another driver had gone back behind it."""
+    old, new = take_fence(files), take_fence(files)
+    last = take_fence(files)
+    for metadata in (checkpoint(7, fence=old.number), checkpoint(8, fence=new.number)):
+        files.create_exclusive(metadata_name(metadata.checkpoint_id), encode_metadata(metadata))
+    last.going_back(old.number, 7)
+    assert find_snapshot(files.root, accepts_older=False)[1].checkpoint_id == 7
 
 
 @pytest.mark.parametrize("pointer", ["chk-1", "chk-2/_metadata", "", "elsewhere"])

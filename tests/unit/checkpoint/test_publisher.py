@@ -333,6 +333,13 @@ def test_a_sink_that_cannot_be_shipped_is_named() -> None:
         Shelf(sink)
 
 
+def test_no_job_cancels_what_another_publishes() -> None:
+    """Jobs of one session count their checkpoints alike."""
+    one, other = Shelf(Notebook("a")).publisher, Shelf(Notebook("a")).publisher
+    assert one._job_group(7) == one._job_group(7)
+    assert one._job_group(7) != other._job_group(7)
+
+
 # Tidying up
 
 
@@ -346,6 +353,20 @@ def test_every_sink_is_let_to_clean_up_whatever_another_does(
     ]
     assert "left something behind: no connection" in caplog.text
     assert len(calls("committer closed")) == 2
+
+
+def test_the_fence_is_looked_at_before_every_sink_that_cleans_up() -> None:
+    looks: list[int] = []
+
+    def check_fence() -> None:
+        looks.append(len(calls("clean_up")))
+        if looks == [0, 1]:
+            raise FencedError("another driver has taken over")
+
+    shelf = Shelf(Notebook("a"), Notebook("b"))
+    with pytest.raises(FencedError):
+        shelf.publisher.clean_up("job", "2-1", check_fence=check_fence)
+    assert calls("clean_up") == [("clean_up", "a", "job", "a", "2-1")]
 
 
 def test_a_program_without_sinks_has_nothing_to_publish() -> None:

@@ -7,12 +7,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec import UNSET
 
 from holdfast import SavepointFormatType
+from holdfast.checkpoint.files.completed import load
 from holdfast.checkpoint.restore.pointer import find_snapshot
 from holdfast.checkpoint.savepoint import requests as savepoints
 from holdfast.checkpoint.savepoint.requests import SavepointRequest
-from holdfast.errors import CheckpointError, ConfigurationError
+from holdfast.checkpoint.savepoint.storage import store_savepoint
+from holdfast.errors import (
+    CheckpointError,
+    CheckpointStorageError,
+    ConfigurationError,
+    JobExecutionError,
+    RestoreError,
+)
 from holdfast.storage.file_system import FileSystemFiles
 from tests.unit.checkpoint.test_checkpointer import TIMEOUT, Bench, make
 
@@ -140,3 +149,71 @@ def test_whoever_waits_hears_of_a_failure_though_storage_hangs(
 def test_the_form_is_one_of_two(form: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="is no format of a savepoint"):
         SavepointRequest.at(str(tmp_path), "job", form)
+
+
+# Savepoints that a job is drained for
+
+
+class Unwritable:
+    """Fails to write the metadata of savepoints, some times."""
+
+    def __init__(self, times: int) -> None:
+        self.left = times
+        self.write = store_savepoint
+
+    def __call__(self, files: Any, metadata: Any) -> None:
+        self.left -= 1
+        if self.left >= 0:
+            raise CheckpointStorageError("no room")
+        self.write(files, metadata)
+
+
+def drained(
+    make: Callable[..., Bench], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> tuple[Bench, SavepointRequest]:
+    bench = make()
+    monkeypatch.setattr(bench.checkpointer._savepoints, "_first_pause", 0)
+    monkeypatch.setattr(savepoints, "store_savepoint", Unwritable(failures))
+    request = SavepointRequest.at(str(tmp_path / "s"), "job", SavepointFormatType.CANONICAL)
+    request.required = True
+    taken(bench, request)
+    return bench, request
+
+
+def test_a_savepoint_that_a_job_was_drained_for_is_tried_again(
+    make: Callable[..., Bench], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, request = drained(make, tmp_path, monkeypatch, 3)
+    saved = find_snapshot(request.result(0))[1]
+    assert saved.drained is UNSET, "whoever starts from it knows"
+    assert load(bench.files, 1).drained is True
+    bench.epoch()
+    assert load(bench.files, 2).drained is UNSET
+
+
+def test_a_job_that_was_drained_does_not_go_on_from_the_checkpoint_of_a_failed_savepoint(
+    make: Callable[..., Bench], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows would come out as they were, and again with the rows that follow."""
+    bench, request = drained(make, tmp_path, monkeypatch, 4)
+    path = f"{bench.files.root}/chk-1"
+    with pytest.raises(CheckpointError, match=rf"no room.*drain=True.*from_savepoint='{path}'"):
+        request.result(0)
+    assert bench.complete == [1]
+    failure = request.failed_drained()
+    assert isinstance(failure, RestoreError), "which no restart follows, and no deletion"
+    assert path in str(failure)
+
+
+def test_a_job_that_was_drained_goes_back_if_the_checkpoint_fails_too(
+    make: Callable[..., Bench], tmp_path: Path
+) -> None:
+    bench = make()
+    bench.calls.fail(1, CheckpointStorageError("no room"))
+    request = SavepointRequest.at(str(tmp_path / "s"), "job", SavepointFormatType.CANONICAL)
+    request.required = True
+    taken(bench, request)
+    assert bench.complete == []
+    failure = request.failed_drained()
+    assert isinstance(failure, JobExecutionError)
+    assert "returns to its last checkpoint" in str(failure)

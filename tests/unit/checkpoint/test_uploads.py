@@ -56,6 +56,38 @@ def test_what_was_given_up_before_its_upload_is_not_uploaded(
     assert not (tmp_path / "checkpoints").exists()
 
 
+class _Groups(LocalCalls):
+    """Notes the names under which calls run and are cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.run: list[str] = []
+        self.cancelled: list[str] = []
+
+    def map(self, function: Any, items: Any, group: str) -> Any:
+        self.run.append(group)
+        return super().map(function, items, group)
+
+    def cancel(self, group: str) -> None:
+        self.cancelled.append(group)
+
+
+def test_no_job_cancels_what_another_uploads(tmp_path: Path) -> None:
+    """Jobs of one session count their checkpoints alike."""
+    calls: Any = _Groups()
+    plan: Any = SimpleNamespace(stages=[], stage_parallelism=[])
+    files = FileSystemFiles(str(tmp_path))
+    one, other = Uploads(plan, calls, files), Uploads(plan, calls, files)
+    pending: Any = SimpleNamespace(
+        id=7, tasks_without_state=list, kept=list, uploads=list, arrived=None
+    )
+    list(one.run(pending))
+    other.cancel(7)
+    assert not set(calls.run) & set(calls.cancelled)
+    one.cancel(7)
+    assert set(calls.run) < set(calls.cancelled)
+
+
 def test_nothing_is_kept_of_checkpoints_that_are_given_up(uploads: Uploads) -> None:
     for checkpoint_id in range(100):
         uploads.begin(checkpoint_id)

@@ -36,6 +36,10 @@ from tests.support.file_sinks import (
 ROWS = pa.record_batch({"day": ["mon", "tue", "mon", "wed"], "n": [1, 2, 3, 4]})
 
 
+ENDED = "inc-9-ended"
+"""A name that no job attempt has."""
+
+
 @pytest.fixture(params=["local", "memory"])
 def path(request, tmp_path):
     """A place of each kind."""
@@ -242,7 +246,7 @@ def test_a_copy_whose_original_was_not_removed_yet_is_not_made_again(path, file)
 def test_a_staged_file_that_is_gone_before_its_first_commit_is_a_loss(path):
     sink = FileSink(path)
     (staged,) = stage(sink, [ROWS])
-    clean_up(sink, None)
+    clean_up(sink, ENDED)
     with pytest.raises(SinkError, match=r"4 rows were staged in \.holdfast/.*that file is gone"):
         commit(sink, [staged])
 
@@ -314,7 +318,7 @@ def test_cleaning_up_keeps_the_current_job_attempt_and_other_jobs(path):
     assert all_files(sink) == sorted(each.files[0].staged for each in (*current, *foreign))
     commit(sink, current)
     assert numbers(sink) == [1, 2, 3, 4]
-    clean_up(sink, None)
+    clean_up(sink, ENDED)
     assert numbers(sink) == [1, 2, 3, 4]
     assert [name for name in all_files(sink) if name.startswith(".")] == [
         foreign[0].files[0].staged
@@ -331,12 +335,45 @@ def test_cleaning_up_leaves_what_the_next_driver_has_staged(path):
     assert all_files(sink) == sorted(each.files[0].staged for each in (*own, *successor))
 
 
+def test_a_driver_that_ends_leaves_what_the_next_one_has_staged(path):
+    """It looked at its fence, and another driver took over right after that."""
+    sink = FileSink(path)
+    stage(sink, [ROWS], job_attempt="2-10-bb")
+    successor = stage(sink, [ROWS], job_attempt="3-1-cc")
+    clean_up(sink, "2-10-bb-ended")
+    assert all_files(sink) == sorted(each.files[0].staged for each in successor)
+    commit(sink, successor, recovered=True)
+    assert numbers(sink) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("files", [1, 12])
+def test_files_that_are_nowhere_at_a_recovery_are_named(path, caplog, files):
+    """A reader may have moved them, or they are lost: nobody can tell."""
+    sink = FileSink(path, partition_by=["n"])
+    rows = pa.record_batch({"day": ["mon"] * files, "n": list(range(files))})
+    (staged,) = stage(sink, [rows])
+    clean_up(sink, ENDED)
+    (request,) = commit(sink, [staged], recovered=True, checkpoint_id=7)
+    assert request.outcome == "already"
+    assert f"of the output of checkpoint 7, {files} files are neither staged nor" in caplog.text
+    assert staged.files[0].final in caplog.text
+    assert ("and 2 more" in caplog.text) == (files == 12)
+
+
+def test_files_that_were_published_before_are_not_missed(path, caplog):
+    sink = FileSink(path)
+    (staged,) = stage(sink, [ROWS])
+    commit(sink, [staged])
+    commit(sink, [staged], recovered=True)
+    assert caplog.text == ""
+
+
 def test_the_last_job_to_end_leaves_nothing_but_published_files(path):
     sink = FileSink(path)
     publish(sink, [ROWS])
     stage(sink, [ROWS], job_attempt="inc-2", epoch=2)
-    clean_up(sink, None)
-    clean_up(sink, None)
+    clean_up(sink, ENDED)
+    clean_up(sink, ENDED)
     fs, root = fsspec.core.url_to_fs(path)
     fs.invalidate_cache()
     assert [name.rpartition("/")[2] for name in fs.ls(root, detail=False)] == visible_files(sink)
@@ -345,7 +382,7 @@ def test_the_last_job_to_end_leaves_nothing_but_published_files(path):
 
 def test_cleaning_up_where_nothing_was_written_does_nothing(path):
     clean_up(FileSink(path), "inc-1")
-    clean_up(FileSink(path), None)
+    clean_up(FileSink(path), ENDED)
 
 
 def test_what_was_staged_under_an_older_path_is_published_there(tmp_path):
@@ -451,7 +488,7 @@ def test_options_of_the_storage_are_shown_nowhere():
     assert "secret" not in repr(sink)
     (staged,) = stage(sink, [ROWS])
     assert "secret" not in repr(staged)
-    clean_up(sink, None)
+    clean_up(sink, ENDED)
 
 
 def test_flinks_ways_of_making_one_give_the_same_class(tmp_path):

@@ -98,12 +98,57 @@ class Query:
         self.gate.set()
         self.status = {"message": "Initializing sources", "isDataAvailable": False}
 
+        self.isActive = True
+        self.refusals = 0
+
     def stop(self) -> None:
         assert self.gate.wait(WAIT)
+        if self.refusals:
+            self.refusals -= 1
+            raise TimeoutError("the query did not stop in time")
         self.stopped.set()
 
     def awaitTermination(self) -> None:
         assert self.stopped.wait(WAIT)
+
+
+class Conf(dict[str, str]):
+    """The settings of a session."""
+
+    set = dict.__setitem__
+
+    def unset(self, name: str) -> None:
+        self.pop(name, None)
+
+
+class Writer:
+    """Notes how a query is started."""
+
+    def __init__(self, conf: Conf) -> None:
+        self.conf, self.triggers = conf, list[dict[str, Any]]()
+        self.started_with: Conf | None = None
+
+    def trigger(self, **trigger: Any) -> Writer:
+        self.triggers.append(trigger)
+        return self
+
+    def start(self) -> None:
+        self.started_with = Conf(self.conf)
+
+
+class Clock:
+    """A monotonic clock that passes when somebody waits for a job to stop."""
+
+    def __init__(self) -> None:
+        self.now, self.waits = 100.0, list[float]()
+
+    def __call__(self) -> float:
+        return self.now
+
+    def wait(self, seconds: float) -> bool:
+        self.waits.append(seconds)
+        self.now += seconds
+        return False
 
 
 @contextmanager
@@ -115,7 +160,11 @@ class Bench:
     """A job attempt whose query runs by hand."""
 
     def __init__(
-        self, tmp_path: Path, end: float = WAIT, restored_batch: int | None = None
+        self,
+        tmp_path: Path,
+        end: float = WAIT,
+        trigger: JobTrigger | None = None,
+        restored_batch: int | None = None,
     ) -> None:
         self.checkpoints, self.runner, self.query = Checkpoints(), Runner(), Query()
         self.grouped = 0
@@ -123,9 +172,9 @@ class Bench:
         self.group_fails: Exception | None = None
         runner, checkpoints = self.runner, self.checkpoints
         self.job_attempt = JobAttempt(
-            SimpleNamespace(sparkContext=context),  # type: ignore[arg-type]
+            SimpleNamespace(sparkContext=context, conf=Conf()),  # type: ignore[arg-type]
             "job",
-            JobTrigger(0, False, False),
+            trigger or JobTrigger(0, False, False),
             runner,  # type: ignore[arg-type]
             checkpoints,  # type: ignore[arg-type]
             [],
@@ -259,6 +308,18 @@ def test_a_failure_while_the_query_starts_stops_the_query(
     job_attempt.start()
     assert bench.query.stopped.wait(WAIT)
     assert job_attempt.wait() is failure
+
+
+def test_a_query_that_does_not_stop_is_stopped_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise it would go on without checkpoints."""
+    monkeypatch.setattr(module, "TRY_AGAIN", 0)
+    bench.query.refusals = 2
+    failure = CheckpointError("too many have failed")
+    bench.job_attempt.break_off(failure)
+    assert bench.job_attempt.wait() is failure
+    assert caplog.text.count("did not stop, which is tried again") == 2
 
 
 def test_nobody_tries_to_stop_a_query_that_did_not_start(
@@ -448,3 +509,72 @@ def test_a_query_that_ends_fires_the_timers_that_it_has_only_found(recovered: Be
     recovered.query.stop()
     recovered.job_attempt.wait()
     assert recovered.runner.ran == ["tick by the clock", "tick by event time"]
+
+
+# The interval between epochs
+
+
+POLLING = "spark.sql.streaming.pollingDelay"
+
+
+@pytest.mark.parametrize("interval_ms", [0, 10_000])
+@pytest.mark.parametrize("setting", [None, "20ms"])
+def test_spark_is_given_no_interval_to_keep_by_the_wall_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interval_ms: int, setting: str | None
+) -> None:
+    """Its trigger waits for a time of day: set back by an hour, there is no epoch for an hour."""
+    bench = Bench(tmp_path, trigger=JobTrigger(interval_ms, False, False))
+    conf: Any = bench.job_attempt._spark.conf
+    if setting is not None:
+        conf[POLLING] = setting
+    before = dict(conf)
+    writer = Writer(conf)
+    monkeypatch.setattr(bench.job_attempt, "_writer", lambda *_: writer)
+    bench.job_attempt._start_query()
+    assert writer.triggers == []
+    assert writer.started_with is not None
+    # It looks for data no more often than that.
+    assert writer.started_with.get(POLLING) == (f"{interval_ms}ms" if interval_ms else setting)
+    assert conf == before
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "monotonic", clock)
+    return clock
+
+
+def timed(tmp_path: Path, clock: Clock, *, available_now: bool) -> tuple[Bench, list[float]]:
+    """A job with an interval of 10 s, whose epochs take 3 s, and their starts."""
+    bench = Bench(tmp_path, trigger=JobTrigger(10_000, available_now, False))
+    bench.job_attempt._stopping = SimpleNamespace(  # type: ignore[assignment]
+        is_set=lambda: False, wait=clock.wait
+    )
+    starts: list[float] = []
+
+    def run() -> None:
+        starts.append(clock.now)
+        clock.now += 3
+
+    bench.runner.in_epoch = run
+    return bench, starts
+
+
+@pytest.mark.parametrize(("available_now", "ended"), [(False, 130), (True, 123)])
+def test_epochs_keep_their_interval_on_a_monotonic_clock(
+    tmp_path: Path, clock: Clock, available_now: bool, ended: float
+) -> None:
+    """Before Spark decides what the next batch contains, unless that is decided."""
+    bench, starts = timed(tmp_path, clock, available_now=available_now)
+    for number in range(3):
+        bench.batch(number)
+    assert starts == [100, 110, 120]
+    assert clock.now == ended
+
+
+def test_a_query_that_somebody_else_stops_is_not_kept_waiting(tmp_path: Path, clock: Clock) -> None:
+    bench, _ = timed(tmp_path, clock, available_now=False)
+    bench.query.isActive = False
+    bench.batch(0)
+    assert clock.now == 103.5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -116,6 +117,37 @@ def test_a_restart_that_ends_with_no_exception_is_a_failure_as_any_other(
 
     monkeypatch.setattr(Supervisor, "_begin", begin)
     assert supervisor._begin_and_wait() is left
+
+
+@pytest.mark.parametrize(
+    ("trigger", "savepoint", "alive", "status"),
+    [
+        (JobTrigger(0, False, False), None, True, JobStatus.FINISHED),
+        (JobTrigger(0, False, False), None, False, JobStatus.SUSPENDED),
+        (JobTrigger(0, True, False), None, False, JobStatus.SUSPENDED),
+        (JobTrigger(0, False, False), "/savepoint", False, JobStatus.FINISHED),
+        (JobTrigger(0, True, True, ends=True), None, False, JobStatus.FINISHED),
+        (JobTrigger(0, True, False, True, confirms_end=True), None, False, JobStatus.FINISHED),
+    ],
+)
+def test_a_job_whose_session_ends_quietly_is_suspended(
+    make: Callable[..., Supervisor],
+    trigger: JobTrigger,
+    savepoint: str | None,
+    alive: bool,
+    status: JobStatus,
+) -> None:
+    """Its query ends without an error, though there may be more input."""
+    supervisor = make()
+    supervisor.order = replace(supervisor.order, trigger=trigger)
+    supervisor.savepoint = savepoint
+    context: Any = supervisor._spark.sparkContext
+    context._jsc.sc = lambda: SimpleNamespace(isStopped=lambda: not alive)
+    ended: Any = SimpleNamespace(wait=lambda: None)
+    supervisor.job_attempt = ended
+    supervisor._supervise(None)
+    assert supervisor.status is status
+    assert (supervisor.failure is None) is (status is JobStatus.FINISHED)
 
 
 # Epoch listeners

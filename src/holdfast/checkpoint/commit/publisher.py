@@ -11,6 +11,7 @@ import itertools
 import logging
 import pickle
 import threading
+import uuid
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
@@ -111,6 +112,8 @@ class Publisher:
         """
         self._pauses = first_pause, longest_pause
         self._publish_frame = publish_frame
+        # Of this job alone: others of the same session count checkpoints too.
+        self._groups = f"holdfast-publish-{uuid.uuid4().hex[:8]}"
         self._plan = plan
         self._calls = calls
         self._tasks = plan.operator_tasks
@@ -198,7 +201,7 @@ class Publisher:
         if self._calls.local:
             # On a cluster, `cancel` stops the tasks by the name of their group.
             commit = partial(_commit_if_wanted, wanted)
-        done = self._calls.map(commit, groups, _job_group(checkpoint_id))
+        done = self._calls.map(commit, groups, self._job_group(checkpoint_id))
         return [failure for failure in done if failure]
 
     def _publish_frames(
@@ -228,7 +231,10 @@ class Publisher:
     def cancel(self, committables: Iterable[Committable]) -> None:
         """Cancel the calls that publish these, if they run as Spark tasks."""
         for checkpoint_id in {one.checkpoint_id for one in committables}:
-            self._calls.cancel(_job_group(checkpoint_id))
+            self._calls.cancel(self._job_group(checkpoint_id))
+
+    def _job_group(self, checkpoint_id: int) -> str:
+        return f"{self._groups}-{checkpoint_id}"
 
     def is_on_driver(self, uid: str) -> bool:
         """Whether a sink takes its rows on the driver, as a DataFrame."""
@@ -244,14 +250,21 @@ class Publisher:
     def clean_up(
         self,
         job_id: str,
-        job_attempt: str | None,
+        job_attempt: str,
         *,
         wanted: Callable[[], bool] = lambda: True,
+        check_fence: Callable[[], None] = lambda: None,
     ) -> None:
-        """Call `Committer.clean_up` of all sinks, as long as `wanted` says so."""
+        """Call `Committer.clean_up` of all sinks, as long as `wanted` says so.
+
+        Raises:
+            FencedError: Another driver has taken over, as `check_fence` says.
+        """
         for committer, operator in self._committers():
             if not wanted():
                 return
+            # A sink may take long, and another driver take over meanwhile.
+            check_fence()
             try:
                 committer.clean_up(job_id, operator.uid, job_attempt)
             except Exception as error:
@@ -288,10 +301,6 @@ class Publisher:
                 yield committer, operator
             finally:
                 committer.close()
-
-
-def _job_group(checkpoint_id: int) -> str:
-    return f"holdfast-publish-{checkpoint_id}"
 
 
 def _commit_if_wanted(wanted: Callable[[], bool], group: CommitGroup) -> Exception | None:

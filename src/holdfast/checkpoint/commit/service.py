@@ -40,6 +40,10 @@ Publishing an older one again is harmless: publishing can be repeated.
 """
 
 
+ENDED: Final = "ended"
+"""Ends the name that sinks are told when no job attempt's staged output is needed any more."""
+
+
 class _CleanUps:
     """Running clean-ups of sinks in this process, by job id.
 
@@ -297,7 +301,7 @@ class CommitService:
                 # Another driver may have taken over while this one published.
                 storage.fence.check()
                 self._tidied = job.job_attempt
-                self._clean_up(job.job_id, job.job_attempt)
+                self._clean_up(job.job_id, job.job_attempt, storage.fence.check)
                 storage.sweep_staged(job.job_attempt)
         except Exception as error:
             logger.warning("output that is never published was not deleted: %s", error)
@@ -327,12 +331,16 @@ class CommitService:
                 lambda _: self._publisher.abort_opened(self._notes, orphans),
             )
 
-    def _clean_up(self, job_id: str, job_attempt: str | None) -> None:
+    def _clean_up(
+        self, job_id: str, job_attempt: str, check_fence: Callable[[], None] = lambda: None
+    ) -> None:
         """Let sinks delete what can never be published, with a time limit."""
 
         def clean_up(wanted: Callable[[], bool]) -> None:
             with _CLEAN_UPS.running(job_id):
-                self._publisher.clean_up(job_id, job_attempt, wanted=wanted)
+                self._publisher.clean_up(
+                    job_id, job_attempt, wanted=wanted, check_fence=check_fence
+                )
 
         try:
             self._time_limits.call("sinks, to clean up", clean_up)
@@ -343,11 +351,18 @@ class CommitService:
         """Assume unpublished output: the completion of a checkpoint hangs."""
         self._failed = True
 
-    def close(self, *, ended: bool) -> None:
-        """Delete staged output, if the job has ended and everything is published."""
+    def close(self, *, ended: bool, check_fence: Callable[[], None] = lambda: None) -> None:
+        """Delete staged output, if the job has ended and everything is published.
+
+        Args:
+            ended: Whether the job has ended for good.
+            check_fence: Raises FencedError if another driver has taken over.
+        """
         self._closed = True
         if ended and self._job is not None and not self.owes:
-            self._clean_up(self._job.job_id, None)
+            # No job attempt has this name. It says which driver the job ended with.
+            none = f"{self._job.job_attempt}-{ENDED}"
+            self._clean_up(self._job.job_id, none, check_fence)
 
 
 def _inline_bytes(reports: Iterable[TaskReport]) -> int:

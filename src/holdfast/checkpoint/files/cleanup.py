@@ -23,6 +23,7 @@ from holdfast.checkpoint.files.layout import (
 )
 from holdfast.checkpoint.files.ledger import record_name, recorded_checkpoints
 from holdfast.checkpoint.files.metadata import paths_of
+from holdfast.checkpoint.files.used import keep_highest
 from holdfast.errors import CorruptCheckpointError, RestoreError
 
 if TYPE_CHECKING:
@@ -79,12 +80,19 @@ def sweep(
     return sorted([*stale.values(), *unused, *unfinished])
 
 
-def delete_job(files: NamedFiles) -> None:
+def delete_job(files: NamedFiles, *, runs_again: bool = False) -> None:
     """Delete all files of the job in checkpoint storage, except the notes of how it ended.
 
     The records of complete checkpoints go first, then the checkpoints, the newest last. After an
     interrupted deletion a start continues from the newest one, or finds nothing.
+
+    Args:
+        files: The job's files.
+        runs_again: Whether there may be a run under the same job id: then the highest fence and
+            checkpoint id are kept, and it uses neither again.
     """
+    if runs_again:
+        keep_highest(files)
     _delete_own(files, COMPLETED)
     newest_last = [one for _, one in reversed(completed_checkpoints(files))]
     for checkpoint_id in [*(set(checkpoint_ids(files)) - set(newest_last)), *newest_last]:

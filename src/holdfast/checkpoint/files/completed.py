@@ -11,8 +11,9 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from holdfast.checkpoint.files.fence import still_valid
 from holdfast.checkpoint.files.layout import SHARED, first_user, metadata_name
-from holdfast.checkpoint.files.ledger import lost_checkpoint, recorded_checkpoints
+from holdfast.checkpoint.files.ledger import claimed_by, lost_checkpoint, recorded_checkpoints
 from holdfast.checkpoint.files.metadata import (
     LONGEST_HEADER,
     decode_header,
@@ -133,9 +134,10 @@ def load_newest(files: NamedFiles) -> tuple[CheckpointMetadata | None, dict[int,
     # Read before the checkpoints: one that completes meanwhile is not lost.
     records = recorded_checkpoints(files)
     complete, unreadable = _survey(files)
+    valid = still_valid(files, complete)
     refusals: dict[int, str] = {}
     newest: CheckpointMetadata | None = None
-    for _, checkpoint_id in complete:
+    for _, checkpoint_id in valid:
         try:
             metadata = load(files, checkpoint_id)
             verify_handles(metadata, files)
@@ -147,8 +149,11 @@ def load_newest(files: NamedFiles) -> tuple[CheckpointMetadata | None, dict[int,
     # Their fences are unknown; by their ids they may be newer.
     floor = newest.checkpoint_id if newest else 0
     newer = {one: why for one, why in unreadable.items() if one > floor}
+    if records:
+        # Without a record nothing was published.
+        newer = {one: newer[one] for _, one in records if one in newer}
     there = unreadable.keys() | {checkpoint_id for _, checkpoint_id in complete}
-    lost = lost_checkpoint(files, records, complete, there)
+    lost = lost_checkpoint(files, records, valid, there)
     if lost is not None:
         newer[lost] = lost_reason(files, lost)
     return newest, newer | refusals
@@ -156,6 +161,12 @@ def load_newest(files: NamedFiles) -> tuple[CheckpointMetadata | None, dict[int,
 
 def lost_reason(files: NamedFiles, checkpoint_id: int) -> str:
     """The message for a completed checkpoint that is missing in storage."""
+    claimer = claimed_by(files, checkpoint_id)
+    if claimer is not None:
+        return (
+            f"{files.root}/{metadata_name(checkpoint_id)}: job {claimer!r} has started from this "
+            "checkpoint and claimed it, which deletes it, and continues in the place of this job"
+        )
     return (
         f"{files.root}/{metadata_name(checkpoint_id)}: the checkpoint was completed, and is no "
         "longer there; bring it back from a backup"

@@ -77,7 +77,7 @@ def delete_finished(files: NamedFiles) -> None:
     except msgspec.DecodeError:
         return
     if max(fences(files), default=0) <= fence:
-        delete_job(files)
+        delete_job(files, runs_again=True)
 
 
 def note_stopped(files: NamedFiles, job_id: str, savepoint: str) -> None:

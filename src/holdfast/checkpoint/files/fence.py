@@ -97,14 +97,18 @@ class Fence:
         )
 
 
-def take_fence(files: NamedFiles) -> Fence:
-    """Take the next fence, higher than every one before."""
-    number = max(fences(files), default=0) + 1
+def take_fence(files: NamedFiles, above: int = 0) -> Fence:
+    """Take the next fence, higher than every one before, and higher than `above`."""
+    there = set(fences(files))
+    number = max([above, *there]) + 1
     holder = msgspec.json.encode(
         {"host": socket.gethostname(), "pid": os.getpid(), "id": uuid.uuid4().hex}
     )
     while not files.create_exclusive(_name(number), holder):
         number += 1
+    # Some may be lost, and a driver with an older one looks for the next number alone.
+    for missing in {one + 1 for one in there} - there - {number}:
+        files.create_exclusive(_name(missing), b"")
     return Fence(files, number, holder)
 
 

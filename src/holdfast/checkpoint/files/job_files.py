@@ -173,8 +173,12 @@ class JobStorage:
             self.fence.check()
 
     def adopt(self, metadata: CheckpointMetadata) -> None:
-        """Keep the files of a complete checkpoint in storage."""
+        """Keep the files of a complete checkpoint in storage.
+
+        Storage may have failed to delete it before; it is needed again.
+        """
         with self._lock:
+            self._doomed.pop(metadata.checkpoint_id, None)
             self._complete[metadata.checkpoint_id] = metadata.fence
             self._shared.adopt(metadata.checkpoint_id, _paths(metadata, SHARED))
             self._staged.adopt(metadata.checkpoint_id, _paths(metadata, STAGED))

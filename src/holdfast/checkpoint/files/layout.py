@@ -5,7 +5,9 @@
     <job directory>/staged/<attempt>-...     output to be published, input to be processed
     <job directory>/taskowned/               rows of static DataFrames
     <job directory>/completed/<fence>-<id>   a record of every completed checkpoint
+    <job directory>/completed/<...>.claimed  another job has started from it, and deleted it
     <job directory>/fence/<number>           one per driver that ever wrote here
+    <job directory>/used/<fence>-<id>        the highest ones of a job that has ended
 
 Names are relative to the job's directory, with `/` between their parts.
 """
@@ -24,12 +26,14 @@ TASK_OWNED: Final = "taskowned"
 STAGED: Final = "staged"
 FENCES: Final = "fence"
 COMPLETED: Final = "completed"
+USED: Final = "used"
 
 _OWN_FILES: Final = {
     SHARED: re.compile(r"\d+-[0-9a-f]+"),
     STAGED: re.compile(rf".+~[0-9a-f]{{12}}|{OPENED}.+"),
     FENCES: re.compile(r"\d+(\.from-\d+-\d+)?"),
-    COMPLETED: re.compile(r"\d+-\d+"),
+    COMPLETED: re.compile(r"\d+-\d+(\.claimed)?"),
+    USED: re.compile(r"\d+-\d+"),
 }
 
 _SHARED_FILE: Final = re.compile(r"shared/(\d+)-[^/]+")

@@ -1,6 +1,7 @@
 """Records of completed checkpoints, outside of their directories.
 
-    completed/<fence>-<id>      {"format": 1, "checkpoint_id": 7, "fence": 2}
+    completed/<fence>-<id>          {"format": 1, "checkpoint_id": 7, "fence": 2}
+    completed/<fence>-<id>.claimed  {"format": 1, "by": "orders-2"}
 
 The directory of a checkpoint can be lost: a person deletes it, or a lifecycle rule of the storage
 does. Without a record the job would restore an older checkpoint, publish the same output again, and
@@ -8,6 +9,9 @@ reuse the id of the lost checkpoint.
 
 The record is created after the checkpoint's `_metadata` and before its output is published. It is
 deleted before the `_metadata`. So a record without a checkpoint always means a lost checkpoint.
+
+Another job that starts from a checkpoint may claim it, and delete it in the end. It leaves the
+record, since the first job must not begin anew, and notes who it is.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
 
 FORMAT: Final = 1
 _NAME: Final = re.compile(r"(\d+)-(\d+)")
+_CLAIMED: Final = re.compile(r"\d+-(\d+)\.claimed")
 
 
 def record_completed(files: NamedFiles, metadata: CheckpointMetadata) -> None:
@@ -46,6 +51,31 @@ def record_name(fence: int, checkpoint_id: int) -> str:
         'completed/2-7'
     """
     return f"{COMPLETED}/{fence}-{checkpoint_id}"
+
+
+class _Claimed(msgspec.Struct):
+    format: int
+    by: str
+
+
+def note_claimed(files: NamedFiles, metadata: CheckpointMetadata, by: str) -> None:
+    """Note that a job has claimed a checkpoint; call this before deleting it."""
+    name = f"{record_name(metadata.fence, metadata.checkpoint_id)}.claimed"
+    files.create_exclusive(name, msgspec.json.encode(_Claimed(FORMAT, by)))
+
+
+def claimed_by(files: NamedFiles, checkpoint_id: int) -> str | None:
+    """Id of the job that has claimed a checkpoint; None if no job has."""
+    for name in files.entries(COMPLETED):
+        match = _CLAIMED.fullmatch(name)
+        if match and int(match[1]) == checkpoint_id:
+            try:
+                return msgspec.json.decode(
+                    files.read(f"{COMPLETED}/{name}") or b"", type=_Claimed
+                ).by
+            except msgspec.DecodeError:
+                return "?"
+    return None
 
 
 def recorded_checkpoints(files: NamedFiles) -> list[tuple[int, int]]:

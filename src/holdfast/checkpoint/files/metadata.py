@@ -167,6 +167,9 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
     may be stored as tables."""
     origin: str | UnsetType = UNSET
     """Names the savepoint, or the other job's checkpoint, that the series began from."""
+    drained: bool | UnsetType = UNSET
+    """Whether event time was advanced to its end before, for a savepoint that was to end the job;
+    never set in a savepoint."""
     operators: list[OperatorSnapshot] = []
     sources: list[SourceSnapshot] = []
     committables: list[Committable] = []

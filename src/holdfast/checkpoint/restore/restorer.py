@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -14,21 +15,22 @@ from holdfast.checkpoint.files.completed import (
     completed_checkpoints,
     load,
     lost_reason,
-    used_ids,
     verify_handles,
     written_ids,
 )
 from holdfast.checkpoint.files.endings import check_not_ended
 from holdfast.checkpoint.files.fence import still_valid
 from holdfast.checkpoint.files.layout import checkpoint_directory
-from holdfast.checkpoint.files.ledger import lost_checkpoint, recorded_checkpoints
+from holdfast.checkpoint.files.ledger import claimed_by, lost_checkpoint, recorded_checkpoints
 from holdfast.checkpoint.files.metadata import identity_of
+from holdfast.checkpoint.files.used import highest_used
 from holdfast.checkpoint.local_state import tidy_local_state
 from holdfast.checkpoint.restore.assignment import assign_state
 from holdfast.checkpoint.restore.checks import check_static_rows
 from holdfast.checkpoint.restore.download import RestoreTarget, restore_one
 from holdfast.checkpoint.restore.event_times import event_times_of
-from holdfast.checkpoint.restore.pointer import find_snapshot
+from holdfast.checkpoint.restore.pointer import find_snapshot, names_a_job
+from holdfast.checkpoint.savepoint.requests import drained_reason
 from holdfast.checkpoint.source_positions import position_of
 from holdfast.clock import SystemClock, monotonic
 from holdfast.config.checkpoint_options import ACCEPT_DUPLICATES
@@ -119,10 +121,8 @@ class Restorer:
 
     def next_id(self) -> int:
         """The first checkpoint id above all that were used."""
-        recorded = (checkpoint_id for _, checkpoint_id in recorded_checkpoints(self._files))
         best = (metadata.checkpoint_id for metadata in self._best())
-        used = [*used_ids(self._files), *recorded, *best]
-        return max(used, default=0) + 1
+        return max([highest_used(self._files)[1], *best]) + 1
 
     def max_parallelism(self) -> dict[str, int]:
         """Max parallelism of every operator in the checkpoint that will be restored, by uid."""
@@ -160,6 +160,8 @@ class Restorer:
             if attempt:
                 another = replace(job, job_attempt=f"{job.job_attempt}-{attempt}")
                 target = replace(target, job=another)
+            if metadata.drained is True:
+                self._check_drained(files, metadata)
             try:
                 verify_handles(metadata, files)
                 restored = self._restore(metadata, files, plan, target, calls, local_copies)
@@ -176,10 +178,13 @@ class Restorer:
                 )
         if passed_over or written_ids(self._files) - unwanted:
             why = "; ".join(passed_over.values()) or "the log says why"
+            claimed = any(claimed_by(self._files, one) is not None for one in passed_over)
             raise RestoreError(
                 f"{self._files.root}: none of the job's checkpoints can be restored ({why}). "
-                "Bring them back from a backup. To begin anew, start the job under another job id, "
-                "or delete its directory"
+                + ("" if claimed else "Bring them back from a backup. ")
+                + f"No older one is left, so {ACCEPT_DUPLICATES.key} does not help. Start from a "
+                "savepoint, or begin anew, under another job id or after deleting the job's "
+                "directory: output that was published since comes again"
             )
         check_not_ended(self._files, self._job_id)
         tidy_local_state(plan, job, calls, local_copies.values())
@@ -230,7 +235,9 @@ class Restorer:
             self._check_origin(metadata)
             yield self._files, metadata
         if not ordered and not unreadable and lost is None and self._pointer is not None:
-            files, start = find_snapshot(self._pointer)
+            # Whoever only looks, before the start, need not decide.
+            accepts_older = passed_over is None or self.accepts_duplicates
+            files, start = find_snapshot(self._pointer, accepts_older=accepts_older)
             check_not_ended(self._files, self._job_id, start)
             yield files, start
 
@@ -251,6 +258,18 @@ class Restorer:
                 f"{self._files.root}. Start it under another job id, or without the savepoint to "
                 "continue from its own checkpoints"
             )
+
+    def _check_drained(self, files: JobCheckpointFiles, metadata: CheckpointMetadata) -> None:
+        """Refuse a checkpoint that a drained job was to end with, unless the user names it.
+
+        A savepoint has the identity of the checkpoint that it was taken with.
+        """
+        if self._pointer is not None and not names_a_job(self._pointer):
+            with suppress(HoldfastError):
+                if identity_of(find_snapshot(self._pointer)[1]) == identity_of(metadata):
+                    return
+        directory = checkpoint_directory(metadata.checkpoint_id)
+        raise RestoreError(drained_reason(f"{files.root}/{directory}"))
 
     def _best(self) -> list[CheckpointMetadata]:
         """The checkpoint to try first, if there is any."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from holdfast.checkpoint.files.cleanup import delete_checkpoint
 from holdfast.checkpoint.files.completed import load, written_ids
 from holdfast.checkpoint.files.layout import SHARED
+from holdfast.checkpoint.files.ledger import note_claimed
 from holdfast.checkpoint.files.metadata import paths_of
 from holdfast.checkpoint.savepoint.storage import delete_savepoint
 from holdfast.errors import HoldfastError
@@ -26,6 +27,8 @@ class ClaimedSnapshot:
 
     files: FileSystemFiles
     metadata: CheckpointMetadata
+    by: str = ""
+    """Id of this job."""
 
     def release(self) -> None:
         """Delete it; an error is logged."""
@@ -50,5 +53,6 @@ class ClaimedSnapshot:
         used: set[str] = set()
         for checkpoint_id in written_ids(self.files) - {mine}:
             used |= paths_of(load(self.files, checkpoint_id))
+        note_claimed(self.files, self.metadata, self.by)
         shared = (path for path in paths_of(self.metadata) if path.startswith(f"{SHARED}/"))
         delete_checkpoint(self.files, mine, [path for path in shared if path not in used])

@@ -35,7 +35,7 @@ class SavepointTarget:
     alone: bool
     """Whether the savepoint is taken without a checkpoint."""
     required: bool = False
-    """Whether the checkpoint fails if the savepoint does."""
+    """Whether the checkpoint fails if the savepoint does: event time was advanced to its end."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import UNSET
@@ -21,7 +21,13 @@ from holdfast.checkpoint.savepoint.parts import SavepointTarget
 from holdfast.checkpoint.savepoint.storage import discard_unfinished, new_savepoint, store_savepoint
 from holdfast.checkpoint.source_positions import position_of, source_snapshots
 from holdfast.config.checkpoint_options import SAVEPOINT_DIR, SavepointFormatType
-from holdfast.errors import CheckpointError, ConfigurationError, HoldfastError
+from holdfast.errors import (
+    CheckpointError,
+    ConfigurationError,
+    HoldfastError,
+    JobExecutionError,
+    RestoreError,
+)
 from holdfast.state.store.snapshot import CANONICAL
 
 if TYPE_CHECKING:
@@ -45,6 +51,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("holdfast")
 
+TRIES: Final = 4
+"""How often to try to complete a savepoint that the job was drained for."""
+FIRST_PAUSE: Final = 0.5
+"""Seconds before the second try; each pause is twice as long as the last one."""
 INLINE_BELOW = 1024 * 1024
 """Size below which the log of a source is stored inside the metadata of a savepoint."""
 
@@ -57,7 +67,10 @@ class SavepointRequest:
         self.files = files
         self.form = form
         self.required = False
-        """Whether the checkpoint fails if the savepoint does."""
+        """Whether the checkpoint fails if the savepoint does: event time was advanced to its end,
+        for a job that is to end."""
+        self.checkpoint: str | None = None
+        """Path of the checkpoint that it is taken with, once that is complete."""
         self._done: Future[str] = Future()
         self._lock = threading.Lock()
         self._is_settled = False
@@ -125,11 +138,31 @@ class SavepointRequest:
         )
         discard_unfinished(self.files)
 
+    def failed_drained(self) -> HoldfastError:
+        """The error of a job that was drained for this savepoint, which has failed."""
+        if self.checkpoint is not None:
+            return RestoreError(drained_reason(self.checkpoint))
+        return JobExecutionError(
+            "event time was advanced to its end for a savepoint, which failed; the job "
+            "returns to its last checkpoint"
+        )
+
     def _settle(self) -> bool:
         """Decide the outcome; False if it was decided before."""
         with self._lock:
             first, self._is_settled = not self._is_settled, True
             return first
+
+
+def drained_reason(checkpoint: str) -> str:
+    """Why a job does not continue from a checkpoint that was taken after it was drained."""
+    return (
+        f"{checkpoint}: the job was stopped with a savepoint and drain=True. Event time was "
+        "advanced to its end, and this checkpoint, with the results of all windows as they were, "
+        "is complete, but the job did not get to its end. If it continued, windows that get more "
+        "rows would give results a second time. The checkpoint holds what the savepoint was to "
+        f"hold. To continue from it all the same, start the job with from_savepoint={checkpoint!r}"
+    )
 
 
 def decide(request: SavepointRequest, work: Callable[[], None]) -> None:
@@ -144,14 +177,18 @@ def decide(request: SavepointRequest, work: Callable[[], None]) -> None:
 class Savepoints:
     """The pending savepoints of a job, by the ids of their checkpoints."""
 
-    def __init__(self, backend: StateBackend, *, alone: bool) -> None:
+    def __init__(
+        self, backend: StateBackend, *, alone: bool, first_pause: float = FIRST_PAUSE
+    ) -> None:
         """Create it without savepoints.
 
         Args:
             backend: Where local state is kept.
             alone: Whether the job takes savepoints without checkpoints.
+            first_pause: Seconds before the second try to complete one that the job is drained for.
         """
         self._backend = backend
+        self._first_pause = first_pause
         self.alone = alone
         self._lock = threading.Lock()
         self._requests: dict[int, SavepointRequest] = {}
@@ -218,6 +255,7 @@ class Savepoints:
             metadata,
             is_savepoint=True,
             origin=UNSET,
+            drained=UNSET,
             lineage="",
             fence=0,
             sources=pending.named(sources),
@@ -260,19 +298,40 @@ class Savepoints:
             pending: The checkpoint.
             files: Where the checkpoint is stored.
         """
-        checkpoint_id = pending.id
-        if checkpoint_id not in self._requests:
+        request = self._requests.get(pending.id)
+        if request is None:
             return
+        why = self._try_to_add(pending, files)
+        pause, tries = self._first_pause, TRIES if request.required else 1
+        while why is not None and (tries := tries - 1):
+            logger.warning("savepoint %s is tried again: %s", request.files.root, why)
+            threading.Event().wait(pause)
+            pause *= 2
+            why = self._try_to_add(pending, files)
+        if why is None:
+            self.complete(pending.id)
+        elif request.required and request.checkpoint is not None:
+            self.fail(pending.id, f"{why}. {drained_reason(request.checkpoint)}")
+        else:
+            self.fail(pending.id, why)
+
+    def _try_to_add(self, pending: PendingCheckpoint, files: JobCheckpointFiles) -> str | None:
+        """Write the metadata of a savepoint; returns why that failed, or None."""
         assert pending.stored is not None
         try:
             position = position_of(pending.stored, files)
             self.store(pending, pending.stored, position)
         except HoldfastError as error:
-            self.fail(checkpoint_id, str(error))
+            return str(error)
         except Exception as error:
-            self.fail(checkpoint_id, f"{type(error).__name__}: {error}")
-        else:
-            self.complete(checkpoint_id)
+            return f"{type(error).__name__}: {error}"
+        return None
+
+    def checkpoint_completed(self, checkpoint_id: int, path: str) -> None:
+        """Record that the checkpoint of a savepoint, if it has one, is complete."""
+        request = self._requests.get(checkpoint_id)
+        if request is not None:
+            request.checkpoint = path
 
 
 def _operator(

@@ -9,7 +9,9 @@ of a file is chosen when it is staged: publishing it twice cannot make two files
 
 from __future__ import annotations
 
+import logging
 import re
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -40,6 +42,10 @@ STAGING: Final = ".holdfast"
 _MAX_FILE_BYTES: Final = 128 * 1024 * 1024
 _PREFIX: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LONGEST_PART: Final = 100
+_NAMED: Final = 10
+"""Number of files that a message names."""
+
+logger = logging.getLogger("holdfast")
 
 
 class FileSink(Sink):
@@ -196,7 +202,7 @@ class FileCommitter(Committer):
         number = 0
         for request in requests:
             storage = self._storage(request.committable.root)
-            new = 0
+            found: list[_Found] = []
             for file in request.committable.files:
                 if number:
                     fault_point(
@@ -206,25 +212,32 @@ class FileCommitter(Committer):
                         subtask=request.subtask,
                         file=number,
                     )
-                new += _publish(storage, file, may_be_published=_may_be_published(request))
+                found.append(_publish(storage, file, may_be_published=_may_be_published(request)))
                 number += 1
             # Also files that were published before: that process may have died before the sync.
             storage.sync(file.final for file in request.committable.files)
-            if not new:
+            missing = [
+                f"{storage.root}/{file.final}"
+                for file, state in zip(request.committable.files, found, strict=True)
+                if state is _Found.NOWHERE
+            ]
+            if missing:
+                _warn_of_missing(missing, request)
+            if _Found.STAGED not in found:
                 request.signal_already_committed()
 
-    def clean_up(self, job_id: str, uid: str, job_attempt: str | None) -> None:
+    def clean_up(self, job_id: str, uid: str, job_attempt: str) -> None:
         """Delete the staged files of earlier job attempts, and directories that are empty then."""
         storage, own = self._storage(self._path), _staging(job_id, uid)
-        if job_attempt is None:
-            storage.delete_tree(own)
-            storage.delete_if_empty(own.rpartition("/")[0])
-            storage.delete_if_empty(STAGING)
-            return
-        for name in storage.entries(own):
+        there = storage.entries(own)
+        for name in there:
             # Job attempts of a driver that has taken over begin with a higher fence.
             if name != _file_safe(job_attempt) and _fence(name) <= _fence(job_attempt):
                 storage.delete_tree(f"{own}/{name}")
+        if _file_safe(job_attempt) not in there:
+            storage.delete_if_empty(own)
+            storage.delete_if_empty(own.rpartition("/")[0])
+            storage.delete_if_empty(STAGING)
 
     def _storage(self, root: str) -> Directory:
         if root not in self._directories:
@@ -236,8 +249,32 @@ def _may_be_published(request: CommitRequest) -> bool:
     return request.recovered or request.retries > 0
 
 
-def _publish(storage: Directory, file: StagedFile, *, may_be_published: bool) -> bool:
-    """Publish one file; False if it was published before."""
+class _Found(Enum):
+    """Where a file was before it was published."""
+
+    STAGED = auto()
+    PUBLISHED = auto()
+    NOWHERE = auto()
+
+
+def _warn_of_missing(missing: list[str], request: CommitRequest) -> None:
+    """Say which files are gone, since a reader that took them cannot be told from a loss."""
+    more = len(missing) - _NAMED
+    logger.warning(
+        "sink %r, subtask %d: of the output of checkpoint %d, %d files are neither staged nor "
+        "published: %s. If something has moved or deleted them since they were published, all is "
+        "well. Otherwise they are lost: let nothing else delete files in %s",
+        request.uid,
+        request.subtask,
+        request.checkpoint_id,
+        len(missing),
+        ", ".join(missing[:_NAMED]) + (f" and {more} more" if more > 0 else ""),
+        STAGING,
+    )
+
+
+def _publish(storage: Directory, file: StagedFile, *, may_be_published: bool) -> _Found:
+    """Publish one file; returns where it was."""
     staged, final = storage.size(file.staged), storage.size(file.final)
     where = f"{storage.root}/{file.final}"
     if staged is None:
@@ -247,7 +284,7 @@ def _publish(storage: Directory, file: StagedFile, *, may_be_published: bool) ->
                 f"{where}: {file.rows} rows were staged in {file.staged}, and that file is gone; "
                 f"let nothing else delete files in {STAGING}"
             )
-        return False
+        return _Found.NOWHERE if final is None else _Found.PUBLISHED
     if staged != file.size:
         raise SinkError(
             f"{where}: {file.size} bytes were staged in {file.staged}, and {staged} are there; "
@@ -263,7 +300,7 @@ def _publish(storage: Directory, file: StagedFile, *, may_be_published: bool) ->
             f"{where}: a file of {final} bytes is where one of {file.size} is to be published; "
             "move it away, and start the job again"
         )
-    return True
+    return _Found.STAGED
 
 
 def _of_kind(name: str, *, bulk: bool) -> str:

@@ -210,7 +210,7 @@ class _PostgresCommitter(Committer):
             self.close()
             raise
 
-    def clean_up(self, job_id: str, uid: str, job_attempt: str | None) -> None:
+    def clean_up(self, job_id: str, uid: str, job_attempt: str) -> None:
         """Does nothing: staged rows are in checkpoint storage, not in the database.
 
         Fence rows stay when the job has ended: they are small, and a job that is restored from
