@@ -153,7 +153,9 @@ def test_elements_carry_watermarks(
     drop.add(("a", 5000, 2000, None), ("mark", 2000, None, 2000))
     strategy = strategies[by].with_timestamp_assigner("at")
     rows = env.from_dataframe(drop.stream()).assign_timestamps_and_watermarks(strategy)
-    with watched(env, probed(rows.uid("time"))) as job:
+    stream = probed(rows.uid("time"))
+    assert f"watermarks from {'mark' if by == 'column' else 'a generator'}" in env.explain()
+    with watched(env, stream) as job:
         assert {row[-1] for row in job.next(2)} == {MIN_WATERMARK}
         assert job.next() == [("timer", "a", 2000, 2000, 2000)]
         drop.add(("a", 9000, None, None))
