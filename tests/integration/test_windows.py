@@ -19,7 +19,7 @@ from holdfast import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from holdfast.spark import job_attempt
+from holdfast.spark import idle_epochs
 from holdfast.windows import (
     CoGroupFunction,
     EventTimeSessionWindows,
@@ -261,7 +261,7 @@ def test_a_failure_does_not_change_what_is_late(
     relayed: bool,
 ) -> None:
     # A pause between two epochs changes it behind a second exchange; here there is none.
-    monkeypatch.setattr(job_attempt, "QUIET", TIMEOUT)
+    monkeypatch.setattr(idle_epochs, "QUIET", TIMEOUT)
     undisturbed = LateJob(tmp_path / "undisturbed", relayed=relayed)
     undisturbed.run(spark, backend)
     expected = undisturbed.written()

@@ -19,6 +19,7 @@ from holdfast.clock import monotonic
 from holdfast.errors import JobExecutionError
 from holdfast.job.threads import TimeLimits, guarded, start_thread
 from holdfast.spark.failures import original_error, summary
+from holdfast.spark.idle_epochs import IdleEpochs
 from holdfast.spark.session import (
     QUERY_SETTINGS,
     one_pass_settings,
@@ -44,18 +45,12 @@ logger = logging.getLogger("holdfast")
 
 LOOK_AROUND = 0.05
 """Seconds between two checks whether a checkpoint or timer is due while no data comes."""
-QUIET = 0.25
-"""Seconds without an epoch before one runs for event-time timers alone: an epoch with data
-would fire them too."""
 LOOK_OUT = 0.5
 """Seconds between two checks whether the query still runs, while the job keeps its interval."""
 TRY_AGAIN = 0.5
 """Seconds before a failed final checkpoint, or stopping a query, is tried again."""
 CANCEL_AGAIN = 0.1
 """Seconds between two attempts to cancel a job that runs in one pass."""
-
-WAITING = ("Waiting for data to arrive", "Waiting for next trigger")
-"""Messages of a query that has looked for input, and does not look just now."""
 
 INTERRUPTED = (
     "the job was stopped during an epoch (py4j.protocol.Py4JJavaError: An error occurred while "
@@ -126,13 +121,10 @@ class JobAttempt:
         """Held while an epoch runs, with or without input."""
         self._savepoints: list[SavepointRequest] = []
         """Savepoints whose epochs have not ended."""
-        self._last_batch = restored_batch
-        self._resumed = restored_batch is None
-        """Whether what the restored epoch left to do is done."""
-        self._has_looked = False
-        """Whether the query has read input, or looked for it and found none."""
+        self._idle = IdleEpochs(runner, checkpoints, self._run_idle, self._is_ending)
+        self._idle.last_batch = restored_batch
+        self._idle.resumed = restored_batch is None
         self._last_start: float | None = None
-        self._last_end = monotonic()
         self.epoch_thread: int | None = None
         """The thread that runs an epoch now."""
         self._runs_idle_epoch = False
@@ -247,8 +239,8 @@ class JobAttempt:
         def finish() -> None:
             if drain:
                 request.required = True
-                self._drain()
-                self._drain_event_time()
+                self._idle.drain()
+                self._idle.drain_event_time()
             self._run_savepoint_epoch(request)
             # Still under the lock: the savepoint must contain every epoch.
             if self._wait_for(request):
@@ -290,14 +282,7 @@ class JobAttempt:
     def _run_savepoint_epoch(self, request: SavepointRequest) -> None:
         # Channel state is processed first.
         idle = not self._runner.channel_rows
-        self._run_without_input(self._checkpoints.next_epoch(idle=idle, savepoint=request))
-
-    def _run_without_input(self, order: EpochOrder | None, **changes: Any) -> None:
-        """Run an epoch without a batch of the query, with changes to its order."""
-        assert order is not None
-        batch_id = -1 if self._last_batch is None else self._last_batch
-        with settings(self._spark, QUERY_SETTINGS):
-            self._run_epoch(None, replace(order, **changes), batch_id)
+        self._idle.run(self._checkpoints.next_epoch(idle=idle, savepoint=request))
 
     def break_off(self, failure: BaseException) -> None:
         """Fail for a reason outside of the epochs."""
@@ -359,20 +344,24 @@ class JobAttempt:
             if self._is_finished:
                 # A job that continues from the savepoint reads it again.
                 return
-            self._has_looked = True
-            self._resume()
+            self._idle.has_looked = True
+            self._idle.resume()
             order = self._checkpoints.next_epoch(idle=False)
             assert order is not None
             self._run_epoch(batch, replace(order, last=self._trigger.one_pass), batch_id)
             # Only now: a checkpoint must not claim a batch that is not processed.
-            self._last_batch = batch_id
+            self._idle.last_batch = batch_id
             # A checkpoint may be due if the epoch took longer than estimated.
-            self._run_idle_epoch()
+            self._idle.run_for_checkpoint()
             # Before Spark reads more: channel state never exceeds one batch.
-            self._drain()
+            self._idle.drain()
             if order.cut_at is not None:
                 # An epoch that may be cut does not advance the watermark; a later one does.
-                self._run_timers(event_time=True)
+                self._idle.run_timers(event_time=True)
+
+    def _run_idle(self, order: EpochOrder, batch_id: int) -> None:
+        with settings(self._spark, QUERY_SETTINGS):
+            self._run_epoch(None, order, batch_id)
 
     def _run_epoch(self, batch: DataFrame | None, order: EpochOrder, batch_id: int) -> None:
         self.epoch_thread = threading.get_ident()
@@ -395,14 +384,14 @@ class JobAttempt:
         finally:
             self.epoch_thread = None
             self._runs_idle_epoch = False
-            self._last_end = monotonic()
+            self._idle.last_end = monotonic()
 
     def _look_around(self) -> None:
         """Take checkpoints and fire timers that become due while no data comes."""
         try:
             self._join_idle_group()
             while not self._ended.wait(LOOK_AROUND):
-                if self._last_batch is None:
+                if self._idle.last_batch is None:
                     self._checkpoints.expire()
                 elif self._lock.acquire(blocking=False):
                     try:
@@ -415,72 +404,18 @@ class JobAttempt:
 
     def _run_what_is_due(self) -> None:
         try:
-            self._resume()
-            self._run_idle_epoch()
-            self._drain()
-            self._note_silence()
-            # After a recovery, the rows that followed before come first.
-            quiet = self._has_looked and monotonic() - self._last_end >= QUIET
-            self._run_timers(event_time=quiet)
+            self._idle.run_what_is_due(self._query_status)
         except BaseException as failure:
             # Still under the lock: no epoch may follow.
             self.break_off(failure)
             raise
 
-    def _resume(self) -> None:
-        """Do what followed the restored epoch before its failure, once and before any batch.
-
-        Epochs that may be cut are followed by one that processes their channel state, and by one
-        for their timers.
-        """
-        if self._resumed:
-            return
-        self._resumed = True
-        cut = bool(self._runner.channel_rows) or self._checkpoints.unaligned
-        self._drain()
-        if cut:
-            # The first only finds out which timers there are.
-            self._run_timers(event_time=False)
-            self._run_timers(event_time=True)
-
-    def _note_silence(self) -> None:
-        """Note whether the query has looked for input since the last batch, and found none."""
-        if self._has_looked and not self._runner.can_be_idle:
-            return
-        status: dict[str, Any] = {}
+    def _query_status(self) -> dict[str, Any]:
+        """Status of the query; empty if it has none."""
         with suppress(Exception):
             # Whether the query has ended is not decided here.
-            status = {} if self.query is None else self.query.status
-        if status.get("isDataAvailable") is not False or status.get("message") not in WAITING:
-            return
-        self._runner.found_nothing()
-        if not self._has_looked:
-            self._has_looked = True
-            self._last_end = monotonic()
-
-    def _drain(self) -> None:
-        """Run epochs without new input until all channel state is processed."""
-        while self._runner.channel_rows and not self._is_ending():
-            assert self._last_batch is not None
-            self._run_without_input(self._checkpoints.next_epoch(idle=False))
-            self._run_idle_epoch()
-
-    def _run_timers(self, *, event_time: bool) -> None:
-        """Run an epoch for timers that are due, if there are any.
-
-        Watermarks advance in it only if timers wait for them: otherwise rows that come next could
-        be late which are not without it.
-
-        Args:
-            event_time: Include timers in event time, besides those in processing time.
-        """
-        if self._last_batch is None or self._is_ending():
-            return
-        has_due = self._runner.has_timers_due
-        advances = event_time and has_due(event_time=True)
-        if advances or has_due(event_time=False):
-            order = self._checkpoints.next_epoch(idle=False)
-            self._run_without_input(order, cut_at=None, keeps_watermarks=not advances)
+            return {} if self.query is None else self.query.status
+        return {}
 
     def _is_ending(self) -> bool:
         return self._stopping.is_set() or self._ended.is_set() or self._failure is not None
@@ -488,16 +423,6 @@ class JobAttempt:
     def _refuse_to_go_on(self) -> None:
         if self._is_ending():
             raise JobExecutionError(f"job {self._name!r} was stopped")
-
-    def _run_idle_epoch(self, *, last: bool = False) -> bool:
-        """Run an epoch for a checkpoint alone, if one is needed; whether it ran."""
-        if self._is_ending() or self._last_batch is None:
-            return False
-        order = self._checkpoints.next_epoch(idle=True, last=last)
-        if order is None:
-            return False
-        self._run_without_input(order)
-        return True
 
     def _join_idle_group(self) -> None:
         """Let `stop` cancel the Spark jobs of this thread, which are not the query's."""
@@ -509,11 +434,12 @@ class JobAttempt:
         """Take the final checkpoint, which covers all that was processed."""
         self._join_idle_group()
         with self._between_two_epochs():
-            self._drain()
+            self._idle.drain()
             self._confirm_end()
-            self._run_timers(event_time=False)
-            self._run_timers(event_time=True)
-            self._end_time()
+            self._idle.run_timers(event_time=False)
+            self._idle.run_timers(event_time=True)
+            if self._trigger.ends:
+                self._idle.end_time()
             self._take_final_checkpoint()
             # Still under the lock: no epoch may follow the final checkpoint.
             self._ended.set()
@@ -542,27 +468,11 @@ class JobAttempt:
     def _take_final_checkpoint(self) -> None:
         """Take checkpoints until one covers all epochs."""
         pause = 0.0
-        while self._last_batch is not None and not self._checkpoints.await_final_checkpoint():
+        while self._idle.last_batch is not None and not self._checkpoints.await_final_checkpoint():
             self._stopping.wait(pause)
             pause = TRY_AGAIN
-            if not self._run_idle_epoch(last=True):
+            if not self._idle.run_for_checkpoint(last=True):
                 return
-
-    def _drain_event_time(self) -> None:
-        """Fire all event-time timers, although more input could come."""
-        if self._last_batch is None or not self._runner.has_pending_timers:
-            return
-        # Without a checkpoint: if the savepoint fails, nothing that fires here may be kept.
-        order = self._checkpoints.next_epoch(idle=False, plain=True)
-        self._run_without_input(order, cut_at=None, drains=True)
-
-    def _end_time(self) -> None:
-        """Fire all timers, if the sources have ended for good."""
-        if not self._trigger.ends or self._last_batch is None or self._is_ending():
-            return
-        if self._runner.has_pending_timers:
-            order = self._checkpoints.next_epoch(idle=False)
-            self._run_without_input(order, cut_at=None, last=True)
 
     def _keep_interval(self) -> None:
         """Wait until the interval has passed since the last epoch began, or the query ends."""

@@ -17,6 +17,7 @@ from holdfast.job.model import EpochOrder, EpochResult
 from holdfast.job.statistics import EpochStatistics
 from holdfast.job.threads import TimeLimits
 from holdfast.job.trigger import JobTrigger
+from holdfast.spark import idle_epochs
 from holdfast.spark import job_attempt as module
 from holdfast.spark.job_attempt import JobAttempt
 
@@ -417,7 +418,7 @@ def test_a_savepoint_asked_for_after_the_end_does_not_wait_for_an_epoch_that_han
 def test_a_savepoint_whose_own_epochs_hang_fails_with_its_job_attempt(hung: HungEpoch) -> None:
     """Event time comes to its end first, when no checkpoint is begun for the savepoint yet."""
     bench = hung.bench
-    bench.job_attempt._last_batch = 0
+    bench.job_attempt._idle.last_batch = 0
     bench.runner.has_pending_timers = True
     hung.ask(drain=True)
     assert hung.reached.wait(WAIT)
@@ -435,7 +436,7 @@ NOTHING_CAME = {"message": "Waiting for data to arrive", "isDataAvailable": Fals
 def recovered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """A job attempt that was restored after the first batch, and has read nothing yet."""
     monkeypatch.setattr(module, "settings", _nothing_set)
-    monkeypatch.setattr(module, "QUIET", 0)
+    monkeypatch.setattr(idle_epochs, "QUIET", 0)
     return Bench(tmp_path, restored_batch=0)
 
 
