@@ -161,7 +161,8 @@ def test_retention_decides_what_the_end_of_a_job_leaves(
     if kept:
         assert stored(tmp_path / "chk" / JOB) == referenced(tmp_path / "chk" / JOB) != set()
     else:
-        assert not (tmp_path / "chk" / JOB).exists()
+        # No id is used again.
+        assert [path.name for path in (tmp_path / "chk" / JOB).iterdir()] == ["used"]
 
 
 def test_shared_files_are_uploaded_once_and_go_with_their_last_checkpoint(

@@ -76,10 +76,10 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = 100) -
 
 
 def stored(root: Path | str) -> set[str]:
-    """All files of a job in checkpoint storage, but for its fences and its records."""
+    """All files of a job in checkpoint storage, but for its fences, records and highest id."""
     fs, directory = fsspec.core.url_to_fs(str(root))
     found = {path.removeprefix(f"{directory}/") for path in fs.find(directory)}
-    return {path for path in found if not path.startswith(("fence/", "completed/"))}
+    return {path for path in found if not path.startswith(("fence/", "completed/", "used/"))}
 
 
 def referenced(root: Path | str) -> set[str]:
