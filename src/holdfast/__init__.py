@@ -1,6 +1,6 @@
 """Holdfast: Apache Flink's state management and fault tolerance for PySpark.
 
-The packages, each importing only those below it:
+The top-level packages, each importing only those below it:
 
     connectors                  sinks to files and databases
     spark | testing             the Spark side; harnesses for users' own tests

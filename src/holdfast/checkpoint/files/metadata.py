@@ -2,7 +2,7 @@ r"""The content of `_metadata`, and its format on disk.
 
 The file is text: one line of JSON, the header, then a JSON document, the body.
 
-    {"holdfast":"checkpoint","format":4,"version":...,"checkpoint_id":...,"fence":...,
+    {"holdfast":"checkpoint","format":5,"version":...,"checkpoint_id":...,"fence":...,
      "length":...,"checksum":...}\n              (all on one line)
     {...}
 
