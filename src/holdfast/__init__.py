@@ -14,6 +14,9 @@ The top-level packages, each importing only those below it:
     types                       what a value is
     errors | clock | _faults | _version
 
+Every package may import the modules of the last row. The docstring of a package says what else it
+may import, and what does not belong to it.
+
 `__init__.pyi` lists the names of the front door and their modules. They are imported on first use.
 Names that fewer programs need are on shelves:
 

@@ -1,1 +1,7 @@
-"""Sinks to other systems. May import every layer below; nothing imports a connector."""
+"""Sinks to other systems.
+
+One package for each system. Nothing imports a connector, except the front door.
+
+Not here: the protocol of sinks (`api.sinks`), and when output is published (`checkpoint.commit`).
+Imports: `api`, `storage`, `types`.
+"""
