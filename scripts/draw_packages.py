@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "holdfast"
 FIGURE = ROOT / "docs" / "figures" / "packages.svg"
 LAYERS = (
-    ("connectors.files", "connectors.postgres"),
+    ("connectors", "connectors.files", "connectors.postgres"),
     ("spark", "spark.sources", "spark.placement", "testing"),
     ("state_processor",),
     ("checkpoint", "checkpoint.files", "checkpoint.commit"),

@@ -65,7 +65,7 @@ def test_a_package_has_three_to_fifteen_modules() -> None:
     sizes = {
         name: sum(path.stem != "__init__" for path in directory.glob("*.py"))
         for name, directory in packages().items()
-        # It only holds a package for each system.
+        # It holds a package for each system, and what they share.
         if name != "connectors"
     }
     assert {name: size for name, size in sizes.items() if not 3 <= size <= 15} == {}

@@ -1,6 +1,6 @@
 """Sinks to other systems.
 
-One package for each system. Nothing imports a connector, except the front door.
+One package for each system, and what they share. Only the front door imports a connector.
 
 Not here: the protocol of sinks (`api.sinks`), and when output is published (`checkpoint.commit`).
 Imports: `api`, `storage`, `types`.
