@@ -24,6 +24,7 @@ Names that fewer programs need are on shelves:
     holdfast.functions          contexts and rarer interfaces of functions
     holdfast.sinks              base classes of sinks
     holdfast.savepoints         savepoints outside a running job
+    holdfast.restarts           restart strategies
     holdfast.serializers        serializers of state
     holdfast.statistics         statistics of jobs and checkpoints
     holdfast.errors             all errors
@@ -55,6 +56,7 @@ _SHELVES = (
     "functions",
     "sinks",
     "savepoints",
+    "restarts",
     "serializers",
     "statistics",
     "errors",

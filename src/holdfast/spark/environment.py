@@ -168,8 +168,8 @@ class StreamExecutionEnvironment(SourceMethods):
         """Set the restart strategy; takes precedence over `restart-strategy.type`."""
         if not isinstance(strategy, RestartStrategy | FallBack):
             raise ConfigurationError(
-                f"set_restart_strategy: {strategy!r} is not a restart strategy; create one with "
-                "RestartStrategies"
+                f"set_restart_strategy: {strategy!r} is not a restart strategy; pass one of "
+                "holdfast.restarts, such as FixedDelay(3, '10 s')"
             )
         self._restart_strategy = None if isinstance(strategy, FallBack) else strategy
         return self
