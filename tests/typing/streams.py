@@ -60,6 +60,14 @@ def operators_give_streams_of_their_results(clicks: DataStream[Click], untyped: 
     assert_type(untyped.map(str), DataStream[str])
 
 
+def collected_elements_have_the_type_of_the_stream(clicks: DataStream[Click]) -> None:
+    assert_type(clicks.execute_and_collect("job", limit=2), list[Click])
+    assert_type(clicks.execute_and_collect("job", 2), list[Click])
+    assert_type([click.at for click in clicks.execute_and_collect()], list[int])
+    with clicks.execute_and_collect() as collected:
+        assert_type(next(iter(collected)), Click)
+
+
 def keyed_streams_know_their_keys(clicks: DataStream[Click]) -> None:
     assert_type(clicks.key_by("url"), KeyedStream[Any, Click])
     by_url = clicks.key_by(lambda click: click.url)

@@ -31,6 +31,9 @@ PathLike: TypeAlias = str | os.PathLike[str]
 DurationLike: TypeAlias = int | str | timedelta
 """Milliseconds, a text as Flink writes it ("10 s"), or a `timedelta`."""
 
+TimeoutLike: TypeAlias = float | str | timedelta
+"""Seconds, as Python's own timeouts are, a text as Flink writes it ("10 s"), or a `timedelta`."""
+
 
 @dataclass(frozen=True)
 class ConfigOption(Generic[V]):
@@ -153,6 +156,17 @@ def signed_duration_ms(value: object) -> int:
     if isinstance(value, str) and value.strip().startswith("-"):
         return -duration_ms(value.strip()[1:])
     return duration_ms(value)
+
+
+def timeout_seconds(value: TimeoutLike | None) -> float | None:
+    """Seconds to wait; None waits without limit.
+
+    Raises:
+        ConfigurationError: It is none of a number, a text such as "10 s" and a `timedelta`.
+    """
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return value
+    return argument(duration_ms, value, "timeout") / 1000
 
 
 _UNITS_BYTES: Final = {

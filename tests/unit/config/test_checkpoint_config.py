@@ -472,6 +472,18 @@ def test_enabling_checkpoints_changes_the_mode_only_if_one_is_given() -> None:
     assert env.get_checkpointing_mode() is CheckpointingMode.AT_LEAST_ONCE
 
 
+def test_enabling_checkpoints_takes_the_most_common_settings(tmp_path: Path) -> None:
+    env = environment().enable_checkpointing("1 s", dir=tmp_path, unaligned=True, num_retained=3)
+    settings = checkpoint_settings(env._configuration)
+    assert settings is not None
+    assert settings.storage == FileSystemCheckpointStorage(tmp_path)
+    assert (settings.unaligned, settings.num_retained) == (True, 3)
+    env.enable_checkpointing("2 s")
+    assert env.get_checkpoint_config().is_unaligned_checkpoints_enabled()
+    env.enable_checkpointing("2 s", unaligned=False)
+    assert not env.get_checkpoint_config().is_unaligned_checkpoints_enabled()
+
+
 def test_the_environment_takes_a_savepoint_directory_and_a_job_id() -> None:
     env = environment()
     assert env.get_default_savepoint_directory() is None
