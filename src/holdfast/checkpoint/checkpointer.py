@@ -268,7 +268,7 @@ class Checkpointer:
             self._savepoints.leave_unwritten(order.checkpoint.id)
 
     def close(self) -> None:
-        """Abort all pending checkpoints, wait for running work, and sweep storage.
+        """Abort all pending checkpoints, wait for running work, and delete their files.
 
         Work that hangs is left alone. It can do no harm: it publishes nothing, and its checkpoint
         is aborted.
@@ -281,7 +281,7 @@ class Checkpointer:
         self.tracker.close()
         if ended:
             self._completion.retry_deletions()
-            self._completion.sweep()
+            self._completion.delete_unfinished()
             return
         self._commits.abandon()
         logger.error(
@@ -294,7 +294,7 @@ class Checkpointer:
         """Delete staged rows that no checkpoint will publish: the job has ended."""
         # A checkpoint in doubt may still look complete, and lists staged rows.
         if not self.tracker.in_doubt:
-            self._storage.sweep_staged(None)
+            self._storage.delete_unlisted(None)
 
     def _wait_for(self, pending: PendingCheckpoint) -> None:
         """Wait until a checkpoint has ended, or the job has stopped waiting.

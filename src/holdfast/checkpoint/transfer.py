@@ -57,7 +57,7 @@ def upload_snapshot(
     """Upload a local snapshot; returns its files by name, and the number of bytes uploaded.
 
     The files are shared: a later checkpoint refers to them too if the store has not changed. No
-    checkpoint refers to the files of a failed upload, and the next sweep deletes them.
+    checkpoint refers to the files of a failed upload, and `delete_unfinished` deletes them.
 
     Args:
         directory: The local snapshot; nothing may change it meanwhile.

@@ -676,7 +676,9 @@ def test_one_whose_metadata_is_being_written_is_not_wanted_any_more(
     assert bench.listener.heard == [("aborted", 1)]
 
 
-def test_the_end_of_the_job_aborts_what_is_pending_and_sweeps(make: Callable[..., Bench]) -> None:
+def test_the_end_of_the_job_aborts_what_is_pending_and_deletes_its_files(
+    make: Callable[..., Bench],
+) -> None:
     bench = make(asynchronous=True)
     gate = bench.calls.hold(1)
     bench.epoch()

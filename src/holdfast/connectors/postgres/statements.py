@@ -111,7 +111,7 @@ def create_table(
     return f"CREATE TABLE {quoted(table)} ({', '.join(parts)})"
 
 
-CREATE_FENCE: Final = """CREATE TABLE IF NOT EXISTS {} (
+CREATE_COMMIT_TABLE: Final = """CREATE TABLE IF NOT EXISTS {} (
     lineage text NOT NULL,
     sink text NOT NULL,
     subtask integer NOT NULL,
