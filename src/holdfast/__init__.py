@@ -66,7 +66,7 @@ __all__ = sorted(_HOME_OF)
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name or a shelf on first use, so that nothing is loaded in vain."""
+    """Import a public name or a shelf on first use; `import holdfast` loads none of them."""
     if name in _HOME_OF:
         value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
         return value

@@ -273,7 +273,7 @@ class Completion:
         except HoldfastError as error:
             self._tracker.delete_unfinished_failed()
             logger.warning(
-                "files of failed checkpoints were not deleted, which is tried again: %s", error
+                "files of failed checkpoints were not deleted; trying again later: %s", error
             )
 
     def retry_deletions(self) -> None:
@@ -292,5 +292,5 @@ class Completion:
         except HoldfastError as error:
             self._tracker.delete_failed(checkpoint_id, aborted=aborted)
             logger.warning(
-                "checkpoint %d was not deleted, which is tried again: %s", checkpoint_id, error
+                "checkpoint %d was not deleted; trying again later: %s", checkpoint_id, error
             )

@@ -199,8 +199,8 @@ def _sizes(directory: Path) -> dict[str, int]:
 
 def _not_whole(directory: Path, why: str) -> CheckpointError:
     return CheckpointError(
-        f"{directory}: the local snapshot is not whole ({why}), so its checkpoint cannot complete; "
-        "let nothing but Holdfast remove files in `state.local-dir`"
+        f"{directory}: the local snapshot is incomplete ({why}), so its checkpoint cannot "
+        "complete; only Holdfast may remove files in `state.local-dir`"
     )
 
 

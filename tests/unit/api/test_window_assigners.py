@@ -138,7 +138,7 @@ SIZES: list[Any] = [0, -1, "0 s", "soon", 1.5, None, True, timedelta(0)]
     ],
 )
 def test_a_length_must_be_positive(make: Any, size: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"Windows: .*is wanted, not"):
+    with pytest.raises(ConfigurationError, match=r"Windows: .*expected .*, got"):
         make(size)
 
 
@@ -159,9 +159,9 @@ def test_an_offset_must_be_shorter_than_what_it_moves(make: Any, offset: Any) ->
 
 @pytest.mark.parametrize("offset", ["soon", 1.5, None, True])
 def test_an_offset_must_be_a_length_of_time(offset: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"Windows: offset: .* is wanted, not"):
+    with pytest.raises(ConfigurationError, match=r"Windows: offset: expected .*, got"):
         TumblingEventTimeWindows.of(10, offset)
-    with pytest.raises(ConfigurationError, match=r"Windows: offset: .* is wanted, not"):
+    with pytest.raises(ConfigurationError, match=r"Windows: offset: expected .*, got"):
         SlidingProcessingTimeWindows.of(10, 5, offset)
 
 

@@ -252,7 +252,7 @@ def test_what_was_committed_is_never_aborted_though_its_note_is_not_deleted(
         driver.complete(2)
         driver.recover(load(driver.files, 2))
         driver.complete(3)
-    assert "were not deleted, which is tried again" in caplog.text
+    assert "were not deleted; trying again later" in caplog.text
     driver.complete(4)
     assert aborted() == []
     assert opened(driver) == []

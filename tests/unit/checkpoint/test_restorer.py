@@ -116,7 +116,7 @@ def test_watermarks_are_restored_but_for_a_source_that_begins_again(
     restored = uid == "events"
     assert times.sources == ({"times": 7} if restored else {})
     assert times.operators == {UID: 5}
-    said = "the watermark of 'times' begins at the minimum"
+    said = "the watermark of 'times' starts at the minimum"
     assert any(said in message for message in caplog.messages) is not restored
 
 

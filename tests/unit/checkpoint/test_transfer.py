@@ -112,7 +112,7 @@ def test_a_downloaded_snapshot_is_the_uploaded_one(files, snapshot, tmp_path):
 def test_where_nothing_is_there_is_nothing_to_upload(files, tmp_path, made):
     if made:
         (tmp_path / "none").mkdir()
-    with pytest.raises(CheckpointError, match=r"is not whole \(there are no files\)"):
+    with pytest.raises(CheckpointError, match=r"is incomplete \(there are no files\)"):
         upload_snapshot(tmp_path / "none", files, 1)
 
 

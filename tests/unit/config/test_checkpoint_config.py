@@ -120,7 +120,7 @@ def test_the_options_of_recovery_have_flinks_defaults() -> None:
 def test_a_wrong_value_is_refused_with_what_is_allowed(
     key: str, value: object, wanted: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=rf"{PREFIX}{key}: .*{wanted}.* is wanted, not"):
+    with pytest.raises(ConfigurationError, match=rf"{PREFIX}{key}: expected .*{wanted}.*, got"):
         Configuration({PREFIX + key: value})
 
 

@@ -38,7 +38,7 @@ def test_the_makers_give_the_values() -> None:
     minute = timedelta(minutes=1)
     assert RestartStrategies.failure_rate_restart(3, minute, "10 ms") == FailureRate(3, 60_000, 10)
     assert RestartStrategies.exponential_delay_restart("2 s") == ExponentialDelay(2000)
-    with pytest.raises(ConfigurationError, match="FixedDelay: delay: a duration such as"):
+    with pytest.raises(ConfigurationError, match="FixedDelay: delay: expected a duration such as"):
         RestartStrategies.fixed_delay_restart(3, "soon")
     assert RestartStrategies.exponential_delay_restart() == ExponentialDelay()
     assert RestartStrategies.exponential_delay_restart(1, 2, 3, 4, 0, 5) == ExponentialDelay(
@@ -141,7 +141,7 @@ def test_attempts_may_be_without_limit(written: object) -> None:
     ],
 )
 def test_a_wrong_option_is_refused_with_what_is_wanted(key: str, value: object) -> None:
-    with pytest.raises(ConfigurationError, match=rf"restart-strategy\.{key}: .* is wanted"):
+    with pytest.raises(ConfigurationError, match=rf"restart-strategy\.{key}: expected .*, got"):
         chosen(**{key: value})
 
 
@@ -157,7 +157,7 @@ def test_a_wrong_option_is_refused_with_what_is_wanted(key: str, value: object) 
     ],
 )
 def test_a_wrong_value_is_refused_where_it_is_made(make: Any, field: str) -> None:
-    with pytest.raises(ConfigurationError, match=rf"^\w+: {field}: .* is wanted, not"):
+    with pytest.raises(ConfigurationError, match=rf"^\w+: {field}: expected .*, got"):
         make()
 
 

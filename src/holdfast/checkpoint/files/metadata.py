@@ -221,7 +221,7 @@ def decode_header(data: bytes, where: str) -> MetadataHeader:
         if _MAGIC.startswith(data):
             raise _cut_off(where, f"it ends after {len(data)} bytes, within its first line")
         raise CorruptCheckpointError(
-            f"{where}: this is no checkpoint of Holdfast: it starts with {data[:24]!r}; "
+            f"{where}: this is not a Holdfast checkpoint: it starts with {data[:24]!r}; "
             "give the path of a checkpoint, or bring the file back from a backup"
         )
     line, found, _ = data[:LONGEST_HEADER].partition(b"\n")

@@ -92,8 +92,8 @@ def event_times_of(metadata: CheckpointMetadata, plan: JobPlan) -> EventTimes:
     }
     for uid in sorted(rewound):
         logger.warning(
-            "the watermark of %r begins at the minimum: it reads a source that the snapshot has "
-            "no position of, and that is read from its beginning",
+            "the watermark of %r starts at the minimum: the snapshot has no position for one of "
+            "its sources, which is read from the beginning",
             uid,
         )
     times = EventTimes(stored.sources, stored.quiet_ms, stored.operators)
@@ -197,8 +197,8 @@ class Restorer:
             why = "; ".join(passed_over.values()) or "the log says why"
             raise RestoreError(
                 f"{self._files.root}: none of the job's checkpoints can be restored ({why}). "
-                "Bring them back from a backup. To begin anew, start the job under another job id, "
-                "or delete its directory"
+                "Restore them from a backup. To start from scratch, start the job under another "
+                "job id, or delete its directory"
             )
         check_not_ended(self._files, self._job_id)
         tidy_local_state(plan, job, calls, local_copies.values())
@@ -353,11 +353,11 @@ class Restorer:
             raise RestoreError(
                 f"{self._files.root}: checkpoint {lost} cannot be restored, and its output was "
                 f"published: going back to checkpoint {metadata.checkpoint_id} would publish it a "
-                f"second time ({why}). Bring the checkpoint's files back, or accept duplicates by "
+                f"second time ({why}). Restore the checkpoint's files, or accept duplicates by "
                 f"setting {ACCEPT_DUPLICATES.key} to true"
             )
         logger.warning(
-            "output that was published with checkpoint %d comes again: the job is restored from "
+            "the output of checkpoint %d is published again: the job is restored from "
             "checkpoint %d",
             lost,
             metadata.checkpoint_id,
