@@ -25,6 +25,7 @@ from holdfast.errors import CheckpointError
 from holdfast.job.model import EpochOrder
 from holdfast.job.threads import LOOK, TimeLimits, start_thread
 from holdfast.runtime.plan import CheckpointOrder
+from holdfast.storage.files import MOST_INLINE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -75,6 +76,8 @@ class Checkpointer:
         savepoints: Savepoints,
         clock: Clock | None = None,
         time_limits: TimeLimits | None = None,
+        most_inline: int = MOST_INLINE,
+        most_hanging: int = MOST_HANGING,
     ) -> None:
         """Create a checkpointer without pending checkpoints.
 
@@ -92,7 +95,11 @@ class Checkpointer:
             savepoints: The savepoints that are requested.
             clock: Decides when checkpoints are due and when they expire; the system's by default.
             time_limits: How long to wait for listeners, sources and calls that hang.
+            most_inline: Most bytes of state inside the metadata of a checkpoint.
+            most_hanging: Most uploads of aborted checkpoints that may hang.
         """
+        self._most_inline = most_inline
+        self._most_hanging = most_hanging
         self._plan = plan
         self._settings = settings
         self._storage = JobStorage(files, fence, completed)
@@ -337,13 +344,14 @@ class Checkpointer:
             position,
             self._commits.pending_committables,
             self._savepoints.target(checkpoint.id),
+            most_inline=self._most_inline,
         )
 
     # The asynchronous phase
 
     def _start_upload(self, pending: PendingCheckpoint) -> None:
         # Every upload of an aborted checkpoint may hang, so their number is limited.
-        if len(self._uploading) >= self._settings.max_concurrent + MOST_HANGING:
+        if len(self._uploading) >= self._settings.max_concurrent + self._most_hanging:
             why = (
                 f"{len(self._uploading)} uploads of earlier checkpoints have not ended; "
                 "check that checkpoint storage responds"

@@ -136,6 +136,9 @@ class Bench:
         configured.set("execution.checkpointing.timeout", f"{TIMEOUT} ms")
         threshold = settings.pop("inline_below", 0)
         self.known = settings.pop("published_known", PUBLISHED_KNOWN)
+        self.limits = {
+            name: settings.pop(name) for name in ("most_inline", "most_hanging") if name in settings
+        }
         storage = FileSystemCheckpointStorage(str(tmp_path / "checkpoints"), threshold)
         self.settings = checkpoint_settings(configured, storage)
         assert self.settings is not None
@@ -171,6 +174,7 @@ class Bench:
             savepoints=Savepoints(self.program.settings.backend, alone=False),
             clock=self.clock,
             time_limits=self.time_limits,
+            **self.limits,
         )
 
     def begin(self, base: Any = None, inherited: frozenset[Any] = frozenset()) -> None:
