@@ -309,7 +309,7 @@ class Driver:
         self._clock.advance(INTERVAL_MS)
 
     def work(self) -> list[bytes]:
-        """The driver's work for an epoch and its checkpoint; what every level is sent."""
+        """The driver's work for an epoch and its checkpoint; what every stage is sent."""
         order = self.checkpointer.next_epoch(idle=False)
         assert order is not None
         assert order.checkpoint is not None

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "holdfast"
 FIGURE = ROOT / "docs" / "figures" / "packages.svg"
 LAYERS = (
-    ("connectors.files", "connectors.postgres"),
+    ("connectors", "connectors.files", "connectors.postgres"),
     ("spark", "spark.sources", "spark.placement", "testing"),
     ("state_processor",),
     ("checkpoint", "checkpoint.files", "checkpoint.commit"),
@@ -23,7 +23,10 @@ LAYERS = (
     ("serde", "storage", "config"),
     ("types", "types.columns"),
 )
-"""Packages from top to bottom: each imports from those below it, never from those above."""
+"""Packages from top to bottom: a top-level package imports only from top-level packages below it.
+
+Packages of one top-level package may stand in any order and may import one another.
+"""
 WIDTH, MARGIN, GAP, LINE, LETTER = 1180, 16, 10, 15, 6.3
 HEAD = 40
 

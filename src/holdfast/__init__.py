@@ -1,6 +1,6 @@
 """Holdfast: Apache Flink's state management and fault tolerance for PySpark.
 
-The packages, each importing only those below it:
+The top-level packages, each importing only those below it:
 
     connectors                  sinks to files and databases
     spark | testing             the Spark side; harnesses for users' own tests
@@ -14,6 +14,9 @@ The packages, each importing only those below it:
     types                       what a value is
     errors | clock | _faults | _version
 
+Every package may import the modules of the last row. The docstring of a package says what else it
+may import, and what does not belong to it.
+
 `__init__.pyi` lists the names of the front door and their modules. They are imported on first use.
 Names that fewer programs need are on shelves:
 
@@ -21,6 +24,7 @@ Names that fewer programs need are on shelves:
     holdfast.functions          contexts and rarer interfaces of functions
     holdfast.sinks              base classes of sinks
     holdfast.savepoints         savepoints outside a running job
+    holdfast.restarts           restart strategies
     holdfast.serializers        serializers of state
     holdfast.statistics         statistics of jobs and checkpoints
     holdfast.errors             all errors
@@ -52,6 +56,7 @@ _SHELVES = (
     "functions",
     "sinks",
     "savepoints",
+    "restarts",
     "serializers",
     "statistics",
     "errors",
@@ -61,7 +66,7 @@ __all__ = sorted(_HOME_OF)
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name or a shelf on first use, so that nothing is loaded in vain."""
+    """Import a public name or a shelf on first use; `import holdfast` loads none of them."""
     if name in _HOME_OF:
         value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
         return value

@@ -302,16 +302,16 @@ class StoreContract:
 
     def test_an_existing_store_is_never_taken_for_a_new_one(self, directory):
         self.filled(directory, {b"a": b"1"})
-        with pytest.raises(StoreVersionError, match="new store was to start"):
+        with pytest.raises(StoreVersionError, match="expected no store here"):
             self.open(directory)
         assert self.contents(directory, "v1") == {b"a": b"1"}
 
     def test_a_missing_store_is_refused_and_nothing_is_created(self, directory):
-        with pytest.raises(StoreVersionError, match="there is none here"):
+        with pytest.raises(StoreVersionError, match="but there is none"):
             self.open(directory, "v1")
         assert not directory.exists()
         self.open(directory).abort()
-        with pytest.raises(StoreVersionError, match="there is none here"):
+        with pytest.raises(StoreVersionError, match="but there is none"):
             self.open(directory, "v1")
 
     def test_the_store_of_another_backend_is_refused(self, directory):

@@ -41,7 +41,7 @@ class StoreSurvival:
         raise NotImplementedError
 
     def version_found(self, directory: Path, *candidates: str) -> str:
-        """The one version that the store stands at; everything in it must be of that version."""
+        """The one version that the store is at; everything in it must be of that version."""
         for version in candidates:
             try:
                 store = self.open(directory, version)
@@ -52,7 +52,7 @@ class StoreSurvival:
             value = version.encode() * 20
             assert found == {b"%06d" % i: value for i in range(ENTRIES)}
             return version
-        raise AssertionError(f"the store stands at none of {candidates}")
+        raise AssertionError(f"the store is at none of {candidates}")
 
     def test_a_process_killed_before_its_commit_leaves_the_old_version(self, tmp_path):
         run_child(self.backend, tmp_path / "s", CHANGE_EVERYTHING + COMMIT_TIMED)

@@ -25,59 +25,13 @@ from holdfast.errors import (
     StateValueError,
     StoreVersionError,
 )
-from holdfast.state.backend import KeyedStateBackend
 from holdfast.state.list import MAX_CHUNKS
 from holdfast.state.snapshots import open_snapshot
-from holdfast.state.store.opening import open_store
-from holdfast.state.table import NO_KEY, CurrentKey
+from holdfast.state.table import NO_KEY
+from tests.support.subtask import Subtask
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from holdfast.api.descriptors import StateDescriptor
-
-
-class Subtask:
-    """Keyed state as one subtask sees it, epoch after epoch."""
-
-    def __init__(
-        self, backend: Any, directory: Path, max_parallelism: int = 128, **limits: Any
-    ) -> None:
-        self.limits = limits
-        self.backend = backend
-        self.directory = directory
-        self.max_parallelism = max_parallelism
-        self.version: str | None = None
-        self.epoch = 0
-        self.open()
-
-    def open(self) -> None:
-        self.epoch += 1
-        self.current = CurrentKey()
-        store = open_store(self.backend, self.directory, self.version)
-        self.entries = sum(1 for _ in store.scan(b""))
-        self.state = KeyedStateBackend(
-            store,
-            max_parallelism=self.max_parallelism,
-            epoch=self.epoch,
-            current=self.current,
-            **self.limits,
-        )
-
-    def get(self, descriptor: StateDescriptor) -> Any:
-        return self.state.register(descriptor)
-
-    def key(self, key: Any) -> None:
-        self.current.key = key
-
-    def next_epoch(self) -> None:
-        self.version = f"{self.epoch}-test"
-        self.state.commit(self.version)
-        self.open()
-
-    def fail(self) -> None:
-        self.state.abort()
-        self.open()
 
 
 @pytest.fixture
@@ -160,7 +114,7 @@ def test_updating_with_none_clears_and_brings_the_default_back(subtask: Subtask)
     state.update(None)
     assert state.value() == 7
     subtask.next_epoch()
-    assert subtask.entries == 2  # metadata only
+    assert len(subtask.content()) == 2  # metadata only
 
 
 def test_a_default_is_copied_for_every_access(subtask: Subtask) -> None:
@@ -238,7 +192,7 @@ def test_adding_nothing_changes_nothing_and_updating_with_nothing_clears(subtask
     state.update([])
     assert state.get() == []
     subtask.next_epoch()
-    assert subtask.entries == 2
+    assert len(subtask.content()) == 2
 
 
 def test_updating_replaces_what_earlier_epochs_added(subtask: Subtask) -> None:
@@ -295,7 +249,7 @@ def test_a_list_that_grows_over_many_epochs_stays_whole(subtask: Subtask) -> Non
         if epoch % 5 == 0:
             assert state.get() == expected
         subtask.next_epoch()
-        assert subtask.entries <= 2 + MAX_CHUNKS + 6
+        assert len(subtask.content()) <= 2 + MAX_CHUNKS + 6
     state = subtask.get(LIST)
     subtask.key("a")
     assert state.get() == expected
@@ -393,7 +347,7 @@ def test_clearing_a_map_and_filling_it_again_forgets_the_old_entries(subtask: Su
     state.put("y", 3)
     assert dict(state.items()) == {"y": 3}
     subtask.next_epoch()
-    assert subtask.entries == 3
+    assert len(subtask.content()) == 3
     state = subtask.get(MAP)
     subtask.key("a")
     assert dict(state.items()) == {"y": 3}
@@ -446,7 +400,7 @@ def test_equal_keys_of_a_map_are_one_key(
     state.remove(one)
     assert state.is_empty()
     subtask.next_epoch()
-    assert subtask.entries == 2
+    assert len(subtask.content()) == 2
 
 
 def test_a_map_key_that_cannot_be_one_is_refused(subtask: Subtask) -> None:
@@ -556,12 +510,12 @@ def test_an_emptied_state_leaves_no_entry_behind(subtask: Subtask, descriptor: A
         "aggregating": lambda: state.add(1),
     }[descriptor.kind]()
     subtask.next_epoch()
-    assert subtask.entries == 3
+    assert len(subtask.content()) == 3
     state = subtask.get(descriptor)
     subtask.key("a")
     state.clear()
     subtask.next_epoch()
-    assert subtask.entries == 2
+    assert len(subtask.content()) == 2
 
 
 @pytest.mark.parametrize("descriptor", ALL, ids=lambda d: d.kind)
@@ -724,10 +678,10 @@ def test_an_operators_key_type_and_max_parallelism_are_fixed(subtask: Subtask) -
     with pytest.raises(StateError, match="but the keys of this operator are str"):
         subtask.get(VALUE).value()
     subtask.state.abort()
-    subtask.max_parallelism = 64
+    subtask.settings["max_parallelism"] = 64
     with pytest.raises(StateError, match="has 128 key groups, the operator 64"):
         subtask.open()
-    subtask.max_parallelism = 128
+    subtask.settings["max_parallelism"] = 128
     subtask.open()
 
 

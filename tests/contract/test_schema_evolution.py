@@ -23,18 +23,16 @@ from holdfast.serde.factory import codec_for
 from holdfast.serde.keys import key_group_of
 from holdfast.serde.tagged import timestamped
 from holdfast.serializers import StateCompatibility
-from holdfast.state.backend import KeyedStateBackend
 from holdfast.state.key_groups import key_groups, subtask_of
 from holdfast.state.operator.backend import OperatorStateBackend
 from holdfast.state.operator.layout import SUBTASK_PREFIX
 from holdfast.state.operator.redistribution import redistribute
 from holdfast.state.restore import restore_store
 from holdfast.state.schemas import MARK
-from holdfast.state.store.opening import open_store
-from holdfast.state.table import CurrentKey
 from holdfast.state.ttl.states import ClockTime, TtlContext
 from holdfast.testing.clock import ManualClock
 from tests.support.functions import Mean
+from tests.support.subtask import Subtask, put, read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,77 +104,30 @@ def descriptor(kind: str, spec: Any, ttl: StateTtlConfig | None = None) -> State
             return AggregatingStateDescriptor(kind, Newest(), spec, ttl=ttl)
 
 
-def put(state: Any, kind: str, value: Any) -> None:
-    match kind:
-        case "value":
-            state.update(value)
-        case "map":
-            state.put("k", value)
-        case _:
-            state.add(value)
-
-
-def read(state: Any, kind: str) -> Any:
-    """The value that was put last, or None."""
-    match kind:
-        case "value":
-            return state.value()
-        case "map":
-            return state.get("k")
-        case "list":
-            return (state.get() or [None])[-1]
-        case _:
-            return state.get()
-
-
-class Subtask:
-    """State of one subtask, epoch after epoch, with a clock that stands still."""
+class Evolving(Subtask):
+    """Keyed and operator state of one subtask, with a clock that stands still."""
 
     def __init__(self, backend: Any, directory: Path, version: str | None = None) -> None:
-        self.backend, self.directory, self.version = backend, directory, version
         self.clock = ManualClock(1000)
-        self.epoch = 0 if version is None else 100
-        self.open()
+        super().__init__(backend, directory, version)
 
     def open(self) -> None:
-        self.epoch += 1
-        self.current = CurrentKey()
-        self.store = open_store(self.backend, self.directory, self.version)
-        self.state = KeyedStateBackend(
-            self.store,
-            max_parallelism=128,
-            epoch=self.epoch,
-            current=self.current,
-            ttl=TtlContext(ClockTime(self.clock)),
-        )
+        self.settings["ttl"] = TtlContext(ClockTime(self.clock))
+        super().open()
         self.operator = OperatorStateBackend(self.store)
-        self.current.key = "a"
+        self.key("a")
 
-    def get(self, kind: str, spec: Any, ttl: StateTtlConfig | None = None) -> Any:
-        return self.state.register(descriptor(kind, spec, ttl))
+    def of(self, kind: str, spec: Any, ttl: StateTtlConfig | None = None) -> Any:
+        return self.get(descriptor(kind, spec, ttl))
 
-    def next_epoch(self, snapshot: Path | None = None) -> None:
+    def commit(self, snapshot: Path | None) -> Any:
         self.operator.flush()
-        self.version = f"{self.epoch}-test"
-        self.state.commit(self.version, snapshot)
-        self.open()
-
-    def fail(self) -> None:
-        self.state.abort()
-        self.open()
-
-    def content(self) -> dict[bytes, bytes]:
-        return dict(self.store.scan(b""))
-
-    def values(self) -> list[bytes]:
-        """What is stored besides metadata."""
-        self.state.flush()
-        return [value for key, value in self.store.scan(b"") if key[:2] != b"\x00\x00"]
+        return super().commit(snapshot)
 
 
 @pytest.fixture
-def subtask(backend: Any, tmp_path: Path) -> Iterator[Subtask]:
-    subtask = Subtask(backend, tmp_path / "store")
+def subtask(backend: Any, tmp_path: Path) -> Iterator[Evolving]:
+    subtask = Evolving(backend, tmp_path / "store")
     yield subtask
     subtask.state.abort()
 
@@ -187,85 +138,85 @@ def subtask(backend: Any, tmp_path: Path) -> Iterator[Subtask]:
 @EVERY_KIND
 @pytest.mark.parametrize("ttl", [None, TTL], ids=["plain", "ttl"])
 def test_old_values_are_read_as_new_ones_and_nothing_is_rewritten(
-    subtask: Subtask, kind: str, ttl: StateTtlConfig | None
+    subtask: Evolving, kind: str, ttl: StateTtlConfig | None
 ) -> None:
-    put(subtask.get(kind, V1, ttl), kind, V1(7, "/a"))
+    put(subtask.of(kind, V1, ttl), kind, V1(7, "/a"))
     subtask.next_epoch()
     before = subtask.values()
-    state = subtask.get(kind, V2, ttl)
+    state = subtask.of(kind, V2, ttl)
     assert read(state, kind) == V2(7, "nobody")
     subtask.next_epoch()
     assert subtask.values() == before
-    state = subtask.get(kind, V3, ttl)
+    state = subtask.of(kind, V3, ttl)
     assert read(state, kind) == V3(7)
     put(state, kind, V3(None, "ann"))
     subtask.next_epoch()
-    assert read(subtask.get(kind, V3, ttl), kind) == V3(None, "ann")
+    assert read(subtask.of(kind, V3, ttl), kind) == V3(None, "ann")
 
 
 @EVERY_KIND
 @pytest.mark.parametrize("ttl", [None, TTL], ids=["plain", "ttl"])
 def test_values_of_three_types_lie_side_by_side(
-    subtask: Subtask, kind: str, ttl: StateTtlConfig | None
+    subtask: Evolving, kind: str, ttl: StateTtlConfig | None
 ) -> None:
     for key, value in (("a", V1(1, "/a")), ("b", V2(2, "bob")), ("c", V3(3, "cat"))):
-        state = subtask.get(kind, type(value), ttl)
+        state = subtask.of(kind, type(value), ttl)
         subtask.current.key = key
         put(state, kind, value)
         subtask.next_epoch()
-    state = subtask.get(kind, V3, ttl)
+    state = subtask.of(kind, V3, ttl)
     found = []
     for subtask.current.key in "abc":
         found.append(read(state, kind))
     assert found == [V3(1), V3(2, "bob"), V3(3, "cat")]
 
 
-def test_elements_of_a_list_are_each_read_as_they_were_written(subtask: Subtask) -> None:
-    subtask.get("list", First).add_all([First(1, "/a"), First(2, "/b")])
+def test_elements_of_a_list_are_each_read_as_they_were_written(subtask: Evolving) -> None:
+    subtask.of("list", First).add_all([First(1, "/a"), First(2, "/b")])
     subtask.next_epoch()
-    state = subtask.get("list", Second)
+    state = subtask.of("list", Second)
     state.add(Second("cat", 3))
     assert state.get() == [Second("nobody", 1), Second("nobody", 2), Second("cat", 3)]
     subtask.next_epoch()
     expected = [Second("nobody", 1), Second("nobody", 2), Second("cat", 3)]
-    assert subtask.get("list", Second).get() == expected
+    assert subtask.of("list", Second).get() == expected
 
 
-def test_a_map_reads_each_entry_as_it_was_written(subtask: Subtask) -> None:
-    subtask.get("map", First).put_all({"a": First(1, "/a"), "none": None})
+def test_a_map_reads_each_entry_as_it_was_written(subtask: Evolving) -> None:
+    subtask.of("map", First).put_all({"a": First(1, "/a"), "none": None})
     subtask.next_epoch()
-    state = subtask.get("map", Second)
+    state = subtask.of("map", Second)
     state.put("b", Second("bob", 2))
     subtask.next_epoch()
-    state = subtask.get("map", Second)
+    state = subtask.of("map", Second)
     assert dict(state.items()) == {"a": Second("nobody", 1), "none": None, "b": Second("bob", 2)}
     assert state.get("a") == Second("nobody", 1)
 
 
-def test_a_state_that_never_changed_has_no_marks(subtask: Subtask) -> None:
+def test_a_state_that_never_changed_has_no_marks(subtask: Evolving) -> None:
     for kind in KINDS:
-        put(subtask.get(kind, V1), kind, V1(7, "/a"))
+        put(subtask.of(kind, V1), kind, V1(7, "/a"))
     subtask.next_epoch()
     renamed = make_dataclass("Elsewhere", [("url", str), ("n", int, 0)], frozen=True)
     for kind in KINDS:
-        put(subtask.get(kind, renamed), kind, renamed("/b", 8))
+        put(subtask.of(kind, renamed), kind, renamed("/b", 8))
     subtask.next_epoch()
     assert not any(MARK in value for value in subtask.values())
     assert not any("others" in state for state in subtask.state.state_descriptions())
-    assert read(subtask.get("value", V1), "value") == V1(8, "/b")
+    assert read(subtask.of("value", V1), "value") == V1(8, "/b")
 
 
 @EVERY_KIND
 @pytest.mark.parametrize("ttl", [None, TTL], ids=["plain", "ttl"])
 def test_a_refused_type_leaves_the_store_as_it_was(
-    subtask: Subtask, kind: str, ttl: StateTtlConfig | None
+    subtask: Evolving, kind: str, ttl: StateTtlConfig | None
 ) -> None:
-    put(subtask.get(kind, V1, ttl), kind, V1(7, "/a"))
+    put(subtask.of(kind, V1, ttl), kind, V1(7, "/a"))
     subtask.next_epoch()
     before = subtask.content()
     for other in (ttl, None if ttl else TTL):
         with pytest.raises(StateMigrationError) as caught:
-            subtask.get(kind, WRONG, other)
+            subtask.of(kind, WRONG, other)
         assert str(caught.value).splitlines()[:3] == [
             f"state {kind!r} was written with the type of an earlier program and cannot be read "
             "as the type that is declared now:",
@@ -273,84 +224,84 @@ def test_a_refused_type_leaves_the_store_as_it_was(
             "  Click.user: is new and has no default; give it one",
         ]
     assert subtask.content() == before
-    assert read(subtask.get(kind, V2, ttl), kind) == V2(7)
+    assert read(subtask.of(kind, V2, ttl), kind) == V2(7)
     subtask.fail()
     assert subtask.content() == before
 
 
-def test_an_epoch_that_fails_takes_its_types_with_it(subtask: Subtask) -> None:
-    put(subtask.get("value", V1), "value", V1(7, "/a"))
+def test_an_epoch_that_fails_takes_its_types_with_it(subtask: Evolving) -> None:
+    put(subtask.of("value", V1), "value", V1(7, "/a"))
     subtask.next_epoch()
     before = subtask.content()
-    put(subtask.get("value", V2), "value", V2(8, "bob"))
+    put(subtask.of("value", V2), "value", V2(8, "bob"))
     subtask.state.flush()
     subtask.fail()
     assert subtask.content() == before
-    assert read(subtask.get("value", V1), "value") == V1(7, "/a")
+    assert read(subtask.of("value", V1), "value") == V1(7, "/a")
 
 
-def test_every_type_a_state_has_had_must_be_readable(subtask: Subtask) -> None:
-    put(subtask.get("value", int), "value", 7)
+def test_every_type_a_state_has_had_must_be_readable(subtask: Evolving) -> None:
+    put(subtask.of("value", int), "value", 7)
     subtask.next_epoch()
-    subtask.get("value", int | None)
+    subtask.of("value", int | None)
     subtask.next_epoch()
-    subtask.get("value", int | str | None)
+    subtask.of("value", int | str | None)
     subtask.next_epoch()
     with pytest.raises(StateMigrationError, match=r"was int \| str \| None, is int \| None"):
-        subtask.get("value", int | None)
-    assert subtask.get("value", int | str | float | None).value() == 7
+        subtask.of("value", int | None)
+    assert subtask.of("value", int | str | float | None).value() == 7
 
 
-def test_the_keys_of_a_map_cannot_change(subtask: Subtask) -> None:
-    put(subtask.get("map", int), "map", 7)
+def test_the_keys_of_a_map_cannot_change(subtask: Evolving) -> None:
+    put(subtask.of("map", int), "map", 7)
     subtask.next_epoch()
     with pytest.raises(StateMigrationError, match="keys: are of another type; the keys of a map"):
         subtask.state.register(MapStateDescriptor("map", str | None, int))
 
 
-def test_one_run_has_one_type_of_a_state(subtask: Subtask) -> None:
+def test_one_run_has_one_type_of_a_state(subtask: Evolving) -> None:
     scope = subtask.state.namespaced()
-    subtask.get("value", V1)
+    subtask.of("value", V1)
     with pytest.raises(StateDescriptorError, match="registered with another type before"):
         subtask.state.register(ValueStateDescriptor("value", V2), scope)
     subtask.state.register(ValueStateDescriptor("value", V1), scope)
 
 
-def test_columns_evolve_by_the_names_of_their_fields(subtask: Subtask) -> None:
-    put(subtask.get("value", "n int, url string"), "value", (7, "/a"))
+def test_columns_evolve_by_the_names_of_their_fields(subtask: Evolving) -> None:
+    put(subtask.of("value", "n int, url string"), "value", (7, "/a"))
     subtask.next_epoch()
-    state = subtask.get("value", "url string, at date, n bigint")
+    state = subtask.of("value", "url string, at date, n bigint")
     assert state.value() == ("/a", None, 7)
     assert state.value().url == "/a"
     subtask.next_epoch()
     with pytest.raises(StateMigrationError, match=r"struct\.n: was int32 | None, is string | None"):
-        subtask.get("value", "n string")
+        subtask.of("value", "n string")
 
 
-def test_elements_with_their_times_evolve_too(subtask: Subtask) -> None:
-    subtask.get("list", timestamped(codec_for(First))).add((First(1, "/a"), 5))
+def test_elements_with_their_times_evolve_too(subtask: Evolving) -> None:
+    subtask.of("list", timestamped(codec_for(First))).add((First(1, "/a"), 5))
     subtask.next_epoch()
-    state = subtask.get("list", timestamped(codec_for(Second)))
+    state = subtask.of("list", timestamped(codec_for(Second)))
     assert state.get() == [(Second("nobody", 1), 5)]
 
 
-def test_what_is_pickled_stays_pickled(subtask: Subtask) -> None:
-    put(subtask.get("value", None), "value", {"a": First})
-    put(subtask.get("list", int), "list", 1)
+def test_what_is_pickled_stays_pickled(subtask: Evolving) -> None:
+    put(subtask.of("value", None), "value", {"a": First})
+    put(subtask.of("list", int), "list", 1)
     subtask.next_epoch()
-    assert subtask.get("value", None).value() == {"a": First}
+    assert subtask.of("value", None).value() == {"a": First}
     for kind, spec in (("value", int), ("list", None)):
         subtask.next_epoch()
         with pytest.raises(StateMigrationError, match="pickled state cannot evolve"):
-            subtask.get(kind, spec)
+            subtask.of(kind, spec)
 
 
-def test_what_the_store_knows_tells_the_declared_type_and_the_others(subtask: Subtask) -> None:
-    subtask.get("value", V1)
+def test_what_the_store_knows_tells_the_declared_type_and_the_others(subtask: Evolving) -> None:
+    subtask.of("value", V1)
     subtask.next_epoch()
     (before,) = subtask.state.state_descriptions()
     assert before.keys() == {"name", "kind", "schema"}
-    subtask.get("value", V2, TTL)
+    subtask.of("value", V2, TTL)
     subtask.next_epoch()
     (described,) = subtask.state.state_descriptions()
     assert described["schema"] == [codec_for(V2).schema]
@@ -364,16 +315,16 @@ def test_what_the_store_knows_tells_the_declared_type_and_the_others(subtask: Su
 @EVERY_KIND
 @pytest.mark.parametrize("ttls", [(None, TTL), (TTL, None)], ids=["to times", "to none"])
 def test_a_type_and_a_time_to_live_may_change_together(
-    subtask: Subtask, kind: str, ttls: tuple[StateTtlConfig | None, StateTtlConfig | None]
+    subtask: Evolving, kind: str, ttls: tuple[StateTtlConfig | None, StateTtlConfig | None]
 ) -> None:
     first, second = ttls
-    put(subtask.get(kind, V1, first), kind, V1(1, "/a"))
+    put(subtask.of(kind, V1, first), kind, V1(1, "/a"))
     subtask.next_epoch()
-    state = subtask.get(kind, V2, first)
+    state = subtask.of(kind, V2, first)
     subtask.current.key = "b"
     put(state, kind, V2(2, "bob"))
     subtask.next_epoch()
-    state = subtask.get(kind, V3, second)
+    state = subtask.of(kind, V3, second)
     assert read(state, kind) == V3(1)
     subtask.current.key = "b"
     assert read(state, kind) == V3(2, "bob")
@@ -382,13 +333,13 @@ def test_a_type_and_a_time_to_live_may_change_together(
 
 
 @EVERY_KIND
-def test_two_forms_of_two_types_are_brought_together(subtask: Subtask, kind: str) -> None:
-    put(subtask.get(kind, V1), kind, V1(1, "/a"))
+def test_two_forms_of_two_types_are_brought_together(subtask: Evolving, kind: str) -> None:
+    put(subtask.of(kind, V1), kind, V1(1, "/a"))
     subtask.next_epoch()
     plain = subtask.content()
     subtask.fail()
-    other = Subtask(subtask.backend, subtask.directory.with_name("other"))
-    state = other.get(kind, V2, TTL)
+    other = Evolving(subtask.backend, subtask.directory.with_name("other"))
+    state = other.of(kind, V2, TTL)
     other.current.key = "b"
     put(state, kind, V2(2, "bob"))
     other.next_epoch()
@@ -402,7 +353,7 @@ def test_two_forms_of_two_types_are_brought_together(subtask: Subtask, kind: str
     moved[name] = state_id.replace(b'"id":1', b'"id":9')
     other.store.write(list(moved.items()))
     other.next_epoch()
-    state = other.get(kind, V3, TTL)
+    state = other.of(kind, V3, TTL)
     assert read(state, kind) == V3(1)
     other.current.key = "b"
     assert read(state, kind) == V3(2, "bob")
@@ -441,15 +392,15 @@ ODD = [b"", b"\xc1", MARK, MARK + b"abcdef", MARK * 5]
     ids=["plain", "ttl", "to times", "to none"],
 )
 def test_bytes_of_a_serializer_that_look_like_a_mark_are_kept(
-    subtask: Subtask, kind: str, ttls: tuple[StateTtlConfig | None, StateTtlConfig | None]
+    subtask: Evolving, kind: str, ttls: tuple[StateTtlConfig | None, StateTtlConfig | None]
 ) -> None:
-    state = subtask.get(kind, Raw(1), ttls[0])
+    state = subtask.of(kind, Raw(1), ttls[0])
     for number, value in enumerate(ODD):
         subtask.current.key = f"key-{number}"
         put(state, kind, value)
     subtask.next_epoch()
     for version in (2, 1, 2):
-        state = subtask.get(kind, Raw(version), ttls[1])
+        state = subtask.of(kind, Raw(version), ttls[1])
         for number, value in enumerate(ODD):
             subtask.current.key = f"key-{number}"
             assert read(state, kind) == value
@@ -457,18 +408,18 @@ def test_bytes_of_a_serializer_that_look_like_a_mark_are_kept(
         subtask.next_epoch()
 
 
-def test_avro_evolves_by_its_own_rules(subtask: Subtask) -> None:
+def test_avro_evolves_by_its_own_rules(subtask: Evolving) -> None:
     fields = [{"name": "n", "type": "int"}]
     old = {"type": "record", "name": "Click", "fields": fields}
     new = old | {"fields": [*fields, {"name": "tags", "default": [],
                                       "type": {"type": "array", "items": "string"}}]}  # fmt: skip
-    put(subtask.get("value", AvroSchema(old)), "value", {"n": 7})
+    put(subtask.of("value", AvroSchema(old)), "value", {"n": 7})
     subtask.next_epoch()
-    state = subtask.get("value", AvroSchema(new))
+    state = subtask.of("value", AvroSchema(new))
     assert state.value() == {"n": 7, "tags": []}
     state.update({"n": 8, "tags": ["x"]})
     subtask.next_epoch()
-    assert subtask.get("value", AvroSchema(new)).value() == {"n": 8, "tags": ["x"]}
+    assert subtask.of("value", AvroSchema(new)).value() == {"n": 8, "tags": ["x"]}
 
 
 # Rescaling
@@ -476,11 +427,11 @@ def test_avro_evolves_by_its_own_rules(subtask: Subtask) -> None:
 
 def written(backend: Any, directory: Path, specs: list[Any], **options: Any) -> Path:
     """Snapshot of a store whose types were `specs`, one after the other."""
-    subtask = Subtask(backend, directory / "store")
+    subtask = Evolving(backend, directory / "store")
     keys, ttl = options["keys"], options.get("ttl")
     for place, spec in enumerate(specs):
         for kind in KINDS:
-            state = subtask.get(kind, spec, ttl)
+            state = subtask.of(kind, spec, ttl)
             for subtask.current.key in keys[place :: len(specs)]:
                 put(state, kind, options["value"](spec, subtask.current.key))
         last = place == len(specs) - 1
@@ -489,7 +440,7 @@ def written(backend: Any, directory: Path, specs: list[Any], **options: Any) -> 
     return directory / "snapshot"
 
 
-def restored(backend: Any, snapshots: list[Path], directory: Path, number: int) -> Subtask:
+def restored(backend: Any, snapshots: list[Path], directory: Path, number: int) -> Evolving:
     restore_store(
         backend,
         snapshots,
@@ -499,7 +450,7 @@ def restored(backend: Any, snapshots: list[Path], directory: Path, number: int) 
         whole=False,
         operator_state=None,
     )
-    return Subtask(backend, directory, "restored")
+    return Evolving(backend, directory, "restored")
 
 
 def keys_of(subtask: int, parallelism: int) -> list[str]:
@@ -535,7 +486,7 @@ def test_stores_of_which_some_know_other_types_are_rescaled(
     seen = 0
     for number in range(3):
         subtask = restored(backend, snapshots, tmp_path / f"restored-{number}", number)
-        states = {kind: subtask.get(kind, Second, ttl) for kind in KINDS}
+        states = {kind: subtask.of(kind, Second, ttl) for kind in KINDS}
         for subtask.current.key in keys_of(number, 3):
             for kind, state in states.items():
                 found = read(state, kind)
@@ -562,7 +513,7 @@ def test_odd_bytes_are_rescaled_as_they_are(
     ]
     for number in range(3):
         subtask = restored(backend, snapshots, tmp_path / f"restored-{number}", number)
-        states = {kind: subtask.get(kind, Raw(3)) for kind in KINDS}
+        states = {kind: subtask.of(kind, Raw(3)) for kind in KINDS}
         for subtask.current.key in keys_of(number, 3):
             for kind, state in states.items():
                 assert read(state, kind) == odd(None, subtask.current.key)
@@ -574,7 +525,7 @@ def test_odd_bytes_are_rescaled_as_they_are(
 
 @pytest.mark.parametrize("method", ["get_list_state", "get_union_list_state"])
 def test_a_list_of_a_subtask_is_converted_when_it_is_registered(
-    subtask: Subtask, method: str
+    subtask: Evolving, method: str
 ) -> None:
     subtask.operator.get_list_state(ListStateDescriptor("kept", int)).add(1)
     numbers = getattr(subtask.operator, method)(ListStateDescriptor("numbers", First))
@@ -611,7 +562,7 @@ class ShortKey(NamedTuple):
     region: str
 
 
-def test_keys_and_values_of_broadcast_state_are_converted(subtask: Subtask) -> None:
+def test_keys_and_values_of_broadcast_state_are_converted(subtask: Evolving) -> None:
     old = MapStateDescriptor("rules", OldKey, First)
     new = MapStateDescriptor("rules", NewKey, Second)
     rules = subtask.operator.get_broadcast_state(old)
@@ -627,7 +578,7 @@ def test_keys_and_values_of_broadcast_state_are_converted(subtask: Subtask) -> N
     assert dict(subtask.operator.get_broadcast_state(new).items()) == expected
 
 
-def test_broadcast_keys_that_would_become_one_are_refused(subtask: Subtask) -> None:
+def test_broadcast_keys_that_would_become_one_are_refused(subtask: Evolving) -> None:
     rules = subtask.operator.get_broadcast_state(MapStateDescriptor("rules", OldKey, int))
     rules.put_all({OldKey("eu", 1): 1, OldKey("eu", 2): 2})
     subtask.next_epoch()
@@ -636,7 +587,7 @@ def test_broadcast_keys_that_would_become_one_are_refused(subtask: Subtask) -> N
 
 
 def test_copies_of_broadcast_state_may_be_of_different_types(
-    subtask: Subtask, tmp_path: Path
+    subtask: Evolving, tmp_path: Path
 ) -> None:
     old, new = (MapStateDescriptor("rules", str, spec) for spec in (V1, V2))
     subtask.operator.get_broadcast_state(old).put("a", V1(1, "/a"))
@@ -649,7 +600,7 @@ def test_copies_of_broadcast_state_may_be_of_different_types(
     assert schemas[0] == schemas[2] != schemas[1]
 
 
-def test_lists_of_different_types_are_not_joined(subtask: Subtask) -> None:
+def test_lists_of_different_types_are_not_joined(subtask: Evolving) -> None:
     exported = []
     for spec in (int, int | None):
         subtask.operator.get_list_state(ListStateDescriptor("numbers", spec)).add(1)

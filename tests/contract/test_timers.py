@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,13 +15,12 @@ from holdfast import (
 )
 from holdfast.errors import StateAccessError, StateDescriptorError, StateError, StateValueError
 from holdfast.serde.keys import canonical_key, key_group_of
-from holdfast.state.backend import KeyedStateBackend
 from holdfast.state.key_groups import key_groups, subtask_of
 from holdfast.state.restore import restore_store
-from holdfast.state.store.opening import open_store
-from holdfast.state.table import NO_KEY, CurrentKey
+from holdfast.state.table import NO_KEY
 from holdfast.state.timers.layout import FIRST_TIME, LAST_TIME, NEXT_TIME_PREFIX, Timer
 from holdfast.state.timers.table import EVENT_TIMERS, PROCESSING_TIMERS, TimerTable
+from tests.support.subtask import Subtask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,32 +51,26 @@ class CountingStore:
             self.open_scans -= 1
 
 
-class Subtask:
+class Timed(Subtask):
     """Keyed state with timers as one subtask sees it, epoch after epoch."""
 
-    def __init__(self, backend: Any, directory: Path, groups: range | None = None) -> None:
-        self.backend, self.directory, self.groups = backend, directory, groups
-        self.limits: dict[str, Any] = {}
-        self.version: str | None = None
-        self.epoch = 0
-
-    def open(self) -> Subtask:
-        self.epoch += 1
-        self.current = CurrentKey()
-        self.store = CountingStore(open_store(self.backend, self.directory, self.version))
-        self.state = KeyedStateBackend(
-            cast("StateStore", self.store),
-            max_parallelism=MAX_PARALLELISM,
-            epoch=self.epoch,
-            current=self.current,
-            key_groups=self.groups,
-            **self.limits,
+    def __init__(
+        self,
+        backend: Any,
+        directory: Path,
+        version: str | None = None,
+        groups: range | None = None,
+    ) -> None:
+        super().__init__(
+            backend, directory, version, max_parallelism=MAX_PARALLELISM, key_groups=groups
         )
-        return self
+
+    def open_store(self) -> CountingStore:
+        return CountingStore(super().open_store())
 
     def limit(self, **limits: int) -> None:
         """From here on, with these limits as well."""
-        self.limits |= limits
+        self.settings |= limits
         self.fail()
 
     @property
@@ -110,19 +103,10 @@ class Subtask:
             then(timer)
         return fired
 
-    def next_epoch(self, snapshot: Path | None = None) -> None:
-        self.version = f"{self.epoch}-test"
-        self.state.commit(self.version, snapshot)
-        self.open()
-
-    def fail(self) -> None:
-        self.state.abort()
-        self.open()
-
 
 @pytest.fixture
 def subtask(backend: Any, tmp_path: Path) -> Any:
-    subtask = Subtask(backend, tmp_path / "store").open()
+    subtask = Timed(backend, tmp_path / "store")
     yield subtask
     subtask.state.abort()
 
@@ -130,7 +114,7 @@ def subtask(backend: Any, tmp_path: Path) -> Any:
 # Setting and firing
 
 
-def test_timers_fire_in_the_order_of_time_and_only_when_due(subtask: Subtask) -> None:
+def test_timers_fire_in_the_order_of_time_and_only_when_due(subtask: Timed) -> None:
     for key in range(50):
         subtask.set(key, key * 7 % 50)
     assert subtask.fire(-1) == []
@@ -142,7 +126,7 @@ def test_timers_fire_in_the_order_of_time_and_only_when_due(subtask: Subtask) ->
 
 
 def test_timers_of_one_time_fire_by_key_group_then_by_key_then_by_namespace(
-    subtask: Subtask,
+    subtask: Timed,
 ) -> None:
     keys = [f"key-{i}" for i in range(60)]
     for key in reversed(keys):
@@ -158,7 +142,7 @@ def test_timers_of_one_time_fire_by_key_group_then_by_key_then_by_namespace(
     ]
 
 
-def test_a_timer_set_twice_fires_once(subtask: Subtask) -> None:
+def test_a_timer_set_twice_fires_once(subtask: Timed) -> None:
     subtask.set("a", 5, 5)
     subtask.next_epoch()
     subtask.set("a", 5)
@@ -167,7 +151,7 @@ def test_a_timer_set_twice_fires_once(subtask: Subtask) -> None:
     assert len(subtask.fire(10)) == 3
 
 
-def test_a_deleted_timer_does_not_fire(subtask: Subtask) -> None:
+def test_a_deleted_timer_does_not_fire(subtask: Timed) -> None:
     subtask.set("a", 1, 2, 3, 4)
     subtask.set("a", 2, namespace=b"w")
     subtask.delete("a", 2)
@@ -182,7 +166,7 @@ def test_a_deleted_timer_does_not_fire(subtask: Subtask) -> None:
     ]
 
 
-def test_deleting_an_unknown_timer_changes_nothing(subtask: Subtask) -> None:
+def test_deleting_an_unknown_timer_changes_nothing(subtask: Timed) -> None:
     subtask.set("a", 5)
     subtask.delete("a", 4)
     subtask.delete("b", 5)
@@ -190,7 +174,7 @@ def test_deleting_an_unknown_timer_changes_nothing(subtask: Subtask) -> None:
     assert subtask.fire(10) == [(5, "a")]
 
 
-def test_negative_times_and_the_ends_of_time_sort_like_numbers(subtask: Subtask) -> None:
+def test_negative_times_and_the_ends_of_time_sort_like_numbers(subtask: Timed) -> None:
     times = [FIRST_TIME, FIRST_TIME + 1, -(2**40), -256, -1, 0, 1, 255, 2**40, LAST_TIME]
     subtask.set("a", *reversed(times))
     subtask.next_epoch()
@@ -213,7 +197,7 @@ def test_negative_times_and_the_ends_of_time_sort_like_numbers(subtask: Subtask)
     ],
     ids=["int", "str", "tuple", "float", "bool", "datetime"],
 )
-def test_keys_of_any_type_and_length_come_back(subtask: Subtask, keys: list[Any]) -> None:
+def test_keys_of_any_type_and_length_come_back(subtask: Timed, keys: list[Any]) -> None:
     for number, key in enumerate(keys):
         subtask.set(key, number, number + 100, namespace=b"n" * number * 200)
     subtask.next_epoch()
@@ -228,7 +212,7 @@ def test_keys_of_any_type_and_length_come_back(subtask: Subtask, keys: list[Any]
     assert subtask.fire(1000) == []
 
 
-def test_both_time_domains_are_apart(subtask: Subtask) -> None:
+def test_both_time_domains_are_apart(subtask: Timed) -> None:
     event, processing = subtask.timers, subtask.state.timers(PROCESSING_TIMERS)
     subtask.current.key = "a"
     event.register(5)
@@ -245,14 +229,14 @@ def test_both_time_domains_are_apart(subtask: Subtask) -> None:
 
 
 @pytest.mark.parametrize("time", [1.0, "1", None, True, datetime(2026, 1, 1)])
-def test_a_time_that_is_no_int_is_refused(subtask: Subtask, time: Any) -> None:
+def test_a_time_that_is_no_int_is_refused(subtask: Timed, time: Any) -> None:
     subtask.current.key = "a"
     for use in (subtask.timers.register, subtask.timers.delete):
         with pytest.raises(TypeError, match="whole number of milliseconds, an int, not"):
             use(time)
 
 
-def test_a_time_beyond_64_bits_is_refused(subtask: Subtask) -> None:
+def test_a_time_beyond_64_bits_is_refused(subtask: Timed) -> None:
     subtask.current.key = "a"
     for use in (subtask.timers.register, subtask.timers.delete):
         for time in (2**63, -(2**63) - 1):
@@ -261,13 +245,13 @@ def test_a_time_beyond_64_bits_is_refused(subtask: Subtask) -> None:
     assert subtask.timers.cached() == 0
 
 
-def test_timers_need_a_key(subtask: Subtask) -> None:
+def test_timers_need_a_key(subtask: Timed) -> None:
     for use in (subtask.timers.register, subtask.timers.delete):
         with pytest.raises(StateAccessError, match="set and deleted while a key is set: "):
             use(5)
 
 
-def test_states_of_users_cannot_take_the_names_of_timers(subtask: Subtask) -> None:
+def test_states_of_users_cannot_take_the_names_of_timers(subtask: Timed) -> None:
     for name in (EVENT_TIMERS, PROCESSING_TIMERS):
         with pytest.raises(StateDescriptorError, match="reserved for the operator's timers"):
             subtask.state.register(ValueStateDescriptor(name, int))
@@ -277,14 +261,14 @@ def test_states_of_users_cannot_take_the_names_of_timers(subtask: Subtask) -> No
 
 
 @pytest.fixture(params=[1, 2, 3, 1000])
-def chunk(request: pytest.FixtureRequest, subtask: Subtask) -> int:
+def chunk(request: pytest.FixtureRequest, subtask: Timed) -> int:
     subtask.limit(timers_at_once=request.param)
     return int(request.param)
 
 
 @pytest.mark.usefixtures("chunk")
 class TestChangesWhileTimersFire:
-    def test_every_timer_comes_in_order_however_small_the_chunks(self, subtask: Subtask) -> None:
+    def test_every_timer_comes_in_order_however_small_the_chunks(self, subtask: Timed) -> None:
         for key in range(40):
             subtask.set(key, key % 7, 50 - key % 3)
         subtask.next_epoch()
@@ -292,7 +276,7 @@ class TestChangesWhileTimersFire:
         assert [time for time, _ in fired] == sorted(time for time, _ in fired)
         assert len(fired) == len(set(fired)) == 80
 
-    def test_a_timer_set_meanwhile_fires_in_its_place(self, subtask: Subtask) -> None:
+    def test_a_timer_set_meanwhile_fires_in_its_place(self, subtask: Timed) -> None:
         subtask.set("a", 10, 20, 30)
         subtask.next_epoch()
 
@@ -305,7 +289,7 @@ class TestChangesWhileTimersFire:
         assert subtask.timers.next_time == 31
         assert subtask.fire(31) == [(31, "b")]
 
-    def test_a_timer_set_before_the_last_one_comes_next(self, subtask: Subtask) -> None:
+    def test_a_timer_set_before_the_last_one_comes_next(self, subtask: Timed) -> None:
         subtask.set("a", 10, 20, 30)
 
         def then(timer: Timer) -> None:
@@ -315,7 +299,7 @@ class TestChangesWhileTimersFire:
         fired = subtask.fire(30, then)
         assert fired == [(10, "a"), (20, "a"), (-5, "b"), (5, "b"), (30, "a")]
 
-    def test_a_timer_set_again_while_it_fires_fires_again(self, subtask: Subtask) -> None:
+    def test_a_timer_set_again_while_it_fires_fires_again(self, subtask: Timed) -> None:
         subtask.set("a", 10, 20)
         subtask.next_epoch()
         again = iter([True, True])
@@ -328,7 +312,7 @@ class TestChangesWhileTimersFire:
         subtask.next_epoch()
         assert subtask.fire(30) == []
 
-    def test_a_chain_of_timers_runs_to_its_end(self, subtask: Subtask) -> None:
+    def test_a_chain_of_timers_runs_to_its_end(self, subtask: Timed) -> None:
         subtask.set("a", 0)
         subtask.set("b", 1000)
         assert subtask.fire(200, lambda timer: subtask.set("a", timer.time + 1)) == [
@@ -336,7 +320,7 @@ class TestChangesWhileTimersFire:
         ]
         assert subtask.timers.next_time == 201
 
-    def test_timers_set_meanwhile_are_many(self, subtask: Subtask) -> None:
+    def test_timers_set_meanwhile_are_many(self, subtask: Timed) -> None:
         subtask.set(0, 0, 30)
 
         def then(timer: Timer) -> None:
@@ -350,7 +334,7 @@ class TestChangesWhileTimersFire:
         assert [time for time, _ in fired] == sorted([*expected, 30])
         assert subtask.timers.next_time == 41
 
-    def test_a_timer_set_too_late_waits_for_the_next_pass(self, subtask: Subtask) -> None:
+    def test_a_timer_set_too_late_waits_for_the_next_pass(self, subtask: Timed) -> None:
         subtask.set("a", 10, 20, 30)
         subtask.next_epoch()
 
@@ -366,7 +350,7 @@ class TestChangesWhileTimersFire:
         fired = subtask.fire(40, then=lambda timer: None)
         assert fired == [(10, "a"), (15, "b"), (25, "b"), (40, "a")]
 
-    def test_a_timer_set_too_late_can_be_deleted_again(self, subtask: Subtask) -> None:
+    def test_a_timer_set_too_late_can_be_deleted_again(self, subtask: Timed) -> None:
         subtask.set("a", 10, 20, 30)
         subtask.next_epoch()
 
@@ -382,14 +366,14 @@ class TestChangesWhileTimersFire:
         assert subtask.timers.next_time == 25
         assert subtask.fire(30) == [(25, "b"), (30, "a")]
 
-    def test_a_due_timer_that_is_set_again_and_again_still_comes(self, subtask: Subtask) -> None:
+    def test_a_due_timer_that_is_set_again_and_again_still_comes(self, subtask: Timed) -> None:
         subtask.set("a", 10, 20, 30, 40)
         subtask.next_epoch()
         fired = subtask.fire(40, lambda timer: subtask.set("a", 40), registered_until=9)
         assert fired == [(10, "a"), (20, "a"), (30, "a"), (40, "a")]
         assert subtask.timers.next_time == 40
 
-    def test_a_timer_deleted_meanwhile_does_not_come(self, subtask: Subtask) -> None:
+    def test_a_timer_deleted_meanwhile_does_not_come(self, subtask: Timed) -> None:
         for key in range(20):
             subtask.set(key, key, 100 + key)
         subtask.next_epoch()
@@ -409,7 +393,7 @@ class TestChangesWhileTimersFire:
             100 + key for key in range(20) if (key, key) not in fired
         ]
 
-    def test_a_timer_set_and_deleted_meanwhile_does_not_come(self, subtask: Subtask) -> None:
+    def test_a_timer_set_and_deleted_meanwhile_does_not_come(self, subtask: Timed) -> None:
         subtask.set("a", 1, 2, 3, 8)
 
         def then(timer: Timer) -> None:
@@ -425,7 +409,7 @@ class TestChangesWhileTimersFire:
         assert fired == [(1, "a"), (2, "a"), (3, "a"), (5, "b"), (6, "b")]
         assert subtask.timers.next_time is None
 
-    def test_a_pass_that_is_left_half_way_leaves_the_rest(self, subtask: Subtask) -> None:
+    def test_a_pass_that_is_left_half_way_leaves_the_rest(self, subtask: Timed) -> None:
         subtask.set("a", 1, 2, 3, 4)
         subtask.next_epoch()
         for timer in subtask.timers.due(10):
@@ -438,7 +422,7 @@ class TestChangesWhileTimersFire:
         subtask.next_epoch()
         assert sorted(subtask.fire(10)) == [(4, "a"), (4, "b"), (5, "b")]
 
-    def test_state_may_be_flushed_and_emptied_while_timers_fire(self, subtask: Subtask) -> None:
+    def test_state_may_be_flushed_and_emptied_while_timers_fire(self, subtask: Timed) -> None:
         subtask.limit(cache_limit=0)
         value: Any = subtask.state.register(ValueStateDescriptor("value", int))
         subtask.set("a", *range(10))
@@ -460,13 +444,13 @@ class TestChangesWhileTimersFire:
 
 
 @pytest.fixture
-def small_chunks(subtask: Subtask) -> None:
+def small_chunks(subtask: Timed) -> None:
     subtask.limit(timers_at_once=4)
 
 
 @pytest.mark.usefixtures("small_chunks")
 class TestManyTimersSetMeanwhile:
-    def test_they_are_left_to_the_store(self, subtask: Subtask) -> None:
+    def test_they_are_left_to_the_store(self, subtask: Timed) -> None:
         subtask.set(0, 0, 90)
         batches: dict[int, list[Any]] = {}
 
@@ -480,7 +464,7 @@ class TestManyTimersSetMeanwhile:
         assert [time for time, _ in fired] == sorted([*range(101), 90])
         assert len(batches) > 20
 
-    def test_one_that_was_deleted_before_can_be_set_again(self, subtask: Subtask) -> None:
+    def test_one_that_was_deleted_before_can_be_set_again(self, subtask: Timed) -> None:
         subtask.set("a", 1, 50)
 
         def then(timer: Timer) -> None:
@@ -493,7 +477,7 @@ class TestManyTimersSetMeanwhile:
         fired = subtask.fire(100, then)
         assert fired == [(1, "a"), *((time, "b") for time in range(2, 12)), (50, "a")]
 
-    def test_one_that_is_set_again_too_late_still_waits(self, subtask: Subtask) -> None:
+    def test_one_that_is_set_again_too_late_still_waits(self, subtask: Timed) -> None:
         subtask.set("a", 1, 50)
 
         def then(timer: Timer) -> None:
@@ -513,7 +497,7 @@ class TestManyTimersSetMeanwhile:
 # Between epochs
 
 
-def test_timers_outlive_a_commit_and_fired_ones_do_not_come_back(subtask: Subtask) -> None:
+def test_timers_outlive_a_commit_and_fired_ones_do_not_come_back(subtask: Timed) -> None:
     subtask.set("a", 1, 5, 9)
     subtask.next_epoch()
     assert subtask.fire(5) == [(1, "a"), (5, "a")]
@@ -525,7 +509,7 @@ def test_timers_outlive_a_commit_and_fired_ones_do_not_come_back(subtask: Subtas
     assert [key for key, _ in subtask.store.scan(b"") if key >= b"\x00\x01"] == []
 
 
-def test_an_abort_leaves_nothing_of_the_epoch(subtask: Subtask) -> None:
+def test_an_abort_leaves_nothing_of_the_epoch(subtask: Timed) -> None:
     subtask.set("a", 1, 5)
     subtask.next_epoch()
     subtask.set("b", 2)
@@ -536,7 +520,7 @@ def test_an_abort_leaves_nothing_of_the_epoch(subtask: Subtask) -> None:
     assert subtask.fire(9) == [(1, "a"), (5, "a")]
 
 
-def test_timers_exist_once_they_were_asked_for(subtask: Subtask) -> None:
+def test_timers_exist_once_they_were_asked_for(subtask: Timed) -> None:
     assert not subtask.state.has_timers(EVENT_TIMERS)
     table = subtask.state.timers(EVENT_TIMERS)
     assert subtask.state.timers(EVENT_TIMERS) is table
@@ -555,7 +539,7 @@ def test_timers_exist_once_they_were_asked_for(subtask: Subtask) -> None:
 # The time of the next one
 
 
-def test_the_next_time_is_known_without_a_scan(subtask: Subtask) -> None:
+def test_the_next_time_is_known_without_a_scan(subtask: Timed) -> None:
     subtask.set("a", 50, 60)
     subtask.next_epoch()
     before = subtask.store.scans
@@ -576,7 +560,7 @@ def test_the_next_time_is_known_without_a_scan(subtask: Subtask) -> None:
 
 
 def test_the_next_time_is_exact_after_a_pass_even_if_the_next_one_was_deleted(
-    subtask: Subtask,
+    subtask: Timed,
 ) -> None:
     subtask.set("a", 1, 10, 20)
     subtask.delete("a", 10)
@@ -590,7 +574,7 @@ def test_the_next_time_is_exact_after_a_pass_even_if_the_next_one_was_deleted(
     assert subtask.timers.next_time is None
 
 
-def test_a_pass_reads_each_key_group_once_per_chunk(subtask: Subtask) -> None:
+def test_a_pass_reads_each_key_group_once_per_chunk(subtask: Timed) -> None:
     subtask.limit(timers_at_once=100)
     for key in range(250):
         subtask.set(key, key)
@@ -603,7 +587,7 @@ def test_a_pass_reads_each_key_group_once_per_chunk(subtask: Subtask) -> None:
 # Undoing what an element did
 
 
-def test_what_a_failed_element_did_to_timers_is_undone(subtask: Subtask) -> None:
+def test_what_a_failed_element_did_to_timers_is_undone(subtask: Timed) -> None:
     subtask.set("a", 1, 2, 3)
     subtask.next_epoch()
     table = subtask.timers
@@ -618,7 +602,7 @@ def test_what_a_failed_element_did_to_timers_is_undone(subtask: Subtask) -> None
     assert subtask.fire(100) == [(2, "a"), (3, "a"), (10, "a"), (11, "a")]
 
 
-def test_a_table_that_a_failed_element_made_ends_up_empty(subtask: Subtask) -> None:
+def test_a_table_that_a_failed_element_made_ends_up_empty(subtask: Timed) -> None:
     subtask.set("a", 1, 2)
     table = subtask.timers
     table.roll_back("a", table.save_point(NO_KEY))
@@ -626,7 +610,7 @@ def test_a_table_that_a_failed_element_made_ends_up_empty(subtask: Subtask) -> N
     assert subtask.fire(9) == []
 
 
-def test_a_failed_callback_is_undone_and_its_timer_stays_fired(subtask: Subtask) -> None:
+def test_a_failed_callback_is_undone_and_its_timer_stays_fired(subtask: Timed) -> None:
     subtask.set("a", 1, 2, 3)
     table = subtask.timers
 
@@ -643,7 +627,7 @@ def test_a_failed_callback_is_undone_and_its_timer_stays_fired(subtask: Subtask)
     assert subtask.fire(100) == []
 
 
-def test_remembering_costs_by_the_changes_of_the_element(subtask: Subtask) -> None:
+def test_remembering_costs_by_the_changes_of_the_element(subtask: Timed) -> None:
     table = subtask.timers
     subtask.set("a", *range(50_000))
     subtask.current.key = "a"
@@ -661,7 +645,7 @@ def test_remembering_costs_by_the_changes_of_the_element(subtask: Subtask) -> No
 # Memory
 
 
-def test_states_read_the_keys_of_a_chunk_in_one_go(subtask: Subtask) -> None:
+def test_states_read_the_keys_of_a_chunk_in_one_go(subtask: Timed) -> None:
     subtask.limit(timers_at_once=10)
     for key in range(25):
         subtask.set(key, key)
@@ -676,7 +660,7 @@ def test_states_read_the_keys_of_a_chunk_in_one_go(subtask: Subtask) -> None:
     assert subtask.current.batch == []
 
 
-def test_caches_are_kept_within_bounds_between_chunks(subtask: Subtask) -> None:
+def test_caches_are_kept_within_bounds_between_chunks(subtask: Timed) -> None:
     subtask.limit(timers_at_once=10, cache_limit=15)
     value: Any = subtask.state.register(ValueStateDescriptor("value", int))
     for key in range(100):
@@ -701,7 +685,7 @@ def test_caches_are_kept_within_bounds_between_chunks(subtask: Subtask) -> None:
 def test_however_many_timers_fire_they_take_little_memory(
     backend: Any, tmp_path: Path, count: int
 ) -> None:
-    subtask = Subtask(backend, tmp_path / "store").open()
+    subtask = Timed(backend, tmp_path / "store")
     table, current = subtask.timers, subtask.current
     for key in range(count):
         current.key = key
@@ -723,7 +707,7 @@ def test_however_many_timers_fire_they_take_little_memory(
 
 def stores_of(
     backend: Any, root: Path, snapshots: list[Path], parallelism: int, *, whole: bool = False
-) -> list[Subtask]:
+) -> list[Timed]:
     """Open subtasks, made of snapshots of another number of subtasks."""
     subtasks = []
     for index in range(parallelism):
@@ -738,13 +722,11 @@ def stores_of(
             whole=whole,
             operator_state=None,
         )
-        subtask = Subtask(backend, directory, groups)
-        subtask.version = "restored"
-        subtasks.append(subtask.open())
+        subtasks.append(Timed(backend, directory, "restored", groups))
     return subtasks
 
 
-def commit_all(subtasks: list[Subtask], root: Path) -> list[Path]:
+def commit_all(subtasks: list[Timed], root: Path) -> list[Path]:
     """Snapshots of all subtasks, which are closed."""
     snapshots = []
     for index, subtask in enumerate(subtasks):
@@ -756,7 +738,7 @@ def commit_all(subtasks: list[Subtask], root: Path) -> list[Path]:
 def test_timers_move_with_their_keys_from_1_to_3_to_2_subtasks(
     backend: Any, tmp_path: Path
 ) -> None:
-    one = Subtask(backend, tmp_path / "one").open()
+    one = Timed(backend, tmp_path / "one")
     # States get other ids in stores that are put together.
     one.state.register(ValueStateDescriptor("value", int))
     keys = [f"key-{i}" for i in range(40)] + ["k" * 700]
@@ -783,7 +765,7 @@ def test_timers_move_with_their_keys_from_1_to_3_to_2_subtasks(
 def test_after_rescaling_the_next_time_is_unknown_and_looked_for(
     backend: Any, tmp_path: Path
 ) -> None:
-    one = Subtask(backend, tmp_path / "one").open()
+    one = Timed(backend, tmp_path / "one")
     one.set("a", 70, 80)
     [subtask] = stores_of(backend, tmp_path, commit_all([one], tmp_path), 1)
     assert list(subtask.store.scan(NEXT_TIME_PREFIX)) == []
@@ -799,7 +781,7 @@ def test_after_rescaling_the_next_time_is_unknown_and_looked_for(
 
 
 def test_a_store_that_is_taken_over_whole_knows_its_next_time(backend: Any, tmp_path: Path) -> None:
-    one = Subtask(backend, tmp_path / "one").open()
+    one = Timed(backend, tmp_path / "one")
     one.set("a", 70, 80)
     snapshots = commit_all([one], tmp_path)
     [subtask] = stores_of(backend, tmp_path, snapshots, 1, whole=True)
@@ -832,7 +814,7 @@ def fill(state: Any, entries: int) -> None:
 @pytest.mark.parametrize("descriptor", STATES, ids=lambda descriptor: descriptor.name)
 @pytest.mark.parametrize("limit", [1, 2, 7, 50_000])
 def test_the_keys_of_a_state_are_given_once_each_in_chunks(
-    subtask: Subtask, descriptor: Any, limit: int
+    subtask: Timed, descriptor: Any, limit: int
 ) -> None:
     subtask.limit(keys_at_once=limit)
     for epoch in range(2):
@@ -853,7 +835,7 @@ def test_the_keys_of_a_state_are_given_once_each_in_chunks(
 
 @pytest.mark.parametrize("descriptor", STATES, ids=lambda descriptor: descriptor.name)
 def test_any_state_may_be_changed_between_two_chunks_of_keys(
-    subtask: Subtask, descriptor: Any
+    subtask: Timed, descriptor: Any
 ) -> None:
     subtask.limit(keys_at_once=3)
     state = subtask.state.register(descriptor)
@@ -875,7 +857,7 @@ def test_any_state_may_be_changed_between_two_chunks_of_keys(
     assert set(given) == set(keys) - cleared
 
 
-def test_a_key_that_changes_its_entries_between_two_chunks_is_not_lost(subtask: Subtask) -> None:
+def test_a_key_that_changes_its_entries_between_two_chunks_is_not_lost(subtask: Timed) -> None:
     subtask.limit(keys_at_once=1)
     state: Any = subtask.state.register(MapStateDescriptor("map", str, int))
     for subtask.current.key in range(6):
@@ -889,7 +871,7 @@ def test_a_key_that_changes_its_entries_between_two_chunks_is_not_lost(subtask: 
     assert sorted(given) == list(range(6))
 
 
-def test_only_registered_states_have_keys_to_give(subtask: Subtask) -> None:
+def test_only_registered_states_have_keys_to_give(subtask: Timed) -> None:
     subtask.state.register(ValueStateDescriptor("value", int))
     assert list(subtask.state.keys_of("value")) == []
     with pytest.raises(StateError, match="no state 'other' was registered"):

@@ -31,6 +31,7 @@ from holdfast.state.ttl.states import ClockTime, TtlContext
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.harness import OperatorHarness
 from tests.support.functions import Mean, plus
+from tests.support.subtask import Subtask, put, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -79,76 +80,6 @@ def descriptor(kind: str, ttl: StateTtlConfig | None = STRICT) -> StateDescripto
             return AggregatingStateDescriptor(kind, Mean(), list[int], ttl=ttl)
 
 
-def put(state: Any, kind: str, number: int = 7) -> None:
-    """Write something that `read` then gives."""
-    match kind:
-        case "value":
-            state.update(number)
-        case "map":
-            state.put("k", number)
-        case _:
-            state.add(number)
-
-
-def read(state: Any, kind: str) -> Any:
-    """What a state holds: the number that was put, or None."""
-    match kind:
-        case "value":
-            return state.value()
-        case "map":
-            return state.get("k")
-        case "list":
-            return (state.get() or [None])[-1]
-        case _:
-            return state.get()
-
-
-class Subtask:
-    """Keyed state of one subtask, epoch after epoch, with a clock that stands still."""
-
-    def __init__(self, backend: Any, directory: Path, version: str | None = None) -> None:
-        self.backend, self.directory, self.version = backend, directory, version
-        self.clock = ManualClock(1000)
-        self.event = EventClock()
-        self.epoch = 0 if version is None else 100
-        self.open()
-
-    def open(self) -> None:
-        self.epoch += 1
-        self.current = CurrentKey()
-        self.store = open_store(self.backend, self.directory, self.version)
-        self.state = KeyedStateBackend(
-            self.store,
-            max_parallelism=128,
-            epoch=self.epoch,
-            current=self.current,
-            ttl=TtlContext(ClockTime(self.clock), self.event),
-        )
-        self.current.key = "a"
-
-    def get(self, of: StateDescriptor) -> Any:
-        return self.state.register(of)
-
-    def next_epoch(self, snapshot: Path | None = None) -> Any:
-        self.version = f"{self.epoch}-test"
-        statistics = self.state.commit(self.version, snapshot)
-        self.removed = self.state.expired_removed
-        self.open()
-        return statistics
-
-    def fail(self) -> None:
-        self.state.abort()
-        self.open()
-
-    def entries(self) -> int:
-        """Entries of states that the store holds, metadata aside."""
-        self.state.flush()
-        return sum(1 for key, _ in self.store.scan(b"") if key[:2] != b"\x00\x00")
-
-    def content(self) -> dict[bytes, bytes]:
-        return dict(self.store.scan(b""))
-
-
 class EventClock:
     """Event time as a test sets it."""
 
@@ -162,9 +93,28 @@ class EventClock:
         return max(self.watermark, self.element)
 
 
+class Expiring(Subtask):
+    """Keyed state of one subtask, with clocks that stand still."""
+
+    def __init__(self, backend: Any, directory: Path, version: str | None = None) -> None:
+        self.clock = ManualClock(1000)
+        self.event = EventClock()
+        super().__init__(backend, directory, version)
+
+    def open(self) -> None:
+        self.settings["ttl"] = TtlContext(ClockTime(self.clock), self.event)
+        super().open()
+        self.key("a")
+
+    def commit(self, snapshot: Path | None) -> Any:
+        statistics = super().commit(snapshot)
+        self.removed = self.state.expired_removed
+        return statistics
+
+
 @pytest.fixture
-def subtask(backend: Any, tmp_path: Path) -> Iterator[Subtask]:
-    subtask = Subtask(backend, tmp_path / "store")
+def subtask(backend: Any, tmp_path: Path) -> Iterator[Expiring]:
+    subtask = Expiring(backend, tmp_path / "store")
     yield subtask
     subtask.state.abort()
 
@@ -173,7 +123,9 @@ def subtask(backend: Any, tmp_path: Path) -> Iterator[Subtask]:
 
 
 @EVERY_KIND
-def test_an_entry_expires_exactly_when_its_time_is_the_ttl_ago(subtask: Subtask, kind: str) -> None:
+def test_an_entry_expires_exactly_when_its_time_is_the_ttl_ago(
+    subtask: Expiring, kind: str
+) -> None:
     state = subtask.get(descriptor(kind))
     put(state, kind)
     subtask.clock.advance(TTL - 1)
@@ -183,7 +135,7 @@ def test_an_entry_expires_exactly_when_its_time_is_the_ttl_ago(subtask: Subtask,
 
 
 @EVERY_KIND
-def test_times_survive_the_epoch(subtask: Subtask, kind: str) -> None:
+def test_times_survive_the_epoch(subtask: Expiring, kind: str) -> None:
     put(subtask.get(descriptor(kind)), kind)
     subtask.clock.advance(TTL - 1)
     subtask.next_epoch()
@@ -194,7 +146,7 @@ def test_times_survive_the_epoch(subtask: Subtask, kind: str) -> None:
 
 
 @EVERY_KIND
-def test_the_longest_ttl_never_expires(subtask: Subtask, kind: str) -> None:
+def test_the_longest_ttl_never_expires(subtask: Expiring, kind: str) -> None:
     state = subtask.get(descriptor(kind, config(ttl=2**63 - 1)))
     put(state, kind)
     subtask.clock.set(2**63 - 1)
@@ -202,7 +154,7 @@ def test_the_longest_ttl_never_expires(subtask: Subtask, kind: str) -> None:
 
 
 @EVERY_KIND
-def test_writing_renews_the_time(subtask: Subtask, kind: str) -> None:
+def test_writing_renews_the_time(subtask: Expiring, kind: str) -> None:
     state = subtask.get(descriptor(kind))
     put(state, kind)
     subtask.clock.advance(TTL - 1)
@@ -212,7 +164,7 @@ def test_writing_renews_the_time(subtask: Subtask, kind: str) -> None:
 
 
 @EVERY_KIND
-def test_reading_renews_the_time_only_if_asked_for(subtask: Subtask, kind: str) -> None:
+def test_reading_renews_the_time_only_if_asked_for(subtask: Expiring, kind: str) -> None:
     renewed = subtask.get(descriptor(kind, RENEWED))
     put(renewed, kind)
     for _ in range(3):
@@ -225,19 +177,19 @@ def test_reading_renews_the_time_only_if_asked_for(subtask: Subtask, kind: str) 
 
 
 @EVERY_KIND
-def test_what_has_expired_is_removed_by_the_read(subtask: Subtask, kind: str) -> None:
+def test_what_has_expired_is_removed_by_the_read(subtask: Expiring, kind: str) -> None:
     for ttl in (STRICT, RELAXED, RENEWED, RELAXED_RENEWED):
         state = subtask.get(descriptor(kind, ttl))
         put(state, kind)
-        assert subtask.entries() == 1
+        assert len(subtask.values()) == 1
         subtask.clock.advance(TTL)
         read(state, kind)
-        assert subtask.entries() == 0
+        assert len(subtask.values()) == 0
         subtask.next_epoch()
 
 
 @EVERY_KIND
-def test_relaxed_state_gives_what_has_expired_once(subtask: Subtask, kind: str) -> None:
+def test_relaxed_state_gives_what_has_expired_once(subtask: Expiring, kind: str) -> None:
     for ttl in (RELAXED, RELAXED_RENEWED):
         state = subtask.get(descriptor(kind, ttl))
         put(state, kind)
@@ -250,16 +202,16 @@ def test_relaxed_state_gives_what_has_expired_once(subtask: Subtask, kind: str) 
 
 
 @EVERY_KIND
-def test_clearing_removes_value_and_time(subtask: Subtask, kind: str) -> None:
+def test_clearing_removes_value_and_time(subtask: Expiring, kind: str) -> None:
     state = subtask.get(descriptor(kind))
     put(state, kind)
     state.clear()
     assert read(state, kind) is None
-    assert subtask.entries() == 0
+    assert len(subtask.values()) == 0
 
 
 @EVERY_KIND
-def test_keys_have_times_of_their_own(subtask: Subtask, kind: str) -> None:
+def test_keys_have_times_of_their_own(subtask: Expiring, kind: str) -> None:
     state = subtask.get(descriptor(kind))
     put(state, kind, 1)
     subtask.clock.advance(60)
@@ -274,7 +226,7 @@ def test_keys_have_times_of_their_own(subtask: Subtask, kind: str) -> None:
 # Value, reducing and aggregating state
 
 
-def test_an_expired_value_gives_the_default(subtask: Subtask) -> None:
+def test_an_expired_value_gives_the_default(subtask: Expiring) -> None:
     state = subtask.get(ValueStateDescriptor("value", int, 5, ttl=STRICT))
     assert state.value() == 5
     state.update(7)
@@ -282,15 +234,15 @@ def test_an_expired_value_gives_the_default(subtask: Subtask) -> None:
     assert state.value() == 5
 
 
-def test_updating_with_none_clears(subtask: Subtask) -> None:
+def test_updating_with_none_clears(subtask: Expiring) -> None:
     state = subtask.get(descriptor("value"))
     state.update(7)
     state.update(None)
     assert state.value() is None
-    assert subtask.entries() == 0
+    assert len(subtask.values()) == 0
 
 
-def test_a_mutable_value_is_a_copy_and_expires(subtask: Subtask) -> None:
+def test_a_mutable_value_is_a_copy_and_expires(subtask: Expiring) -> None:
     state = subtask.get(ValueStateDescriptor("value", list[int], ttl=RENEWED))
     state.update([1])
     state.value().append(2)
@@ -299,17 +251,17 @@ def test_a_mutable_value_is_a_copy_and_expires(subtask: Subtask) -> None:
     assert state.value() is None
 
 
-def test_a_value_of_another_class_is_refused_where_it_is_set(subtask: Subtask) -> None:
+def test_a_value_of_another_class_is_refused_where_it_is_set(subtask: Expiring) -> None:
     with pytest.raises(StateValueError, match="declared int"):
         subtask.get(descriptor("value")).update("text")
     with pytest.raises(StateValueError, match="declared int"):
         subtask.get(descriptor("list")).add_all([1, "text"])
     with pytest.raises(StateValueError, match="declared int"):
         subtask.get(descriptor("map")).put("k", "text")
-    assert subtask.entries() == 0
+    assert len(subtask.values()) == 0
 
 
-def test_adding_onto_what_has_expired_starts_afresh(subtask: Subtask) -> None:
+def test_adding_onto_what_has_expired_starts_afresh(subtask: Expiring) -> None:
     total, mean = subtask.get(descriptor("sum")), subtask.get(descriptor("mean"))
     for state in (total, mean):
         state.add(10)
@@ -320,7 +272,7 @@ def test_adding_onto_what_has_expired_starts_afresh(subtask: Subtask) -> None:
     assert mean.get() == 1.0
 
 
-def test_relaxed_state_adds_to_what_has_expired_and_is_still_there(subtask: Subtask) -> None:
+def test_relaxed_state_adds_to_what_has_expired_and_is_still_there(subtask: Expiring) -> None:
     total = subtask.get(descriptor("sum", RELAXED))
     mean = subtask.get(descriptor("mean", RELAXED))
     for state in (total, mean):
@@ -332,7 +284,7 @@ def test_relaxed_state_adds_to_what_has_expired_and_is_still_there(subtask: Subt
     assert mean.get() == 15.0
 
 
-def test_a_reducing_state_with_a_ttl_refuses_none(subtask: Subtask) -> None:
+def test_a_reducing_state_with_a_ttl_refuses_none(subtask: Expiring) -> None:
     state = subtask.get(descriptor("sum"))
     state.add(1)
     with pytest.raises(StateValueError, match=r"'sum'.*cannot add None; call clear"):
@@ -340,7 +292,7 @@ def test_a_reducing_state_with_a_ttl_refuses_none(subtask: Subtask) -> None:
     assert state.get() == 1
 
 
-def test_an_aggregating_state_with_a_ttl_is_cleared_by_none(subtask: Subtask) -> None:
+def test_an_aggregating_state_with_a_ttl_is_cleared_by_none(subtask: Expiring) -> None:
     state = subtask.get(descriptor("mean"))
     state.add(1)
     state.add(None)
@@ -350,7 +302,7 @@ def test_an_aggregating_state_with_a_ttl_is_cleared_by_none(subtask: Subtask) ->
 # List state
 
 
-def test_elements_of_a_list_expire_one_by_one(subtask: Subtask) -> None:
+def test_elements_of_a_list_expire_one_by_one(subtask: Expiring) -> None:
     state = subtask.get(descriptor("list"))
     for number in range(3):
         state.add(number)
@@ -362,7 +314,7 @@ def test_elements_of_a_list_expire_one_by_one(subtask: Subtask) -> None:
     assert list(state) == [2]
 
 
-def test_a_relaxed_list_gives_all_until_none_is_alive(subtask: Subtask) -> None:
+def test_a_relaxed_list_gives_all_until_none_is_alive(subtask: Expiring) -> None:
     state = subtask.get(descriptor("list", RELAXED))
     state.add(1)
     subtask.clock.advance(60)
@@ -375,7 +327,7 @@ def test_a_relaxed_list_gives_all_until_none_is_alive(subtask: Subtask) -> None:
     assert state.get() == []
 
 
-def test_reading_a_list_renews_what_is_alive_and_drops_the_rest(subtask: Subtask) -> None:
+def test_reading_a_list_renews_what_is_alive_and_drops_the_rest(subtask: Expiring) -> None:
     state = subtask.get(descriptor("list", RELAXED_RENEWED))
     state.add(1)
     subtask.clock.advance(60)
@@ -391,7 +343,7 @@ def test_reading_a_list_renews_what_is_alive_and_drops_the_rest(subtask: Subtask
     assert state.get() == [3]
 
 
-def test_replacing_a_list_gives_all_elements_the_time_of_now(subtask: Subtask) -> None:
+def test_replacing_a_list_gives_all_elements_the_time_of_now(subtask: Expiring) -> None:
     state = subtask.get(descriptor("list"))
     state.add_all([1, 2])
     subtask.clock.advance(60)
@@ -401,7 +353,7 @@ def test_replacing_a_list_gives_all_elements_the_time_of_now(subtask: Subtask) -
 
 
 def test_adding_nothing_changes_nothing_and_updating_with_nothing_clears(
-    subtask: Subtask,
+    subtask: Expiring,
 ) -> None:
     state = subtask.get(descriptor("list"))
     state.add(1)
@@ -412,10 +364,10 @@ def test_adding_nothing_changes_nothing_and_updating_with_nothing_clears(
     state.add(1)
     state.update([])
     assert state.get() == []
-    assert subtask.entries() == 0
+    assert len(subtask.values()) == 0
 
 
-def test_a_list_refuses_none_and_stays_as_it_was(subtask: Subtask) -> None:
+def test_a_list_refuses_none_and_stays_as_it_was(subtask: Expiring) -> None:
     state = subtask.get(descriptor("list"))
     state.add(1)
     for refused in (
@@ -433,7 +385,7 @@ def test_a_list_refuses_none_and_stays_as_it_was(subtask: Subtask) -> None:
 # Map state
 
 
-def test_entries_of_a_map_expire_one_by_one(subtask: Subtask) -> None:
+def test_entries_of_a_map_expire_one_by_one(subtask: Expiring) -> None:
     state = subtask.get(descriptor("map"))
     state.put("old", 1)
     subtask.clock.advance(60)
@@ -442,10 +394,10 @@ def test_entries_of_a_map_expire_one_by_one(subtask: Subtask) -> None:
     assert "old" not in state
     assert dict(state.items()) == {"new": 2, "none": None}
     assert sorted(state) == ["new", "none"]
-    assert subtask.entries() == 2
+    assert len(subtask.values()) == 2
 
 
-def test_a_value_of_none_is_an_entry_until_it_expires(subtask: Subtask) -> None:
+def test_a_value_of_none_is_an_entry_until_it_expires(subtask: Expiring) -> None:
     state = subtask.get(descriptor("map"))
     state.put("k", None)
     subtask.next_epoch()
@@ -468,7 +420,7 @@ def test_a_value_of_none_is_an_entry_until_it_expires(subtask: Subtask) -> None:
     ids=["get", "contains", "items", "keys", "values"],
 )
 def test_every_way_to_read_a_map_renews_its_entries(
-    subtask: Subtask, use: Callable[[Any], Any]
+    subtask: Expiring, use: Callable[[Any], Any]
 ) -> None:
     state = subtask.get(descriptor("map", RENEWED))
     state.put("k", 1)
@@ -479,7 +431,7 @@ def test_every_way_to_read_a_map_renews_its_entries(
     assert subtask.get(descriptor("map", RENEWED)).get("k") == 1
 
 
-def test_a_relaxed_map_gives_expired_entries_once_and_removes_them(subtask: Subtask) -> None:
+def test_a_relaxed_map_gives_expired_entries_once_and_removes_them(subtask: Expiring) -> None:
     state = subtask.get(descriptor("map", RELAXED))
     state.put_all({"a": 1, "b": 2, "c": 3})
     subtask.clock.advance(TTL)
@@ -488,10 +440,10 @@ def test_a_relaxed_map_gives_expired_entries_once_and_removes_them(subtask: Subt
     assert state.get("b") == 2
     assert dict(state.items()) == {"c": 3}
     assert dict(state.items()) == {}
-    assert subtask.entries() == 0
+    assert len(subtask.values()) == 0
 
 
-def test_is_empty_ignores_times_and_renews_none(subtask: Subtask) -> None:
+def test_is_empty_ignores_times_and_renews_none(subtask: Expiring) -> None:
     state = subtask.get(descriptor("map", RENEWED))
     assert state.is_empty()
     state.put("k", 1)
@@ -503,7 +455,7 @@ def test_is_empty_ignores_times_and_renews_none(subtask: Subtask) -> None:
     assert state.is_empty()
 
 
-def test_a_map_refuses_what_a_plain_one_refuses(subtask: Subtask) -> None:
+def test_a_map_refuses_what_a_plain_one_refuses(subtask: Expiring) -> None:
     state = subtask.get(descriptor("map"))
     with pytest.raises(StateValueError, match="takes a mapping"):
         state.put_all(None)
@@ -519,7 +471,7 @@ def test_a_map_refuses_what_a_plain_one_refuses(subtask: Subtask) -> None:
 # Configuration and registration
 
 
-def test_another_ttl_takes_effect_on_what_is_stored(subtask: Subtask) -> None:
+def test_another_ttl_takes_effect_on_what_is_stored(subtask: Expiring) -> None:
     put(subtask.get(descriptor("value")), "value")
     subtask.next_epoch()
     subtask.clock.advance(50)
@@ -529,7 +481,7 @@ def test_another_ttl_takes_effect_on_what_is_stored(subtask: Subtask) -> None:
 
 
 @EVERY_KIND
-def test_a_disabled_ttl_is_none(subtask: Subtask, kind: str) -> None:
+def test_a_disabled_ttl_is_none(subtask: Expiring, kind: str) -> None:
     disabled = (
         StateTtlConfig.new_builder(1).set_update_type(StateTtlConfig.UpdateType.Disabled).build()
     )
@@ -540,7 +492,7 @@ def test_a_disabled_ttl_is_none(subtask: Subtask, kind: str) -> None:
     assert read(state, kind) == 7
 
 
-def test_a_state_is_asked_for_with_one_ttl_only(subtask: Subtask) -> None:
+def test_a_state_is_asked_for_with_one_ttl_only(subtask: Expiring) -> None:
     state = subtask.get(descriptor("value"))
     assert subtask.get(descriptor("value")) is state
     for other in (None, RELAXED):
@@ -550,7 +502,7 @@ def test_a_state_is_asked_for_with_one_ttl_only(subtask: Subtask) -> None:
             subtask.state.register(descriptor("value", other), subtask.state.namespaced())
 
 
-def test_states_are_described_by_their_own_names(subtask: Subtask) -> None:
+def test_states_are_described_by_their_own_names(subtask: Expiring) -> None:
     subtask.get(descriptor("value"))
     subtask.get(descriptor("list", None))
     described = subtask.state.state_descriptions()
@@ -560,14 +512,14 @@ def test_states_are_described_by_their_own_names(subtask: Subtask) -> None:
     ]
 
 
-def test_keys_with_such_state_are_found(subtask: Subtask) -> None:
+def test_keys_with_such_state_are_found(subtask: Expiring) -> None:
     state = subtask.get(descriptor("map"))
     for subtask.current.key in ("a", "b"):
         state.put("k", 1)
     assert sorted(key for keys in subtask.state.keys_of("map") for key in keys) == ["a", "b"]
 
 
-def test_an_epoch_that_fails_leaves_times_as_they_were(subtask: Subtask) -> None:
+def test_an_epoch_that_fails_leaves_times_as_they_were(subtask: Expiring) -> None:
     put(subtask.get(descriptor("value", RENEWED)), "value")
     subtask.next_epoch()
     subtask.clock.advance(TTL - 1)
@@ -581,7 +533,7 @@ def test_an_epoch_that_fails_leaves_times_as_they_were(subtask: Subtask) -> None
 
 
 @EVERY_KIND
-def test_state_of_namespaces_expires_and_is_swept(subtask: Subtask, kind: str) -> None:
+def test_state_of_namespaces_expires_and_is_swept(subtask: Expiring, kind: str) -> None:
     scope = subtask.state.namespaced()
     state: Any = subtask.state.register(descriptor(kind, SWEPT), scope)
     for number, namespace in enumerate((b"one", b"two")):
@@ -606,7 +558,7 @@ BY_EVENT = config(swept=True, use_event_time=True)
 
 
 @EVERY_KIND
-def test_event_time_passes_with_the_watermark(subtask: Subtask, kind: str) -> None:
+def test_event_time_passes_with_the_watermark(subtask: Expiring, kind: str) -> None:
     state = subtask.get(descriptor(kind, BY_EVENT))
     subtask.event.element = 500
     put(state, kind)
@@ -620,7 +572,7 @@ def test_event_time_passes_with_the_watermark(subtask: Subtask, kind: str) -> No
 
 
 @EVERY_KIND
-def test_an_entry_without_a_time_gets_one_from_the_sweep(subtask: Subtask, kind: str) -> None:
+def test_an_entry_without_a_time_gets_one_from_the_sweep(subtask: Expiring, kind: str) -> None:
     put(subtask.get(descriptor(kind, BY_EVENT)), kind)
     subtask.next_epoch()
     subtask.event.watermark = 5000
@@ -635,7 +587,7 @@ def test_an_entry_without_a_time_gets_one_from_the_sweep(subtask: Subtask, kind:
     assert read(subtask.get(descriptor(kind, BY_EVENT)), kind) is None
 
 
-def test_a_late_element_that_reads_shortens_no_life(subtask: Subtask) -> None:
+def test_a_late_element_that_reads_shortens_no_life(subtask: Expiring) -> None:
     by_event = config(use_event_time=True, update_ttl_on_read_and_write=True)
     states = {kind: subtask.get(descriptor(kind, by_event)) for kind in KINDS}
     subtask.event.watermark, subtask.event.element = 100, 500
@@ -660,7 +612,7 @@ def test_event_time_needs_an_input_that_has_some(tmp_path: Path) -> None:
 # Migration
 
 
-def test_entries_are_changed_and_moved_batch_by_batch(subtask: Subtask) -> None:
+def test_entries_are_changed_and_moved_batch_by_batch(subtask: Expiring) -> None:
     store = subtask.store
     keys = [b"\x00\x01%d" % n for n in range(7)]
     store.write([(key, b"old") for key in [*keys, b"\x00\x02"]])
@@ -680,7 +632,7 @@ def test_entries_are_changed_and_moved_batch_by_batch(subtask: Subtask) -> None:
 
 @EVERY_KIND
 def test_state_without_times_lives_for_one_ttl_from_when_it_gets_them(
-    subtask: Subtask, kind: str
+    subtask: Expiring, kind: str
 ) -> None:
     state = subtask.get(descriptor(kind, None))
     for subtask.current.key in "abcde":
@@ -690,7 +642,7 @@ def test_state_without_times_lives_for_one_ttl_from_when_it_gets_them(
     state = subtask.get(descriptor(kind))
     subtask.next_epoch()
     assert [s["name"] for s in subtask.state.state_descriptions()] == [kind]
-    assert subtask.entries() == 5
+    assert len(subtask.values()) == 5
     subtask.clock.advance(TTL - 1)
     state = subtask.get(descriptor(kind))
     for subtask.current.key in "abcde":
@@ -701,7 +653,7 @@ def test_state_without_times_lives_for_one_ttl_from_when_it_gets_them(
 
 @EVERY_KIND
 def test_state_that_loses_its_times_reappears_though_it_has_expired(
-    subtask: Subtask, kind: str
+    subtask: Expiring, kind: str
 ) -> None:
     state = subtask.get(descriptor(kind, SWEPT))
     for subtask.current.key in "abcde":
@@ -713,12 +665,12 @@ def test_state_that_loses_its_times_reappears_though_it_has_expired(
         assert read(state, kind) == 7
     subtask.next_epoch()
     assert subtask.state.state_descriptions()[0].keys() == {"name", "kind", "schema"}
-    assert subtask.entries() == 5
+    assert len(subtask.values()) == 5
     assert not [key for key in subtask.content() if key.startswith(b"\x00\x00sweep")]
     assert read(subtask.get(descriptor(kind, None)), kind) == 7
 
 
-def test_migration_keeps_lists_in_order_and_none_in_maps(subtask: Subtask) -> None:
+def test_migration_keeps_lists_in_order_and_none_in_maps(subtask: Expiring) -> None:
     for number in range(3):
         subtask.get(descriptor("list", None)).add_all([number, number])
         subtask.get(descriptor("map", None)).put_all({str(number): None, "n" * number: number})
@@ -731,7 +683,7 @@ def test_migration_keeps_lists_in_order_and_none_in_maps(subtask: Subtask) -> No
         subtask.next_epoch()
 
 
-def test_a_migration_is_undone_with_its_epoch(subtask: Subtask) -> None:
+def test_a_migration_is_undone_with_its_epoch(subtask: Expiring) -> None:
     for kind in KINDS:
         put(subtask.get(descriptor(kind, None)), kind)
     subtask.next_epoch()
@@ -742,7 +694,7 @@ def test_a_migration_is_undone_with_its_epoch(subtask: Subtask) -> None:
     assert subtask.content() == before
 
 
-def test_kind_and_type_are_checked_across_a_migration(subtask: Subtask) -> None:
+def test_kind_and_type_are_checked_across_a_migration(subtask: Expiring) -> None:
     put(subtask.get(descriptor("value")), "value")
     subtask.next_epoch()
     with pytest.raises(StateDescriptorError, match="already in use for a value state"):
@@ -760,7 +712,7 @@ def test_stores_of_which_only_some_have_migrated_are_rescaled(
     keys = [f"key-{number}" for number in range(20)]
     snapshots = []
     for number, ttl in enumerate((STRICT, None)):
-        subtask = Subtask(backend, tmp_path / f"store-{number}")
+        subtask = Expiring(backend, tmp_path / f"store-{number}")
         states = {kind: subtask.get(descriptor(kind, ttl)) for kind in KINDS}
         for subtask.current.key in keys:
             if subtask_of(key_group_of(subtask.current.key, 128), 2, 128) == number:
@@ -781,20 +733,20 @@ def test_stores_of_which_only_some_have_migrated_are_rescaled(
             whole=False,
             operator_state=None,
         )
-        subtask = Subtask(backend, directory, "restored")
+        subtask = Expiring(backend, directory, "restored")
         states = {kind: subtask.get(descriptor(kind, wanted)) for kind in KINDS}
         for subtask.current.key in keys:
             if subtask_of(key_group_of(subtask.current.key, 128), 3, 128) == number:
                 assert [read(state, kind) for kind, state in states.items()] == [7] * 5
                 seen += 1
-        assert subtask.entries() % len(KINDS) == 0
+        assert len(subtask.values()) % len(KINDS) == 0
         assert len(subtask.state.state_descriptions()) == len(KINDS)
         subtask.state.abort()
     assert seen == len(keys)
 
 
 @EVERY_KIND
-def test_an_entry_in_both_forms_is_that_of_the_form_asked_for(subtask: Subtask, kind: str) -> None:
+def test_an_entry_in_both_forms_is_that_of_the_form_asked_for(subtask: Expiring, kind: str) -> None:
     put(subtask.get(descriptor(kind, None)), kind, 1)
     subtask.next_epoch()
     plain = subtask.content()

@@ -391,7 +391,7 @@ def test_going_back_beyond_published_output_is_refused_unless_duplicates_are_acc
     with caplog.at_level(logging.WARNING, "holdfast"):
         OutputJob(failed.place, {"num-retained": 3, option: "true"}).run(spark)
     assert any("checkpoint 3 cannot be used" in text for text in caplog.messages)
-    assert any("published with checkpoint 3 comes again" in text for text in caplog.messages)
+    assert any("the output of checkpoint 3 is published again" in text for text in caplog.messages)
     assert any("restored from checkpoint 2" in text for text in caplog.messages)
     assert sorted(set(failed.files())) == expected(failed.count)
     assert sorted(failed.repeated()) == _of_epoch(3)

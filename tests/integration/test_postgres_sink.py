@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from holdfast import _faults as faults
 from holdfast.api.sinks import CommitRequest
-from holdfast.connectors.postgres.commit_table import Fence
+from holdfast.connectors.postgres.commit_table import CommitTable
 from holdfast.connectors.postgres.sink import PostgresSink
 from holdfast.errors import SinkError
 from tests.support.postgres_tools import (
@@ -91,7 +91,7 @@ def test_sinks_and_jobs_that_share_a_table_do_not_hide_each_others_rows(db, log)
     assert in_log(db) == [("a", number) for number in range(4)]
 
 
-def test_the_fence_stays_when_the_job_has_ended(db, log):
+def test_the_commit_table_stays_when_the_job_has_ended(db, log):
     request = staged(log, batch([("a", 1)]))
     commit(log, request)
     log.create_committer(NO_RUNTIME).clean_up("job", "sink", "1-1-ended")
@@ -118,8 +118,8 @@ def test_rows_that_a_writer_has_aborted_are_not_staged(log):
 @pytest.mark.parametrize("mode", ["insert", "upsert"])
 def test_subtasks_publish_into_one_table_at_once(db, mode):
     sinks = {
-        "insert": PostgresSink(db.url, "log", fence_table="fences"),
-        "upsert": PostgresSink(db.url, "counts", mode="upsert", key="user", fence_table="fences"),
+        "insert": PostgresSink(db.url, "log", commit_table="commits"),
+        "upsert": PostgresSink(db.url, "counts", mode="upsert", key="user", commit_table="commits"),
     }
     sink, table, subtasks = sinks[mode], "log" if mode == "insert" else "counts", 6
     rows = [(f"u{n}", n) for n in range(200)]
@@ -133,12 +133,12 @@ def test_subtasks_publish_into_one_table_at_once(db, mode):
 
     with ThreadPoolExecutor(subtasks) as pool:
         assert list(pool.map(publish, requests)) == [["done"]] * subtasks
-    assert db.execute("SELECT count(*) FROM fences") == [(subtasks,)]
+    assert db.execute("SELECT count(*) FROM commits") == [(subtasks,)]
     expected = len(rows) * (subtasks if mode == "insert" else 1)
     assert db.execute(f"SELECT count(*) FROM {table}") == [(expected,)]
 
 
-def test_the_fence_can_be_made_by_many_at_once_again_and_again(db, log):
+def test_the_commit_table_can_be_made_by_many_at_once_again_and_again(db, log):
     makers, rounds = 6, 12
     together = threading.Barrier(makers)
 
@@ -146,8 +146,8 @@ def test_the_fence_can_be_made_by_many_at_once_again_and_again(db, log):
         with log._address.connect() as connection:
             for n in range(rounds):
                 together.wait(30)
-                Fence(connection, (f"fence{n}",)).create(log._address)
-                connection.execute(f"SELECT * FROM fence{n}".encode())
+                CommitTable(connection, (f"commits{n}",)).create(log._address)
+                connection.execute(f"SELECT * FROM commits{n}".encode())
 
     with ThreadPoolExecutor(makers) as pool:
         assert list(pool.map(make, range(makers))) == [None] * makers

@@ -33,11 +33,11 @@ def test_odd_names_of_schemas_tables_and_columns_are_taken_literally(db):
         mode="upsert",
         key="user",
         columns={"user": "select", "n": "Ü %s{}"},
-        fence_table=("My.Schema", "Fence %s"),
+        commit_table=("My.Schema", "Commits %s"),
     )
     assert commit(sink, staged(sink, batch([("a", 1), ("a", 2)]))) == ["done"]
     assert db.execute('SELECT * FROM "My.Schema"."a ""b"";%s"') == [("a", 2)]
-    assert db.execute('SELECT checkpoint_id FROM "My.Schema"."Fence %s"') == [(1,)]
+    assert db.execute('SELECT checkpoint_id FROM "My.Schema"."Commits %s"') == [(1,)]
 
 
 _MOMENT = datetime(2024, 5, 6, 7, 8, 9, 123456)
@@ -169,7 +169,7 @@ def test_a_value_that_the_table_refuses_fails_the_publication_and_leaves_nothing
     assert db.execute("SELECT count(*) FROM holdfast_commits") == [(0,)]
 
 
-def test_a_user_who_may_not_make_the_fence_is_told_the_statement(db):
+def test_a_user_who_may_not_make_the_commit_table_is_told_the_statement(db):
     db.execute(
         "DROP ROLE IF EXISTS app; CREATE ROLE app LOGIN; GRANT USAGE ON SCHEMA public TO app"
     )

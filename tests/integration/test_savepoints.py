@@ -184,7 +184,7 @@ def test_a_savepoint_that_cannot_be_taken_leaves_nothing_and_the_job_goes_on(
     client = saved.start(job, files=1)
     with pytest.raises(ConfigurationError, match=r"set execution\.checkpointing\.savepoint-dir"):
         client.trigger_savepoint()
-    with pytest.raises(ConfigurationError, match=r"'native' is no format of a savepoint; give"):
+    with pytest.raises(ConfigurationError, match=r"'native' is not a savepoint format; pass"):
         client.trigger_savepoint(str(saved.target), "native")  # type: ignore[arg-type]
     for end in (client.trigger_savepoint, client.stop_with_savepoint):
         with pytest.raises(CheckpointError, match=r"/file/_metadata: .*Not a directory"):
@@ -366,7 +366,7 @@ def test_a_damaged_savepoint_is_refused_with_the_reason(
     refused(flip, RestoreError, "the content has changed since the checkpoint wrote it")
     refused(cut, RestoreError, r"has \d+ bytes instead of \d+")
     refused(truncate, CorruptCheckpointError, "was cut off")
-    refused(foreign, CorruptCheckpointError, "no checkpoint of Holdfast")
+    refused(foreign, CorruptCheckpointError, "not a Holdfast checkpoint")
     # The whole one is untouched by all that.
     second = saved.job(like=first)
     saved.start(second, files=1, from_savepoint=path).cancel()

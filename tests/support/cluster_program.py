@@ -76,7 +76,7 @@ def main() -> None:
 
 
 class Recount(KeyedProcessFunction):
-    """A second keyed operator, on another level."""
+    """A second keyed operator, in another stage."""
 
     def open(self, ctx: Any) -> None:
         self.subtask = ctx.get_index_of_this_subtask()

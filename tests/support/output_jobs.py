@@ -71,13 +71,13 @@ def expected(count: int) -> list[Row]:
     return sorted((f"k{i % KEYS}", i, i // KEYS + 1) for i in range(count))
 
 
-class JobTrigger(NamedTuple):
+class Delay(NamedTuple):
     """How long a function takes for an element, until a certain file is there."""
 
     seconds: float
     until: str
 
-    def keep(self) -> None:
+    def wait(self) -> None:
         if self.seconds and not os.path.exists(self.until):
             time.sleep(self.seconds)
 
@@ -85,15 +85,15 @@ class JobTrigger(NamedTuple):
 class Count(KeyedProcessFunction):
     """Counts the elements of every key; refuses those that come out of their order."""
 
-    def __init__(self, pace: JobTrigger) -> None:
-        self.pace = pace
+    def __init__(self, delay: Delay) -> None:
+        self.delay = delay
 
     def open(self, ctx: Any) -> None:
         self.last = ctx.get_state(ValueStateDescriptor("last", int))
         self.count = ctx.get_state(ValueStateDescriptor("count", int))
 
     def process_element(self, value: Any, ctx: Any) -> Iterator[Row]:
-        self.pace.keep()
+        self.delay.wait()
         last = self.last.value()
         assert last is None or value.i > last, f"{value} comes after {last}"
         self.last.update(value.i)
@@ -105,14 +105,14 @@ class Count(KeyedProcessFunction):
 class Recount(KeyedProcessFunction):
     """A second keyed operator, which finds every count one higher than the one before."""
 
-    def __init__(self, pace: JobTrigger) -> None:
-        self.pace = pace
+    def __init__(self, delay: Delay) -> None:
+        self.delay = delay
 
     def open(self, ctx: Any) -> None:
         self.count = ctx.get_state(ValueStateDescriptor("recount", int))
 
     def process_element(self, value: Any, ctx: Any) -> Iterator[Row]:
-        self.pace.keep()
+        self.delay.wait()
         count = (self.count.value() or 0) + 1
         assert value.n == count, f"{value} where {count} was to come"
         self.count.update(count)
@@ -244,11 +244,11 @@ class OutputJob:
 
     def counted_from(self, source: DataStream) -> DataStream:
         """The rows of another source of such elements."""
-        pace = JobTrigger(self._seconds, str(self.hurry))
-        counted = source.key_by("k").process(Count(pace), COUNTED).uid("count")
+        delay = Delay(self._seconds, str(self.hurry))
+        counted = source.key_by("k").process(Count(delay), COUNTED).uid("count")
         if not self._seconds:
             return counted
-        return counted.key_by("k").process(Recount(pace), COUNTED).uid("recount")
+        return counted.key_by("k").process(Recount(delay), COUNTED).uid("recount")
 
     def add_sinks(self, counted: DataStream) -> None:
         """Partitioned Parquet, a function on the driver, and two tables if there is a database."""

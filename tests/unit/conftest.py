@@ -26,6 +26,12 @@ def program() -> Program:
     return Program()
 
 
+@pytest.fixture(autouse=True)
+def _empty_log(request: pytest.FixtureRequest) -> None:
+    """A test begins with an empty `LOG`, if its module has one."""
+    getattr(request.module, "LOG", []).clear()
+
+
 @pytest.fixture
 def no_calls() -> None:
     """No sink of `tests.support.staged` remembers a call."""

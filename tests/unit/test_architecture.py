@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import runpy
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,8 @@ MODULES = {
     if path.stem != "__init__"
 }
 NAMED = sorted(set(re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.py)`", PAGE)))
+FLOOR = {"errors", "clock", "_faults", "_version"}
+"""Modules that every package may import."""
 FLUENT = {
     f"holdfast.api.streams.{name}"
     for name in ("data_stream", "keyed_stream", "connected", "windowed", "window_joins")
@@ -54,12 +55,34 @@ def test_no_module_imports_itself_through_others() -> None:
     assert in_cycles <= FLUENT
 
 
-def test_a_package_has_at_most_fifteen_modules_and_says_what_it_is_for() -> None:
-    counts = Counter(path.parent for path in MODULES.values())
-    assert {str(path): n for path, n in counts.items() if n > 15} == {}
-    for package in counts:
-        text = (package / "__init__.py").read_text()
-        assert ast.get_docstring(ast.parse(text)), package
+def packages() -> dict[str, Path]:
+    """Directories of all packages below `holdfast`, by their dotted names."""
+    found = (path.parent for path in SOURCE.rglob("__init__.py"))
+    return {".".join(path.relative_to(SOURCE).parts): path for path in found if path != SOURCE}
+
+
+def test_a_package_has_three_to_fifteen_modules() -> None:
+    sizes = {
+        name: sum(path.stem != "__init__" for path in directory.glob("*.py"))
+        for name, directory in packages().items()
+        # It holds a package for each system, and what they share.
+        if name != "connectors"
+    }
+    assert {name: size for name, size in sizes.items() if not 3 <= size <= 15} == {}
+
+
+@pytest.mark.parametrize("package", packages())
+def test_a_package_says_what_it_holds_what_it_does_not_and_what_it_imports(package: str) -> None:
+    directory = packages()[package]
+    text = ast.get_docstring(ast.parse((directory / "__init__.py").read_text())) or ""
+    purpose, _, rest = text.partition("\n\n")
+    assert purpose
+    assert "\n" not in purpose
+    assert "Not here: " in rest
+    allowed = set(re.findall(r"`(\w+)`", rest.partition("\nImports: ")[2]))
+    modules = {name for name, path in MODULES.items() if path.parent == directory}
+    imported = {found.split(".")[1] for module in modules for found in imports(module)}
+    assert imported - FLOOR - {package.partition(".")[0]} <= allowed
 
 
 def test_no_module_is_too_long_to_read_in_one_sitting() -> None:

@@ -49,6 +49,8 @@ def test_time_passes_on_both_hands_and_setting_the_clock_moves_one() -> None:
     assert Moment.of(clock) == Moment(1_005, 5)
     clock.set(10)
     assert Moment.of(clock) == Moment(10, 5)
+    clock.advance("1 s")
+    assert Moment.of(clock) == Moment(1_010, 1_005)
 
 
 def test_the_clock_that_measures_is_not_the_one_that_is_set(

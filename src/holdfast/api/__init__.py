@@ -1,4 +1,7 @@
 """What users write: functions, state, descriptors, sources and sinks.
 
-Declarations only: nothing here runs a job. Imports `types` and `config`.
+Declarations only.
+
+Not here: anything that runs a job, which is the work of `runtime` and `spark`.
+Imports: `types`, `config`.
 """

@@ -210,6 +210,6 @@ def _check_column(column: str, stream: StreamType) -> None:
     kind = stream.schema.field(column).type
     if not (pa.types.is_timestamp(kind) or pa.types.is_integer(kind) or pa.types.is_date(kind)):
         raise JobGraphError(
-            f"{_METHOD}: column {column!r} is of type {kind}, which is not a time; a timestamp, a "
-            "date, or a whole number of milliseconds since 1970 is wanted, or a function"
+            f"{_METHOD}: column {column!r} is of type {kind}, which is not a time; use a "
+            "timestamp, a date, a whole number of milliseconds since 1970, or a function"
         )

@@ -276,5 +276,5 @@ def _member(kind: type[Any], value: object, what: str) -> Any:
             return member
     names = ", ".join(member.name for member in kind)
     raise ConfigurationError(
-        f"{what}: one of {kind.__qualname__}.{{{names}}} is wanted, not {value!r}"
+        f"{what}: expected one of {kind.__qualname__}.{{{names}}}, got {value!r}"
     )

@@ -30,6 +30,7 @@ from holdfast.errors import CheckpointError
 from holdfast.job.model import EpochOrder
 from holdfast.job.threads import LOOK, TimeLimits, start_thread
 from holdfast.runtime.plan import CheckpointOrder
+from holdfast.storage.files import MOST_INLINE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -80,6 +81,8 @@ class Checkpointer:
         savepoints: Savepoints,
         clock: Clock | None = None,
         time_limits: TimeLimits | None = None,
+        most_inline: int = MOST_INLINE,
+        most_hanging: int = MOST_HANGING,
     ) -> None:
         """Create a checkpointer without pending checkpoints.
 
@@ -97,7 +100,11 @@ class Checkpointer:
             savepoints: The savepoints that are requested.
             clock: Decides when checkpoints are due and when they expire; the system's by default.
             time_limits: How long to wait for listeners, sources and calls that hang.
+            most_inline: Most bytes of state inside the metadata of a checkpoint.
+            most_hanging: Most uploads of aborted checkpoints that may hang.
         """
+        self._most_inline = most_inline
+        self._most_hanging = most_hanging
         self._plan = plan
         self._settings = settings
         self._storage = JobStorage(files, fence, completed)
@@ -275,7 +282,7 @@ class Checkpointer:
             self._savepoints.leave_unwritten(order.checkpoint.id)
 
     def close(self) -> None:
-        """Abort all pending checkpoints, wait for running work, and sweep storage.
+        """Abort all pending checkpoints, wait for running work, and delete their files.
 
         Work that hangs is left alone. It can do no harm: it publishes nothing, and its checkpoint
         is aborted.
@@ -288,7 +295,7 @@ class Checkpointer:
         self.tracker.close()
         if ended:
             self._completion.retry_deletions()
-            self._completion.sweep()
+            self._completion.delete_unfinished()
             return
         self._commits.abandon()
         logger.error(
@@ -301,7 +308,7 @@ class Checkpointer:
         """Delete staged rows that no checkpoint will publish: the job has ended."""
         # A checkpoint in doubt may still look complete, and lists staged rows.
         if not self.tracker.in_doubt:
-            self._storage.sweep_staged(None)
+            self._storage.delete_unlisted(None)
 
     def _wait_for(self, pending: PendingCheckpoint) -> None:
         """Wait until a checkpoint has ended, or the job has stopped waiting.
@@ -344,13 +351,14 @@ class Checkpointer:
             position,
             self._commits.pending_committables,
             self._savepoints.target(checkpoint.id),
+            most_inline=self._most_inline,
         )
 
     # The asynchronous phase
 
     def _start_upload(self, pending: PendingCheckpoint) -> None:
         # Every upload of an aborted checkpoint may hang, so their number is limited.
-        if len(self._uploading) >= self._settings.max_concurrent + MOST_HANGING:
+        if len(self._uploading) >= self._settings.max_concurrent + self._most_hanging:
             why = (
                 f"{len(self._uploading)} uploads of earlier checkpoints have not ended; "
                 "check that checkpoint storage responds"

@@ -224,8 +224,8 @@ class Completion:
         if published:
             self._release_claimed()
         self.retry_deletions()
-        if self._tracker.needs_sweep:
-            self.sweep()
+        if self._tracker.has_unfinished:
+            self.delete_unfinished()
         release(self._tracker.unneeded_channel_state(pending.stored), self._storage)
         self._notifier.completed(checkpoint_id)
 
@@ -266,14 +266,16 @@ class Completion:
 
     # Deleting
 
-    def sweep(self) -> None:
+    def delete_unfinished(self) -> None:
         """Delete the files that failed checkpoints have left in storage."""
-        below = self._tracker.begin_sweep()
+        below = self._tracker.begin_deleting_unfinished()
         try:
-            self._storage.sweep(below)
+            self._storage.delete_unfinished(below)
         except HoldfastError as error:
-            self._tracker.sweep_failed()
-            logger.warning("checkpoint storage was not swept: %s", error)
+            self._tracker.delete_unfinished_failed()
+            logger.warning(
+                "files of failed checkpoints were not deleted; trying again later: %s", error
+            )
 
     def retry_deletions(self) -> None:
         """Delete the checkpoints that storage failed to delete before."""
@@ -291,5 +293,5 @@ class Completion:
         except HoldfastError as error:
             self._tracker.delete_failed(checkpoint_id, aborted=aborted)
             logger.warning(
-                "checkpoint %d was not deleted, which is tried again: %s", checkpoint_id, error
+                "checkpoint %d was not deleted; trying again later: %s", checkpoint_id, error
             )

@@ -101,6 +101,8 @@ class PendingCheckpoint:
         position: QueryPosition,
         pending_committables: PendingCommittables | None = None,
         savepoint: SavepointTarget | None = None,
+        *,
+        most_inline: int = MOST_INLINE,
     ) -> None:
         """Create a pending checkpoint; nothing of it is uploaded yet.
 
@@ -113,6 +115,7 @@ class PendingCheckpoint:
             position: How far the sources were read, since `base`.
             pending_committables: Output of the job attempt that is not published yet.
             savepoint: A savepoint that is taken with it.
+            most_inline: Most bytes of state inside its metadata.
         """
         self._plan = plan
         self.base = base
@@ -122,6 +125,7 @@ class PendingCheckpoint:
         self._epoch = result.statistics.epoch
         self.pending_committables = pending_committables or PendingCommittables()
         self._savepoint = savepoint
+        self._most_inline = most_inline
         before = [] if base.metadata is None else base.metadata.operators
         self._before = {operator.uid: operator for operator in before}
         self._channel_rows = result.channel_rows
@@ -246,7 +250,7 @@ class PendingCheckpoint:
             directory=directory,
             incremental=self._settings.incremental,
             inline_below=self.inline_below,
-            inline_at_most=MOST_INLINE // len(self.versions),
+            inline_at_most=self._most_inline // len(self.versions),
             keep=self._settings.local_backup,
             savepoint=self._savepoint,
         )

@@ -60,7 +60,7 @@ class CheckpointTracker:
         self._failure: HoldfastError | None = None
         self.has_uncovered_epochs = False
         """Whether an epoch has completed that no checkpoint contains."""
-        self.needs_sweep = False
+        self.has_unfinished = False
         """Whether failed checkpoints may have left files in storage."""
         self._closed = False
         self._undeleted: dict[int, bool] = {}
@@ -196,7 +196,7 @@ class CheckpointTracker:
     def aborted(self, checkpoint_id: int) -> PendingCheckpoint | None:
         """Record that a checkpoint is aborted; returns it if its epoch had ended."""
         with self.lock:
-            self.needs_sweep = True
+            self.has_unfinished = True
             self.has_uncovered_epochs = True
             self.local_snapshots.aborted(checkpoint_id)
             return self._pending.get(checkpoint_id)
@@ -222,7 +222,7 @@ class CheckpointTracker:
         """Record that storage did not delete a checkpoint, so that it is tried again."""
         with self.lock:
             self._undeleted[checkpoint_id] = aborted
-            self.needs_sweep = True
+            self.has_unfinished = True
 
     def unneeded_channel_state(self, metadata: CheckpointMetadata) -> set[str]:
         """Channel-state files that no checkpoint needs, now that this one is complete."""
@@ -240,16 +240,16 @@ class CheckpointTracker:
             claimed, self._claimed = self._claimed, None
             return claimed
 
-    def begin_sweep(self) -> int:
-        """Start a sweep; files of checkpoints below the returned id may go."""
+    def begin_deleting_unfinished(self) -> int:
+        """Begin to delete unfinished checkpoints; those below the returned id may go."""
         with self.lock:
-            self.needs_sweep = False
+            self.has_unfinished = False
             return min([*self.coordinator.pending, self.coordinator.next_id])
 
-    def sweep_failed(self) -> None:
-        """Record that storage failed during a sweep, so that another one is needed."""
+    def delete_unfinished_failed(self) -> None:
+        """Record that storage failed to delete unfinished checkpoints; it is tried again."""
         with self.lock:
-            self.needs_sweep = True
+            self.has_unfinished = True
 
     def _is_of_this_attempt(self, metadata: CheckpointMetadata) -> bool:
         return self.base is not None and metadata.job_attempt == self.base.job.job_attempt

@@ -57,7 +57,7 @@ def upload_snapshot(
     """Upload a local snapshot; returns its files by name, and the number of bytes uploaded.
 
     The files are shared: a later checkpoint refers to them too if the store has not changed. No
-    checkpoint refers to the files of a failed upload, and the next sweep deletes them.
+    checkpoint refers to the files of a failed upload, and `delete_unfinished` deletes them.
 
     Args:
         directory: The local snapshot; nothing may change it meanwhile.
@@ -199,8 +199,8 @@ def _sizes(directory: Path) -> dict[str, int]:
 
 def _not_whole(directory: Path, why: str) -> CheckpointError:
     return CheckpointError(
-        f"{directory}: the local snapshot is not whole ({why}), so its checkpoint cannot complete; "
-        "let nothing but Holdfast remove files in `state.local-dir`"
+        f"{directory}: the local snapshot is incomplete ({why}), so its checkpoint cannot "
+        "complete; only Holdfast may remove files in `state.local-dir`"
     )
 
 

@@ -54,7 +54,7 @@ class RuntimeExecutionMode(Enum):
 
 def _job_id(value: object) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", value):
-        raise ValueError("an id of 1 to 64 letters, digits, _ and - is wanted")
+        raise ValueError("expected an id of 1 to 64 letters, digits, _ and -")
     return value
 
 
@@ -182,7 +182,7 @@ def read_setting(key: str | ConfigOption[Any], value: Any) -> Setting:
     try:
         parsed = option.parse(value)
     except (ValueError, TypeError) as error:
-        raise ConfigurationError(f"{name}: {error}, not {value!r}") from None
+        raise ConfigurationError(f"{name}: {error}, got {value!r}") from None
     return Setting(option, parsed, tuple(_notices(option, name, parsed)))
 
 

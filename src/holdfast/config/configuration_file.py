@@ -100,7 +100,7 @@ def _entries(file: Path, node: yaml.Node | None, prefix: str = "") -> Iterator[_
         return
     line = node.start_mark.line + 1
     if not isinstance(node, yaml.MappingNode):
-        raise _wrong(file, line, f"{prefix or 'the file'}: keys and values are wanted")
+        raise _wrong(file, line, f"{prefix or 'the file'}: expected keys and values")
     for key_node, value_node in node.value:
         if not isinstance(key_node, yaml.ScalarNode):
             raise _wrong(file, key_node.start_mark.line + 1, "a key must be a text")

@@ -31,6 +31,9 @@ PathLike: TypeAlias = str | os.PathLike[str]
 DurationLike: TypeAlias = int | str | timedelta
 """Milliseconds, a text as Flink writes it ("10 s"), or a `timedelta`."""
 
+TimeoutLike: TypeAlias = float | str | timedelta
+"""Seconds, as Python's own timeouts are, a text as Flink writes it ("10 s"), or a `timedelta`."""
+
 
 @dataclass(frozen=True)
 class ConfigOption(Generic[V]):
@@ -52,7 +55,7 @@ def integer(value: object) -> int:
         return int(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    raise ValueError("an integer is wanted")
+    raise ValueError("expected an integer")
 
 
 def number(value: object) -> float:
@@ -64,7 +67,7 @@ def number(value: object) -> float:
             parsed = math.nan
         if math.isfinite(parsed):
             return parsed
-    raise ValueError("a number is wanted")
+    raise ValueError("expected a number")
 
 
 def boolean(value: object) -> bool:
@@ -73,13 +76,13 @@ def boolean(value: object) -> bool:
         return value
     if isinstance(value, str) and value.strip().lower() in ("true", "false"):
         return value.strip().lower() == "true"
-    raise ValueError("true or false is wanted")
+    raise ValueError("expected true or false")
 
 
 def text(value: object) -> str:
     """A string that is not empty."""
     if not isinstance(value, str) or not value:
-        raise ValueError("a non-empty string is wanted")
+        raise ValueError("expected a non-empty string")
     return value
 
 
@@ -87,9 +90,7 @@ def path(value: object) -> str:
     """A path or URL of a directory, unchanged."""
     given = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(given, str) or not given.strip():
-        raise ValueError(
-            'a path such as "/data/checkpoints" or "s3://bucket/checkpoints" is wanted'
-        )
+        raise ValueError('expected a path such as "/data/checkpoints" or "s3://bucket/checkpoints"')
     return given
 
 
@@ -98,7 +99,7 @@ def choice(*choices: str) -> Callable[[Any], str]:
 
     def parse(value: object) -> str:
         if value not in choices:
-            raise ValueError(f"one of {', '.join(choices)} is wanted")
+            raise ValueError(f"expected one of {', '.join(choices)}")
         return str(value)
 
     return parse
@@ -114,7 +115,7 @@ def member(kind: type[E]) -> Callable[[Any], E]:
         for candidate in kind:
             if candidate.name == name:
                 return candidate
-        raise ValueError(f"one of {', '.join(each.name for each in kind)} is wanted")
+        raise ValueError(f"expected one of {', '.join(each.name for each in kind)}")
 
     return parse
 
@@ -140,7 +141,7 @@ def duration_ms(value: object) -> int:
         return value
     amount = _amount(value, _UNITS_MS, "ms")
     if amount is None:
-        raise ValueError('a duration such as "500 ms", "10 s" or "2 min" is wanted')
+        raise ValueError('expected a duration such as "500 ms", "10 s" or "2 min"')
     return amount
 
 
@@ -153,6 +154,17 @@ def signed_duration_ms(value: object) -> int:
     if isinstance(value, str) and value.strip().startswith("-"):
         return -duration_ms(value.strip()[1:])
     return duration_ms(value)
+
+
+def timeout_seconds(value: TimeoutLike | None) -> float | None:
+    """Seconds to wait; None waits without limit.
+
+    Raises:
+        ConfigurationError: It is none of a number, a text such as "10 s" and a `timedelta`.
+    """
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return value
+    return argument(duration_ms, value, "timeout") / 1000
 
 
 _UNITS_BYTES: Final = {
@@ -174,7 +186,7 @@ def size_bytes(value: object) -> int:
         return value
     amount = _amount(value, _UNITS_BYTES, "b")
     if amount is None:
-        raise ValueError('a size such as "4096", "20 kb" or "1 mb" is wanted')
+        raise ValueError('expected a size such as "4096", "20 kb" or "1 mb"')
     return amount
 
 
@@ -194,12 +206,12 @@ def optional(parse: Callable[[Any], V]) -> Callable[[Any], V | None]:
 def bounded(
     parse: Callable[[Any], V], accept: Callable[[V], bool], wanted: str
 ) -> Callable[[Any], V]:
-    """A parser that also requires `accept`; otherwise the error says what is `wanted`."""
+    """A parser that also requires `accept`; otherwise the error says what was expected."""
 
     def checked(value: object) -> V:
         parsed = parse(value)
         if not accept(parsed):
-            raise ValueError(f"{wanted} is wanted")
+            raise ValueError(f"expected {wanted}")
         return parsed
 
     return checked
@@ -227,10 +239,10 @@ def options_of(kind: Any) -> dict[str, ConfigOption[Any]]:
     return {one.name: one.metadata["option"] for one in fields(kind) if "option" in one.metadata}
 
 
-def refused_field(owner: object, name: str, wanted: str) -> ConfigurationError:
-    """The error for a field of a dataclass whose value is not what is `wanted`."""
+def refused_field(owner: object, name: str, problem: str) -> ConfigurationError:
+    """The error for a field of a dataclass whose value is not as expected."""
     value = getattr(owner, name)
-    return ConfigurationError(f"{type(owner).__name__}: {name}: {wanted}, not {value!r}")
+    return ConfigurationError(f"{type(owner).__name__}: {name}: {problem}, got {value!r}")
 
 
 def argument(parse: Callable[[Any], V], value: object, what: str) -> V:
@@ -238,7 +250,7 @@ def argument(parse: Callable[[Any], V], value: object, what: str) -> V:
     try:
         return parse(value)
     except ValueError as error:
-        raise ConfigurationError(f"{what}: {error}, not {value!r}") from error
+        raise ConfigurationError(f"{what}: {error}, got {value!r}") from error
 
 
 def declared_options(module: Mapping[str, Any]) -> tuple[ConfigOption[Any], ...]:

@@ -21,7 +21,7 @@ def check_max_parallelism(max_parallelism: int, where: str) -> None:
     """Check the bounds of a max parallelism."""
     if not isinstance(max_parallelism, int):
         raise ConfigurationError(
-            f"{where}: max parallelism must be an int, not {max_parallelism!r}"
+            f"{where}: expected an integer as max parallelism, got {max_parallelism!r}"
         )
     if not 1 <= max_parallelism <= MAX_PARALLELISM_LIMIT:
         raise ConfigurationError(

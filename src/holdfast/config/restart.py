@@ -1,9 +1,10 @@
 """Restart strategies: whether and when a failed job restarts.
 
-    >>> RestartStrategies.fixed_delay_restart(3, "10 s")
-    FixedDelay(attempts=3, delay_ms=10000)
+    >>> FixedDelay(attempts=3, delay="10 s")
+    FixedDelay(attempts=3, delay=10000)
 
-A strategy is a value; `job.restart` counts failures and decides.
+A strategy is a value; `job.restart` counts failures and decides. Durations are milliseconds, texts
+such as "10 s" or `timedelta`; a strategy holds them in milliseconds.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from holdfast.config import restart_options as options
-from holdfast.config.options import argument, duration_ms, given_by, options_of, refused_field
+from holdfast.config.options import argument, duration_ms, given_by, options_of
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -33,16 +34,10 @@ class _Strategy:
         return cls(**{name: configuration.get(it) for name, it in options_of(cls).items()})
 
     def __post_init__(self) -> None:
-        """Check that all fields are numbers that their options accept."""
+        """Parse all fields as their options do."""
         for name, option in options_of(self).items():
-            value = getattr(self, name)
-            try:
-                accepted = option.parse(value)
-            except ValueError as error:
-                raise refused_field(self, name, str(error)) from None
-            # Options also accept texts, but a field must be a number.
-            if accepted != value:
-                raise refused_field(self, name, f"{accepted!r} is wanted")
+            parsed = argument(option.parse, getattr(self, name), f"{type(self).__name__}: {name}")
+            object.__setattr__(self, name, parsed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +50,12 @@ class FixedDelay(_Strategy):
     """A limited number of restarts, each after the same delay."""
 
     attempts: int = given_by(options.FIXED_DELAY_ATTEMPTS)
-    delay_ms: int = given_by(options.FIXED_DELAY_DELAY)
+    delay: DurationLike = given_by(options.FIXED_DELAY_DELAY)
+
+    @property
+    def delay_ms(self) -> int:
+        """The delay, in milliseconds."""
+        return duration_ms(self.delay)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +63,28 @@ class FailureRate(_Strategy):
     """Restarts while failures are rare."""
 
     max_failures: int = given_by(options.FAILURE_RATE_MAX_FAILURES)
-    interval_ms: int = given_by(options.FAILURE_RATE_INTERVAL)
-    delay_ms: int = given_by(options.FAILURE_RATE_DELAY)
+    interval: DurationLike = given_by(options.FAILURE_RATE_INTERVAL)
+    delay: DurationLike = given_by(options.FAILURE_RATE_DELAY)
+
+    @property
+    def interval_ms(self) -> int:
+        """The interval, in milliseconds."""
+        return duration_ms(self.interval)
+
+    @property
+    def delay_ms(self) -> int:
+        """The delay, in milliseconds."""
+        return duration_ms(self.delay)
 
 
 @dataclass(frozen=True, slots=True)
 class ExponentialDelay(_Strategy):
     """Restarts after a delay that grows with every failure, up to a limit."""
 
-    initial_backoff_ms: int = given_by(options.EXPONENTIAL_INITIAL_BACKOFF)
-    max_backoff_ms: int = given_by(options.EXPONENTIAL_MAX_BACKOFF)
+    initial_backoff: DurationLike = given_by(options.EXPONENTIAL_INITIAL_BACKOFF)
+    max_backoff: DurationLike = given_by(options.EXPONENTIAL_MAX_BACKOFF)
     backoff_multiplier: float = given_by(options.EXPONENTIAL_MULTIPLIER)
-    reset_threshold_ms: int = given_by(options.EXPONENTIAL_RESET_THRESHOLD)
+    reset_threshold: DurationLike = given_by(options.EXPONENTIAL_RESET_THRESHOLD)
     jitter_factor: float = given_by(options.EXPONENTIAL_JITTER)
     attempts: int | None = given_by(options.EXPONENTIAL_ATTEMPTS)
 
@@ -89,6 +99,21 @@ class ExponentialDelay(_Strategy):
                 f"{options.EXPONENTIAL_INITIAL_BACKOFF.key} or raise "
                 f"{options.EXPONENTIAL_MAX_BACKOFF.key}"
             )
+
+    @property
+    def initial_backoff_ms(self) -> int:
+        """The first delay, in milliseconds."""
+        return duration_ms(self.initial_backoff)
+
+    @property
+    def max_backoff_ms(self) -> int:
+        """The longest delay, in milliseconds."""
+        return duration_ms(self.max_backoff)
+
+    @property
+    def reset_threshold_ms(self) -> int:
+        """Time without a failure after which the delay is the first one again, in milliseconds."""
+        return duration_ms(self.reset_threshold)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,18 +143,14 @@ class RestartStrategies:
     @staticmethod
     def fixed_delay_restart(attempts: int, delay: DurationLike) -> FixedDelay:
         """Restart up to `attempts` times in the life of the job, each time after `delay`."""
-        return FixedDelay(attempts, _milliseconds(FixedDelay, delay_ms=delay))
+        return FixedDelay(attempts, delay)
 
     @staticmethod
     def failure_rate_restart(
         max_failures: int, interval: DurationLike, delay: DurationLike
     ) -> FailureRate:
         """Restart while no more than `max_failures` fall within an `interval`."""
-        return FailureRate(
-            max_failures,
-            _milliseconds(FailureRate, interval_ms=interval),
-            _milliseconds(FailureRate, delay_ms=delay),
-        )
+        return FailureRate(max_failures, interval, delay)
 
     @staticmethod
     def exponential_delay_restart(
@@ -142,10 +163,10 @@ class RestartStrategies:
     ) -> ExponentialDelay:
         """Restart after a delay that grows with every failure; see `ExponentialDelay`."""
         return ExponentialDelay(
-            _milliseconds(ExponentialDelay, initial_backoff_ms=initial_backoff),
-            _milliseconds(ExponentialDelay, max_backoff_ms=max_backoff),
+            initial_backoff,
+            max_backoff,
             backoff_multiplier,
-            _milliseconds(ExponentialDelay, reset_threshold_ms=reset_threshold),
+            reset_threshold,
             jitter_factor,
             attempts,
         )
@@ -170,9 +191,3 @@ def restart_strategy(configuration: Configuration, *, checkpointing: bool) -> Re
     default = "exponential-delay" if checkpointing else "none"
     name = configuration.get(options.RESTART_STRATEGY) or default
     return _STRATEGIES[name].of(configuration)
-
-
-def _milliseconds(strategy: type[RestartStrategy], **field: DurationLike) -> int:
-    """The one field that is given, in milliseconds."""
-    [(name, value)] = field.items()
-    return argument(duration_ms, value, f"{strategy.__name__}: {name}")

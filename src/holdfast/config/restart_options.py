@@ -32,7 +32,7 @@ def _type(value: object) -> str:
     strategy = _OTHER_NAMES.get(name, name)
     if strategy not in _NAMES:
         raise ValueError(
-            "one of none (off, disable), fixed-delay, failure-rate, exponential-delay is wanted"
+            "expected one of none (off, disable), fixed-delay, failure-rate, exponential-delay"
         )
     return strategy
 

@@ -122,7 +122,7 @@ def _check_sizes(storage: CheckpointStorage) -> None:
     for name, option in options_of(storage).items():
         value = getattr(storage, name)
         if not isinstance(value, int):
-            raise refused_field(storage, name, "a number of bytes is wanted")
+            raise refused_field(storage, name, "expected a number of bytes")
         try:
             option.parse(value)
         except ValueError as error:

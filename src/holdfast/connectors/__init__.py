@@ -1,1 +1,7 @@
-"""Sinks to other systems. May import every layer below; nothing imports a connector."""
+"""Sinks to other systems.
+
+One package for each system, and what they share. Only the front door imports a connector.
+
+Not here: the protocol of sinks (`api.sinks`), and when output is published (`checkpoint.commit`).
+Imports: `api`, `storage`, `types`.
+"""

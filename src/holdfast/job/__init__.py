@@ -1,5 +1,7 @@
 """The job as data: plans, watermarks, timers, restarts, statistics.
 
-These modules decide and do no I/O. They do not know Spark; the checkpoint layer and the Spark layer
-build on them.
+These modules decide; the checkpoint layer and the Spark layer act on their decisions.
+
+Not here: I/O, and Spark.
+Imports: `runtime`, `state`, `api`, `serde`, `config`, `types`.
 """

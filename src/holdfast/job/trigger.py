@@ -40,8 +40,8 @@ def runs_as_batch(graph: JobGraph, configuration: Configuration) -> bool:
     unbounded = [node for node in _sources(graph) if not node.function.bounded]
     if mode is RuntimeExecutionMode.BATCH and unbounded:
         raise JobGraphError(
-            f"BATCH mode needs bounded sources, and {unbounded[0]} is unbounded; bounded are "
-            "static DataFrames, collections, and generators with a count"
+            f"BATCH mode needs bounded sources, and {unbounded[0]} is unbounded; static "
+            "DataFrames, collections, and generators with a count are bounded"
         )
     return mode is RuntimeExecutionMode.BATCH or (
         mode is RuntimeExecutionMode.AUTOMATIC and not unbounded

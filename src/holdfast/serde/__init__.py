@@ -1,5 +1,7 @@
 """Values and keys as bytes.
 
-Codecs of declared types, and the canonical bytes and hashes of keys. `types` compares stored
-schemas with declared ones; `state` stores the bytes.
+Codecs of declared types, and the canonical bytes and hashes of keys.
+
+Not here: comparing stored schemas with declared ones (`types`), and storing the bytes (`state`).
+Imports: `types`.
 """

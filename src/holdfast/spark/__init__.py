@@ -1,5 +1,7 @@
 """The Spark side of a job. The only package that imports pyspark.
 
-The environment, the client and its supervisor, attempts and epochs. Decisions that need no Spark
-belong in `job` or `checkpoint`.
+The environment, the client and its supervisor, attempts and epochs.
+
+Not here: decisions that need no Spark, which belong in `job` or `checkpoint`.
+Imports: `checkpoint`, `job`, `runtime`, `state`, `api`, `config`, `types`.
 """

@@ -19,6 +19,7 @@ from holdfast.config.checkpoint_config import CheckpointConfig
 from holdfast.config.checkpoint_options import (
     CHECKPOINT_INTERVAL,
     INCREMENTAL,
+    NUM_RETAINED,
     SAVEPOINT_DIR,
     CheckpointingMode,
     RecoveryClaimMode,
@@ -130,19 +131,35 @@ class StreamExecutionEnvironment(SourceMethods):
         return dataclasses.replace(backend, enable_incremental_checkpointing=incremental)
 
     def enable_checkpointing(
-        self, interval: DurationLike, mode: CheckpointingMode | None = None
+        self,
+        interval: DurationLike,
+        mode: CheckpointingMode | None = None,
+        *,
+        dir: PathLike | None = None,
+        unaligned: bool | None = None,
+        num_retained: int | None = None,
     ) -> Self:
         """Take a checkpoint every `interval` (milliseconds, "10 s" or a `timedelta`).
 
+        What is not given stays as configured. `get_checkpoint_config` has all other settings.
+
         Args:
             interval: Time from one checkpoint to the next, at least 10 ms.
-            mode: Exactly once or at least once; by default as configured, which is exactly once
-                unless set otherwise.
+            mode: Exactly once, which is the default, or at least once.
+            dir: Path or URL of the directory in which checkpoints are stored; by default they are
+                in the memory of the driver.
+            unaligned: Whether a checkpoint may store unprocessed input instead of waiting for the
+                end of the epoch.
+            num_retained: Number of completed checkpoints that are kept; 1 by default.
         """
+        config = self.get_checkpoint_config().set_checkpoint_interval(interval)
         if mode is not None:
-            self.get_checkpoint_config().set_checkpointing_mode(mode)
-        self.get_checkpoint_config().set_checkpoint_interval(interval)
-        return self
+            config.set_checkpointing_mode(mode)
+        if dir is not None:
+            config.set_checkpoint_storage_dir(dir)
+        if unaligned is not None:
+            config.enable_unaligned_checkpoints(unaligned)
+        return self if num_retained is None else self._set(NUM_RETAINED, num_retained)
 
     def get_checkpoint_config(self) -> CheckpointConfig:
         """The checkpoint settings; its setters change this environment."""
@@ -168,8 +185,8 @@ class StreamExecutionEnvironment(SourceMethods):
         """Set the restart strategy; takes precedence over `restart-strategy.type`."""
         if not isinstance(strategy, RestartStrategy | FallBack):
             raise ConfigurationError(
-                f"set_restart_strategy: {strategy!r} is not a restart strategy; create one with "
-                "RestartStrategies"
+                f"set_restart_strategy: {strategy!r} is not a restart strategy; pass one of "
+                "holdfast.restarts, such as FixedDelay(3, '10 s')"
             )
         self._restart_strategy = None if isinstance(strategy, FallBack) else strategy
         return self

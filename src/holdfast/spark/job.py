@@ -11,6 +11,7 @@ from pyspark import InheritableThread
 
 from holdfast.checkpoint.savepoint.requests import SavepointRequest, decide
 from holdfast.config.checkpoint_options import SavepointFormatType
+from holdfast.config.options import timeout_seconds
 from holdfast.errors import JobExecutionError
 from holdfast.job.model import JobExecutionResult
 from holdfast.job.statistics import JobStatistics, JobStatus
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from holdfast.config.options import PathLike
+    from holdfast.config.options import PathLike, TimeoutLike
     from holdfast.spark.supervisor import Supervisor
 
 
@@ -114,7 +115,7 @@ class JobClient:
         self,
         directory: PathLike | None = None,
         format_type: SavepointFormatType = SavepointFormatType.CANONICAL,
-        timeout: float | None = None,
+        timeout: TimeoutLike | None = None,
     ) -> str:
         """Take a savepoint while the job runs, and return its path once it is complete.
 
@@ -122,8 +123,8 @@ class JobClient:
             directory: Path or URL below which the savepoint gets a new directory; by default
                 `execution.checkpointing.savepoint-dir`.
             format_type: Tables that any tool reads, or the files of the state backend.
-            timeout: Seconds to wait. After that a TimeoutError is raised, and the savepoint
-                continues.
+            timeout: Time to wait: seconds, "10 s" or a `timedelta`. After that a TimeoutError is
+                raised, and the savepoint continues.
 
         Raises:
             CheckpointError: The savepoint failed; the job continues.
@@ -131,9 +132,10 @@ class JobClient:
                 to take a savepoint of.
             ConfigurationError: There is no directory.
         """
+        seconds = timeout_seconds(timeout)
         request = self._savepoint_request(directory, format_type)
         self._in_background(request, partial(JobAttempt.take_savepoint, request=request))
-        return request.result(timeout)
+        return request.result(seconds)
 
     def stop_with_savepoint(
         self,
@@ -217,14 +219,15 @@ class JobClient:
         take = partial(decide, request, partial(work, job_attempt))
         InheritableThread(target=take, daemon=True).start()
 
-    def result(self, timeout: float | None = None) -> JobExecutionResult:
+    def result(self, timeout: TimeoutLike | None = None) -> JobExecutionResult:
         """Wait for the end; raises `JobExecutionError` if the job failed.
 
         Args:
-            timeout: Seconds to wait before a TimeoutError is raised.
+            timeout: Time to wait before a TimeoutError is raised: seconds, "10 s" or a `timedelta`.
         """
-        if not self._supervisor.ended.wait(timeout):
-            raise TimeoutError(f"job {self._name!r} is still running after {timeout} s")
+        seconds = timeout_seconds(timeout)
+        if not self._supervisor.ended.wait(seconds):
+            raise TimeoutError(f"job {self._name!r} is still running after {seconds} s")
         if self._supervisor.failure is not None:
             raise JobExecutionError(self._failure_message()) from self._supervisor.failure
         return JobExecutionResult(

@@ -1,6 +1,6 @@
 """Lookup joins on the driver: builds them, reads their tables, and refreshes them.
 
-A table's DataFrame is made anew for every read.
+A table's DataFrame is created again for every read.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def make_lookup(
         _check_comparable(stream.schema.field(name), columns.field(table_name))
         if is_collated(frame.schema[table_name].dataType):
             raise JobGraphError(
-                f"lookup_join: the table's column {table_name!r} has a collation, under which "
-                "strings are equal that differ; strings are compared as they are here, so cast "
+                f"lookup_join: the table's column {table_name!r} has a collation that treats "
+                "different strings as equal, but lookup_join compares strings exactly; cast "
                 f"it in the table: col({table_name!r}).cast('string collate UTF8_BINARY')"
             )
     added = [column for column in columns if column.name not in pairs.values()]

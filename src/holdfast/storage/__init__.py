@@ -1,5 +1,7 @@
 """Stores files: on local disk, in an object store, in the driver's memory.
 
-Knows names and bytes, not checkpoints: `checkpoint.files` knows what a job's files mean.
-Imports `errors` only.
+Knows names and bytes.
+
+Not here: what the files of a job mean, which `checkpoint.files` knows.
+Imports: nothing but errors.
 """

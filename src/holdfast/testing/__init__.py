@@ -1,4 +1,8 @@
-"""Tests functions without Spark: a harness with a clock that tests set."""
+"""Tests functions without Spark: a harness with a clock that tests set.
+
+Not here: helpers of Holdfast's own tests, in `tests/support`.
+Imports: `runtime`, `state`, `api`, `serde`, `config`, `types`.
+"""
 
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.harness import OperatorHarness

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from holdfast.config.options import argument, duration_ms
+
+if TYPE_CHECKING:
+    from holdfast.config.options import DurationLike
+
 
 class ManualClock:
     """A clock that stands still until it is moved; both its readings can be moved separately."""
@@ -23,7 +30,8 @@ class ManualClock:
         """Set the wall clock; no time passes."""
         self._now_ms = now_ms
 
-    def advance(self, milliseconds: int) -> None:
-        """Let time pass, on both readings."""
+    def advance(self, duration: DurationLike) -> None:
+        """Let time pass, on both readings: milliseconds, "10 s" or a `timedelta`."""
+        milliseconds = argument(duration_ms, duration, "advance")
         self._now_ms += milliseconds
         self._monotonic_ms += milliseconds

@@ -1,4 +1,5 @@
 """Types of values: declarations, Arrow types, stored descriptions and schema evolution.
 
-Nothing here does I/O or knows about state. Imports only `errors` and `clock`.
+Not here: I/O, bytes (`serde`) and state (`state`).
+Imports: nothing but errors.
 """

@@ -100,6 +100,12 @@ def leaf_of(column: pa.DataType) -> Leaf | None:
     return _NAIVE if leaf is _ZONED and column.tz is None else leaf
 
 
+def is_binary(column: pa.DataType) -> bool:
+    """Whether the values are bytes, in any layout."""
+    leaf = leaf_of(column)
+    return (leaf is not None and leaf.python is bytes) or pa.types.is_fixed_size_binary(column)
+
+
 def array_of(element: pa.DataType, *, nullable: bool) -> pa.DataType:
     """Arrow list type with Spark's field names."""
     return pa.list_(pa.field("element", element, nullable=nullable))

@@ -6,9 +6,10 @@ Works on plain values, as MessagePack decodes them without a type.
 from __future__ import annotations
 
 from datetime import datetime, time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import StateValueError
+from holdfast.types.arrow import LEAVES
 from holdfast.types.resolution import tag_of
 from holdfast.types.trees import children_of, kind_of
 
@@ -137,29 +138,29 @@ def _each(converts: Iterable[Convert | None]) -> Convert | None:
     return lambda value: [part(item) for part, item in zip(parts, value, strict=True)]
 
 
-_CLASSES: dict[str, tuple[type, ...]] = {
+_DECODED: Final[dict[type, tuple[type, ...]]] = {
+    bool: (bool,),
+    int: (int,),
+    float: (float,),
+    bytes: (bytes,),
+    datetime: (str, datetime),
+    time: (str, time),
+}
+"""Classes that MessagePack decodes without a type; values of all other classes are str."""
+
+_CLASSES: Final[dict[str, tuple[type, ...]]] = {
     "none": (type(None),),
-    "bool": (bool,),
-    "int": (int,),
-    "float": (float,),
-    "bytes": (bytes,),
+    **{python.__name__: classes for python, classes in _DECODED.items()},
+    **{leaf.described: _DECODED[leaf.python] for leaf in LEAVES if leaf.python in _DECODED},
     "bytearray": (bytes,),
-    "datetime": (str, datetime),
-    "time": (str, time),
     "dict": (dict,),
     "list": (list, tuple),
     "tuple": (list, tuple),
     "tuple_of": (list, tuple),
     "set": (list, tuple),
     "frozenset": (list, tuple),
-    **dict.fromkeys(("int8", "int16", "int32", "int64"), (int,)),
-    **dict.fromkeys(("float32", "float64"), (float,)),
-    "binary": (bytes,),
-    "timestamp": (str, datetime),
-    "timestamp_ntz": (str, datetime),
-    "time64": (str, time),
 }
-"""Classes of plain values; all other scalars are str."""
+"""Classes of plain values by kind; all other scalars are str."""
 
 
 def _belonging(member: Tree) -> Callable[[Any], bool]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from holdfast.types.arrow import LEAVES
 from holdfast.types.trees import (
     ANY,
     SEQUENCES,
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
 
     Assumed = frozenset[tuple[str, str, bool]]
 
-_INTEGERS = ("int8", "int16", "int32", "int64")
-_FLOATS = ("float32", "float64")
+# From narrow to wide, as in the table.
+_INTEGERS = tuple(leaf.described for leaf in LEAVES if leaf.python is int)
+_FLOATS = tuple(leaf.described for leaf in LEAVES if leaf.python is float)
 _ALIKE = frozenset({"bytes", "bytearray"})
 _PLAIN = frozenset({"any", "none", "bool", "int", "float", "str", "bytes"})
 _SCALAR_OF = {str: "str", int: "int"}

@@ -171,16 +171,16 @@ def test_connected_streams_are_keyed_in_every_way_that_a_stream_is(
 ) -> None:
     connected = rows.connect(others).key_by(["k", "n"], ("name", "x"))
     first, second = (
-        stream._edges[0].partitioning for stream in (connected.first, connected.second)
+        stream._edges[0].partitioning for stream in (connected._first, connected._second)
     )
     assert (first.columns, second.columns) == (("k", "n"), ("name", "x"))
     selector = FirstLetter()
     connected = rows.connect(others).key_by(selector, len)
     first, second = (
-        stream._edges[0].partitioning for stream in (connected.first, connected.second)
+        stream._edges[0].partitioning for stream in (connected._first, connected._second)
     )
     assert (first.selector, second.selector) == (selector.get_key, len)
-    assert rows.connect(others).first is rows
+    assert rows.connect(others)._first is rows
 
 
 def test_one_keyed_stream_beside_one_that_is_not_is_refused(

@@ -150,7 +150,8 @@ def test_a_sink_ends_the_stream_and_can_be_named(program: Program, rows: DataStr
 
 
 def test_collecting_is_left_to_the_environment(program: Program, rows: DataStream) -> None:
-    assert rows.execute_and_collect("a job", limit=5) == "results"
+    collected: object = rows.execute_and_collect("a job", limit=5)
+    assert collected == "results"
     assert program.collected == [(rows, "a job", 5)]
 
 

@@ -64,9 +64,9 @@ def test_keywords_do_what_the_builder_does() -> None:
         ttl_time_characteristic="EventTime",
         cleanup_strategies=cleanup,
     )
-    with pytest.raises(ConfigurationError, match=r"update_type: one of .* is wanted, not 'often'"):
+    with pytest.raises(ConfigurationError, match=r"update_type: expected one of .*, got 'often'"):
         StateTtlConfig("1 h", update_type="often")
-    with pytest.raises(ConfigurationError, match="StateTtlConfig: ttl: a duration"):
+    with pytest.raises(ConfigurationError, match="StateTtlConfig: ttl: expected a duration"):
         StateTtlConfig(0)
 
 
@@ -143,8 +143,14 @@ def test_explicit_strategies_stand_beside_each_other() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda b: b.cleanup_incrementally(0), "cleanup_size: a whole number of at least 1"),
-        (lambda b: b.cleanup_incrementally(5, "no way"), "run_cleanup_for_every_record: true or"),
+        (
+            lambda b: b.cleanup_incrementally(0),
+            "cleanup_size: expected a whole number of at least 1",
+        ),
+        (
+            lambda b: b.cleanup_incrementally(5, "no way"),
+            "run_cleanup_for_every_record: expected true or",
+        ),
         (lambda b: b.cleanup_in_rocksdb_compact_filter(0), "query_time_after_num_entries"),
         (lambda b: b.cleanup_in_rocksdb_compact_filter(1, -1), "periodic_compaction_time"),
         (lambda b: b.set_update_type(1), "one of StateTtlConfig.UpdateType"),

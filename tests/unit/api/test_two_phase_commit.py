@@ -144,11 +144,6 @@ class Desk:
         return sorted(name.partition("@")[0] for name in self.files.entries(STAGED))
 
 
-@pytest.fixture(autouse=True)
-def _empty_log() -> None:
-    LOG.clear()
-
-
 def names(*calls: str) -> list[Any]:
     return [call for call in LOG if call[0] in calls]
 

@@ -112,6 +112,9 @@ def test_lengths_of_time_are_written_in_several_ways() -> None:
         assert assigned(TumblingEventTimeWindows.of(size), 1) == [(0, 60_000)]
     for offset in (-1000, "-1 s", timedelta(seconds=-1)):
         assert assigned(TumblingEventTimeWindows.of(60_000, offset), 1) == [(-1000, 59_000)]
+    assert assigned(TumblingEventTimeWindows("1 min", "-1 s"), 1) == [(-1000, 59_000)]
+    assert assigned(SlidingEventTimeWindows("1 min", timedelta(minutes=1)), 1) == [(0, 60_000)]
+    assert assigned(EventTimeSessionWindows("1 min"), 1) == [(1, 60_001)]
 
 
 # What is refused
@@ -131,10 +134,11 @@ SIZES: list[Any] = [0, -1, "0 s", "soon", 1.5, None, True, timedelta(0)]
         lambda size: SlidingProcessingTimeWindows.of(5, size),
         EventTimeSessionWindows.with_gap,
         ProcessingTimeSessionWindows.with_gap,
+        TumblingEventTimeWindows,
     ],
 )
 def test_a_length_must_be_positive(make: Any, size: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"Windows: .*is wanted, not"):
+    with pytest.raises(ConfigurationError, match=r"Windows: .*expected .*, got"):
         make(size)
 
 
@@ -155,9 +159,9 @@ def test_an_offset_must_be_shorter_than_what_it_moves(make: Any, offset: Any) ->
 
 @pytest.mark.parametrize("offset", ["soon", 1.5, None, True])
 def test_an_offset_must_be_a_length_of_time(offset: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"Windows: as an offset .* is wanted, not"):
+    with pytest.raises(ConfigurationError, match=r"Windows: offset: expected .*, got"):
         TumblingEventTimeWindows.of(10, offset)
-    with pytest.raises(ConfigurationError, match=r"Windows: as an offset .* is wanted, not"):
+    with pytest.raises(ConfigurationError, match=r"Windows: offset: expected .*, got"):
         SlidingProcessingTimeWindows.of(10, 5, offset)
 
 

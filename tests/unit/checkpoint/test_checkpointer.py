@@ -148,6 +148,9 @@ class Bench:
         configured.set("execution.checkpointing.timeout", f"{TIMEOUT} ms")
         threshold = settings.pop("inline_below", 0)
         self.known = settings.pop("published_known", PUBLISHED_KNOWN)
+        self.limits = {
+            name: settings.pop(name) for name in ("most_inline", "most_hanging") if name in settings
+        }
         storage = FileSystemCheckpointStorage(str(tmp_path / "checkpoints"), threshold)
         self.settings = checkpoint_settings(configured, storage)
         assert self.settings is not None
@@ -183,6 +186,7 @@ class Bench:
             savepoints=Savepoints(self.program.settings.backend, alone=False),
             clock=self.clock,
             time_limits=self.time_limits,
+            **self.limits,
         )
 
     def begin(self, base: Any = None, inherited: frozenset[Any] = frozenset()) -> None:
@@ -688,7 +692,9 @@ def test_one_whose_metadata_is_being_written_is_not_wanted_any_more(
     assert bench.listener.heard == [("aborted", 1)]
 
 
-def test_the_end_of_the_job_aborts_what_is_pending_and_sweeps(make: Callable[..., Bench]) -> None:
+def test_the_end_of_the_job_aborts_what_is_pending_and_deletes_its_files(
+    make: Callable[..., Bench],
+) -> None:
     bench = make(asynchronous=True)
     gate = bench.calls.hold(1)
     bench.epoch()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.checkpoint.files.cleanup import delete_checkpoint, delete_job, sweep
+from holdfast.checkpoint.files.cleanup import delete_checkpoint, delete_job, delete_unfinished
 from holdfast.checkpoint.files.completed import completed_checkpoints, load_newest, store_metadata
 from holdfast.checkpoint.files.fence import take_fence
 from holdfast.checkpoint.files.job_files import JobStorage
@@ -13,7 +13,7 @@ from holdfast.storage.file_system import FileSystemFiles
 from tests.support.checkpoints import checkpoint
 
 
-@pytest.fixture(params=["", "memory://sweeps"], ids=["local", "memory"])
+@pytest.fixture(params=["", "memory://cleanup"], ids=["local", "memory"])
 def files(tmp_path, request):
     files = FileSystemFiles(f"{request.param}{tmp_path}/job")
     yield files
@@ -37,7 +37,7 @@ def test_unfinished_checkpoints_below_are_removed(files, fence):
     complete(files, 1, fence)
     for unfinished in (2, 3, 10):
         files.write_bytes(f"chk-{unfinished}/data", b"state")
-    assert sweep(files, below=10, fence=fence) == ["chk-2", "chk-3"]
+    assert delete_unfinished(files, below=10, fence=fence) == ["chk-2", "chk-3"]
     assert set(files.entries()) == {"chk-1", "chk-10", "fence"}
 
 
@@ -46,14 +46,14 @@ def test_shared_files_that_no_complete_checkpoint_uses_are_removed(files, fence)
     complete(files, 4, fence, "shared/1-bb", "shared/4-cc")
     for orphan in ("shared/1-dd", "shared/3-ee", "shared/5-ff", "shared/10-aa"):
         files.write_bytes(orphan, b"")
-    assert sweep(files, below=5, fence=fence) == ["shared/1-dd", "shared/3-ee"]
+    assert delete_unfinished(files, below=5, fence=fence) == ["shared/1-dd", "shared/3-ee"]
     assert set(files.entries("shared")) == {"1-aa", "1-bb", "4-cc", "5-ff", "10-aa"}
 
 
 def test_files_that_a_checkpoint_under_way_builds_upon_stay(files, fence):
     files.write_bytes("shared/1-aa", b"")
-    assert sweep(files, below=5, fence=fence, in_use={"shared/1-aa"}) == []
-    assert sweep(files, below=5, fence=fence) == ["shared/1-aa"]
+    assert delete_unfinished(files, below=5, fence=fence, in_use={"shared/1-aa"}) == []
+    assert delete_unfinished(files, below=5, fence=fence) == ["shared/1-aa"]
 
 
 def test_what_a_killed_driver_has_half_written_goes_with_the_job(files):
@@ -66,7 +66,7 @@ def test_what_a_killed_driver_has_half_written_goes_with_the_job(files):
 def test_files_of_others_stay(files, fence):
     files.write_bytes("shared/readme", b"")
     files.write_bytes("savepoint-1/data", b"")
-    assert sweep(files, below=100, fence=fence) == []
+    assert delete_unfinished(files, below=100, fence=fence) == []
     files.write_bytes("fence/notes.txt", b"")
     files.write_bytes("staged/mine.parquet", b"")
     files.write_bytes("staged/1-1-abc-4-0-3-main~0123456789ab", b"rows")
@@ -84,7 +84,7 @@ def test_with_a_checkpoint_that_cannot_be_read_all_shared_files_stay(files, fenc
     files.create_exclusive("chk-1/_metadata", b"garbage")
     files.write_bytes("shared/1-aa", b"")
     files.write_bytes("chk-2/data", b"")
-    assert sweep(files, below=5, fence=fence) == ["chk-2"]
+    assert delete_unfinished(files, below=5, fence=fence) == ["chk-2"]
     assert set(files.entries("shared")) == {"1-aa"}
 
 
@@ -93,7 +93,7 @@ def test_a_driver_that_was_replaced_removes_nothing(files, fence):
     files.write_bytes("chk-2/data", b"state")
     take_fence(files)
     with pytest.raises(FencedError):
-        sweep(files, below=5, fence=fence)
+        delete_unfinished(files, below=5, fence=fence)
     with pytest.raises(FencedError):
         JobStorage(files, fence).delete(1)
     assert {"chk-1", "chk-2"} < set(files.entries())
@@ -145,7 +145,7 @@ def test_an_interrupted_deletion_leaves_no_checkpoint_that_looks_complete(tmp_pa
     assert (newest is None) == (deletions > 0)
     files.left = 1000
     if newest is None:
-        sweep(files, below=2, fence=fence)
+        delete_unfinished(files, below=2, fence=fence)
         assert set(files.entries()) == {"fence", "shared"}
         assert files.entries("shared") == {}
 
@@ -167,5 +167,5 @@ def test_what_appears_with_the_next_driver_is_not_swept(tmp_path):
     fence = take_fence(files)
     files.write_bytes("chk-1/data", b"unfinished")
     with pytest.raises(FencedError):
-        sweep(files, below=5, fence=fence)
+        delete_unfinished(files, below=5, fence=fence)
     assert {"chk-1", "chk-2"} < set(files.entries())

@@ -138,7 +138,7 @@ def test_what_cannot_be_tidied_up_does_not_fail_the_checkpoint(
     driver = drive()
     driver.begin()
     driver.epoch(1)
-    monkeypatch.setattr(driver.storage, "sweep_staged", unreachable)
+    monkeypatch.setattr(driver.storage, "delete_unlisted", unreachable)
     driver.complete(1)
     assert published() == [(1, [1])]
     assert "was not deleted: storage is away" in caplog.text
@@ -252,7 +252,7 @@ def test_what_was_committed_is_never_aborted_though_its_note_is_not_deleted(
         driver.complete(2)
         driver.recover(load(driver.files, 2))
         driver.complete(3)
-    assert "were not deleted, which is tried again" in caplog.text
+    assert "were not deleted; trying again later" in caplog.text
     driver.complete(4)
     assert aborted() == []
     assert opened(driver) == []
@@ -403,7 +403,7 @@ def test_notes_of_sinks_that_the_program_lost_go(drive: Any) -> None:
     assert driver.staged == []
 
 
-def test_rows_that_another_driver_stages_while_this_one_sweeps_stay(
+def test_rows_that_another_driver_stages_while_this_one_deletes_others_stay(
     drive: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = drive()
@@ -419,7 +419,7 @@ def test_rows_that_another_driver_stages_while_this_one_sweeps_stay(
 
     with monkeypatch.context() as patched:
         patched.setattr(Fence, "check", replaced_right_after)
-        driver.storage.sweep_staged("1-1")
+        driver.storage.delete_unlisted("1-1")
     assert driver.staged == staged
     assert given_up not in driver.staged
 

@@ -68,7 +68,9 @@ def test_a_checkpoint_without_metadata_does_not_count(files):
     complete(files, 1, take_fence(files))
     files.write_bytes("chk-2/data", b"state")
     assert newest_id(files) == (1, [])
-    with pytest.raises(RestoreError, match=r"chk-2/_metadata: .* never completed; complete are: 1"):
+    with pytest.raises(
+        RestoreError, match=r"chk-2/_metadata: .* never completed; completed checkpoints: 1"
+    ):
         load(files, 2)
 
 

@@ -10,7 +10,6 @@ from pyspark.accumulators import Accumulator, _accumulatorRegistry
 
 from holdfast import EmbeddedRocksDBStateBackend, HashMapStateBackend
 from holdfast.api.sinks import StagedRows
-from holdfast.checkpoint import pending as pending_module
 from holdfast.checkpoint.commit.service import CommitService
 from holdfast.checkpoint.files.completed import load
 from holdfast.checkpoint.files.metadata import handles_of
@@ -68,12 +67,9 @@ def test_nothing_on_the_driver_grows_with_the_checkpoints_of_a_job(
     assert grown(before, sizes(bench)) == {}
 
 
-def test_state_within_the_metadata_is_bounded_in_sum(
-    make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_state_within_the_metadata_is_bounded_in_sum(make: Callable[..., Bench]) -> None:
     most = 600
-    monkeypatch.setattr(pending_module, "MOST_INLINE", most)
-    bench = make(backend=EmbeddedRocksDBStateBackend(), inline_below=10_000)
+    bench = make(backend=EmbeddedRocksDBStateBackend(), inline_below=10_000, most_inline=most)
     bench.epoch()
     handles = [handle for _, handle in handles_of(load(bench.files, 1))]
     inlined = [handle.size for handle in handles if isinstance(handle, InlineHandle)]

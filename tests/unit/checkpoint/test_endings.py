@@ -87,7 +87,9 @@ def test_a_stopped_job_starts_from_its_savepoint_alone(
     note_stopped(files, JOB, place.root)
     assert identity_of(stopped_with) in str(files.read(STOPPED))
     check_not_ended(files, JOB, stopped_with)
-    with pytest.raises(RestoreError, match=r"begin from another one.*comes again.*stopped\.json"):
+    with pytest.raises(
+        RestoreError, match=r"start from another one.*publish its output again.*stopped\.json"
+    ):
         check_not_ended(files, JOB, older)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.checkpoint.files.cleanup import delete_job, sweep
+from holdfast.checkpoint.files.cleanup import delete_job, delete_unfinished
 from holdfast.checkpoint.files.completed import (
     checkpoint_ids,
     completed_checkpoints,
@@ -172,9 +172,9 @@ def test_records_of_what_is_long_gone_are_swept(files: FileSystemFiles) -> None:
     complete(files, 6, 7)
     files.delete_tree("chk-6")
     fence = take_fence(files)
-    assert sweep(files, below=8, fence=fence) == ["completed/1-6"]
+    assert delete_unfinished(files, below=8, fence=fence) == ["completed/1-6"]
     files.delete_tree("chk-7")
-    assert sweep(files, below=8, fence=fence) == []
+    assert delete_unfinished(files, below=8, fence=fence) == []
     assert lost(files) == 7
 
 
@@ -187,7 +187,7 @@ def test_what_is_left_of_a_lost_checkpoint_is_not_swept(files: FileSystemFiles) 
     JobStorage(files, fence).complete(checkpoint(7, handles))
     files.delete(metadata_name(7))
     files.write_bytes("chk-8/a", b"unfinished")
-    assert sweep(files, below=9, fence=fence) == ["chk-8"]
+    assert delete_unfinished(files, below=9, fence=fence) == ["chk-8"]
     assert all(map(files.exists, handles))
 
 

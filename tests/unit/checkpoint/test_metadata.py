@@ -70,7 +70,7 @@ def test_bytes_behind_the_end_are_refused():
 
 @pytest.mark.parametrize("content", [b"PAR1", b"{}", b'{"holdfast":"savepoint"}\n{}', b"\x00" * 99])
 def test_a_file_of_something_else_is_called_foreign(content):
-    with pytest.raises(CorruptCheckpointError, match="no checkpoint of Holdfast"):
+    with pytest.raises(CorruptCheckpointError, match="not a Holdfast checkpoint"):
         decode_metadata(content, "chk-7/_metadata")
 
 

@@ -29,7 +29,7 @@ def report(*texts: str, stage: int = 1, subtask: int = 0, uid: str = "sink") -> 
 
 @pytest.fixture
 def pending_committables() -> PendingCommittables:
-    """An outbox with the output of three epochs."""
+    """The output of three epochs."""
     pending_committables = PendingCommittables("lineage")
     for epoch in (1, 2, 3):
         pending_committables.add(epoch, [report(f"e{epoch}")])

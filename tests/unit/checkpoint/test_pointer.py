@@ -203,7 +203,7 @@ def test_nothing_but_a_readable_savepoint_is_disposed_of(files, tmp_path):
             dispose_savepoint(pointer)
     damaged, _ = savepoint(tmp_path / "target")
     (tmp_path / "target").joinpath(damaged.root, "_metadata").write_text("?")
-    with pytest.raises(CorruptCheckpointError, match="no checkpoint of Holdfast"):
+    with pytest.raises(CorruptCheckpointError, match="not a Holdfast checkpoint"):
         dispose_savepoint(damaged.root)
     assert damaged.exists("count/keyed/count/part-00000.parquet")
     assert completed_checkpoints(files) == [(1, 1)]

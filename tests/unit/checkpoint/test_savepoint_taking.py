@@ -147,7 +147,7 @@ def test_whoever_waits_hears_of_a_failure_though_storage_hangs(
 
 @pytest.mark.parametrize("form", ["CANONICAL", None])
 def test_the_form_is_one_of_two(form: Any, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="is no format of a savepoint"):
+    with pytest.raises(ConfigurationError, match="is not a savepoint format"):
         SavepointRequest.at(str(tmp_path), "job", form)
 
 

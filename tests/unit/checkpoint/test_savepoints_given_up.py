@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import SavepointFormatType
-from holdfast.checkpoint import checkpointer, subtask_upload
+from holdfast.checkpoint import subtask_upload
 from holdfast.checkpoint.checkpointer import Checkpointer
 from holdfast.checkpoint.commit.publisher import Publisher
 from holdfast.checkpoint.commit.service import CommitService
@@ -107,11 +107,8 @@ def test_a_savepoint_is_forgotten_when_it_expires_in_its_epoch(tmp_path: Path) -
     bench.settle()
 
 
-def test_a_savepoint_is_forgotten_when_its_upload_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench = Bench(tmp_path)
-    monkeypatch.setattr(checkpointer, "MOST_HANGING", -99)
+def test_a_savepoint_is_forgotten_when_its_upload_is_refused(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, most_hanging=-99)
     request, order = asked(bench, tmp_path)
     bench.taken(order)
     assert request.is_decided

@@ -118,7 +118,7 @@ def test_an_upload_that_is_tried_again_after_its_snapshot_went_fails(
 ) -> None:
     files = FileSystemFiles(str(tmp_path / "checkpoints"))
     upload_one(upload, files=files)
-    with pytest.raises(CheckpointError, match="not whole"):
+    with pytest.raises(CheckpointError, match="is incomplete"):
         upload_one(upload, files=files)
 
 

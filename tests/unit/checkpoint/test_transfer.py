@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from holdfast.checkpoint.files.cleanup import sweep
+from holdfast.checkpoint.files.cleanup import delete_unfinished
 from holdfast.checkpoint.files.completed import load_newest
 from holdfast.checkpoint.files.fence import take_fence
 from holdfast.checkpoint.transfer import (
@@ -112,7 +112,7 @@ def test_a_downloaded_snapshot_is_the_uploaded_one(files, snapshot, tmp_path):
 def test_where_nothing_is_there_is_nothing_to_upload(files, tmp_path, made):
     if made:
         (tmp_path / "none").mkdir()
-    with pytest.raises(CheckpointError, match=r"is not whole \(there are no files\)"):
+    with pytest.raises(CheckpointError, match=r"is incomplete \(there are no files\)"):
         upload_snapshot(tmp_path / "none", files, 1)
 
 
@@ -163,7 +163,7 @@ def test_a_directory_that_cannot_be_made_is_named(files, tmp_path):
         download_snapshot({}, files, tmp_path / "blocked" / "copy")
 
 
-def test_an_upload_interrupted_anywhere_leaves_nothing_to_restore_and_a_sweep_clears_it(
+def test_an_upload_interrupted_anywhere_leaves_nothing_to_restore_and_a_later_deletion_clears_it(
     tmp_path, snapshot
 ):
     files = FileSystemFiles(str(tmp_path / "job"), chunk=100)
@@ -176,7 +176,7 @@ def test_an_upload_interrupted_anywhere_leaves_nothing_to_restore_and_a_sweep_cl
             )
         assert load_newest(files) == (None, {})
     assert asked.times > len(whole)
-    sweep(files, below=1000, fence=fence)
+    delete_unfinished(files, below=1000, fence=fence)
     assert set(files.entries()) == {"fence", "shared"}
     assert files.entries("shared") == {}
 
@@ -199,7 +199,7 @@ upload_snapshot(
     files = FileSystemFiles(str(tmp_path / "job"))
     fence = take_fence(files)
     assert load_newest(files) == (None, {})
-    assert bool(sweep(files, below=2, fence=fence)) == (moment > 0)
+    assert bool(delete_unfinished(files, below=2, fence=fence)) == (moment > 0)
     assert files.entries("shared") == files.entries("chk-1") == {}
 
 
@@ -209,7 +209,7 @@ def test_a_full_disk_in_the_middle_leaves_nothing_to_restore(tmp_path, snapshot)
     with pytest.raises(CheckpointStorageError, match="No space left"):
         upload_snapshot(snapshot, files, 1, incremental=True)
     assert load_newest(files) == (None, {})
-    sweep(files, below=2, fence=fence)
+    delete_unfinished(files, below=2, fence=fence)
     assert files.entries("shared") == {}
 
 

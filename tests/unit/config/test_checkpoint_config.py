@@ -120,7 +120,7 @@ def test_the_options_of_recovery_have_flinks_defaults() -> None:
 def test_a_wrong_value_is_refused_with_what_is_allowed(
     key: str, value: object, wanted: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=rf"{PREFIX}{key}: .*{wanted}.* is wanted, not"):
+    with pytest.raises(ConfigurationError, match=rf"{PREFIX}{key}: expected .*{wanted}.*, got"):
         Configuration({PREFIX + key: value})
 
 
@@ -470,6 +470,18 @@ def test_enabling_checkpoints_changes_the_mode_only_if_one_is_given() -> None:
     assert env.get_checkpointing_mode() is CheckpointingMode.AT_LEAST_ONCE
     env.enable_checkpointing("2 s")
     assert env.get_checkpointing_mode() is CheckpointingMode.AT_LEAST_ONCE
+
+
+def test_enabling_checkpoints_takes_the_most_common_settings(tmp_path: Path) -> None:
+    env = environment().enable_checkpointing("1 s", dir=tmp_path, unaligned=True, num_retained=3)
+    settings = checkpoint_settings(env._configuration)
+    assert settings is not None
+    assert settings.storage == FileSystemCheckpointStorage(tmp_path)
+    assert (settings.unaligned, settings.num_retained) == (True, 3)
+    env.enable_checkpointing("2 s")
+    assert env.get_checkpoint_config().is_unaligned_checkpoints_enabled()
+    env.enable_checkpointing("2 s", unaligned=False)
+    assert not env.get_checkpoint_config().is_unaligned_checkpoints_enabled()
 
 
 def test_the_environment_takes_a_savepoint_directory_and_a_job_id() -> None:

@@ -38,18 +38,28 @@ def test_the_makers_give_the_values() -> None:
     minute = timedelta(minutes=1)
     assert RestartStrategies.failure_rate_restart(3, minute, "10 ms") == FailureRate(3, 60_000, 10)
     assert RestartStrategies.exponential_delay_restart("2 s") == ExponentialDelay(2000)
-    with pytest.raises(ConfigurationError, match="FixedDelay: delay_ms: a duration such as"):
+    with pytest.raises(ConfigurationError, match="FixedDelay: delay: expected a duration such as"):
         RestartStrategies.fixed_delay_restart(3, "soon")
     assert RestartStrategies.exponential_delay_restart() == ExponentialDelay()
     assert RestartStrategies.exponential_delay_restart(1, 2, 3, 4, 0, 5) == ExponentialDelay(
-        initial_backoff_ms=1,
-        max_backoff_ms=2,
+        initial_backoff=1,
+        max_backoff=2,
         backoff_multiplier=3,
-        reset_threshold_ms=4,
+        reset_threshold=4,
         jitter_factor=0,
         attempts=5,
     )
     assert RestartStrategies.fall_back_restart() == FallBack()
+
+
+def test_a_strategy_takes_durations_as_text_timedelta_or_milliseconds() -> None:
+    assert FixedDelay(3, "10 s") == FixedDelay(3, timedelta(seconds=10)) == FixedDelay(3, 10_000)
+    assert FixedDelay(3, "10 s").delay_ms == 10_000
+    rate = FailureRate(3, "1 min", "10 ms")
+    assert (rate.interval_ms, rate.delay_ms) == (60_000, 10)
+    backoff = ExponentialDelay("2 s", timedelta(minutes=1), reset_threshold="1 h")
+    assert (backoff.initial_backoff_ms, backoff.max_backoff_ms) == (2_000, 60_000)
+    assert backoff.reset_threshold_ms == 3_600_000
 
 
 def test_a_strategy_travels_unchanged_and_cannot_be_changed() -> None:
@@ -62,10 +72,10 @@ def test_a_strategy_travels_unchanged_and_cannot_be_changed() -> None:
 def test_the_default_depends_on_checkpoints() -> None:
     assert restart_strategy(Configuration(), checkpointing=False) == NoRestart()
     assert restart_strategy(Configuration(), checkpointing=True) == ExponentialDelay(
-        initial_backoff_ms=1000,
-        max_backoff_ms=60_000,
+        initial_backoff=1000,
+        max_backoff=60_000,
         backoff_multiplier=1.5,
-        reset_threshold_ms=3_600_000,
+        reset_threshold=3_600_000,
         jitter_factor=0.1,
         attempts=None,
     )
@@ -131,7 +141,7 @@ def test_attempts_may_be_without_limit(written: object) -> None:
     ],
 )
 def test_a_wrong_option_is_refused_with_what_is_wanted(key: str, value: object) -> None:
-    with pytest.raises(ConfigurationError, match=rf"restart-strategy\.{key}: .* is wanted"):
+    with pytest.raises(ConfigurationError, match=rf"restart-strategy\.{key}: expected .*, got"):
         chosen(**{key: value})
 
 
@@ -139,14 +149,15 @@ def test_a_wrong_option_is_refused_with_what_is_wanted(key: str, value: object) 
     ("make", "field"),
     [
         (lambda: FixedDelay(-1, 0), "attempts"),
-        (lambda: FixedDelay(1, cast("Any", "1 s")), "delay_ms"),
+        (lambda: FixedDelay(1, "soon"), "delay"),
+        (lambda: FailureRate(1, "0 s", 1), "interval"),
         (lambda: FailureRate(0, 1, 1), "max_failures"),
         (lambda: ExponentialDelay(attempts=0), "attempts"),
         (lambda: ExponentialDelay(backoff_multiplier=1), "backoff_multiplier"),
     ],
 )
 def test_a_wrong_value_is_refused_where_it_is_made(make: Any, field: str) -> None:
-    with pytest.raises(ConfigurationError, match=rf"^\w+: {field}: .* is wanted, not"):
+    with pytest.raises(ConfigurationError, match=rf"^\w+: {field}: expected .*, got"):
         make()
 
 

@@ -160,7 +160,7 @@ def test_types_without_a_column_are_refused_when_the_program_is_built():
         ({"mode": "upsert"}, "needs `key`"),
         ({"key": "user"}, "give mode='upsert' too"),
         ({"table": "a.b.c"}, "'schema.table'"),
-        ({"fence_table": ""}, "`fence_table`"),
+        ({"commit_table": ""}, "`commit_table`"),
         ({"batch_size": 0}, "`batch_size` must be 1 or more"),
         ({"max_retries": -1}, "`max_retries` must be 0 or more"),
         ({"url": "mysql://db/shop"}, "must begin with postgresql://"),

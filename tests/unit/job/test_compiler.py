@@ -60,7 +60,7 @@ def names(operators: Iterable[OperatorPlan]) -> list[str]:
 
 
 def stages(plan: JobPlan) -> list[list[str]]:
-    """Names of the operators of every level; those of level 0 once per source."""
+    """Names of the operators of every stage; those of stage 0 once per source."""
     at_sources = [name for source in plan.sources for name in names(source.stage.operators)]
     return [at_sources, *(names(stage.operators) for stage in plan.stages)]
 

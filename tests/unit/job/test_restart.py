@@ -23,10 +23,10 @@ def delays(strategy: RestartStrategy, *failures: int, seed: int = 0) -> list[int
 
 def exponential(**changes: int | float | None) -> ExponentialDelay:
     settings: dict[str, int | float | None] = {
-        "initial_backoff_ms": 100,
-        "max_backoff_ms": 1_000,
+        "initial_backoff": 100,
+        "max_backoff": 1_000,
         "backoff_multiplier": 2.0,
-        "reset_threshold_ms": 5_000,
+        "reset_threshold": 5_000,
         "jitter_factor": 0.0,
         "attempts": None,
     }

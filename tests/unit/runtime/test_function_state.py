@@ -30,11 +30,6 @@ LOG: list[Any] = []
 WHO = r"operator 'worker' \(uid 'work'\), subtask 1/2, "
 
 
-@pytest.fixture(autouse=True)
-def _empty_log() -> None:
-    LOG.clear()
-
-
 class Buffering(KeyedProcessFunction, CheckpointedFunction, CheckpointListener):
     """Notes its life; calls what a test gives it in either half of a checkpoint."""
 

@@ -69,11 +69,6 @@ RULED = "k string, rules string"
 LOG: list[Any] = []
 
 
-@pytest.fixture(autouse=True)
-def _empty_log() -> None:
-    LOG.clear()
-
-
 class Logged(KeyedProcessFunction):
     """Counts, notes its life, and fails on a negative number."""
 

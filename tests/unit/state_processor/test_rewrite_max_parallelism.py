@@ -376,7 +376,9 @@ def test_a_number_out_of_bounds_is_refused(number: int, root: Path) -> None:
 
 
 def test_a_number_as_text_is_refused(root: Path) -> None:
-    with pytest.raises(ConfigurationError, match="max parallelism must be an int, not '64'"):
+    with pytest.raises(
+        ConfigurationError, match="expected an integer as max parallelism, got '64'"
+    ):
         rewrite_max_parallelism(root, root / "new", "64")  # type: ignore[arg-type]
 
 

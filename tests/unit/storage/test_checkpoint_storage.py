@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint.files.cleanup import delete_job, sweep
+from holdfast.checkpoint.files.cleanup import delete_job, delete_unfinished
 from holdfast.checkpoint.files.completed import load_newest, store_metadata
 from holdfast.checkpoint.files.fence import Fence, take_fence
 from holdfast.checkpoint.files.job_files import open_files
@@ -110,7 +110,7 @@ def test_storage_that_cannot_be_asked_never_answers_no(tmp_path):
     with pytest.raises(CheckpointStorageError, match="timed out"):
         Fence(files, fence.number, fence.holder).check()
     with pytest.raises(CheckpointStorageError, match="timed out"):
-        sweep(files, below=9, fence=fence)
+        delete_unfinished(files, below=9, fence=fence)
     with pytest.raises(CheckpointStorageError, match="timed out"):
         files.create_exclusive("chk-1/_metadata", b"other")
     assert load_newest(local)[0] == checkpoint(1)

@@ -283,11 +283,6 @@ class Logged(KeyedProcessFunction):
             raise OSError("cannot disconnect")
 
 
-@pytest.fixture(autouse=True)
-def _empty_log() -> None:
-    LOG.clear()
-
-
 def test_a_function_is_opened_and_closed_once_in_every_epoch() -> None:
     with OperatorHarness(Logged(), key=whole) as harness:
         harness.push("a")

@@ -65,8 +65,8 @@ class BroadcastStream(Generic[T]):
                     f"broadcast state {descriptor.name!r} cannot have a time to live, which only "
                     "keyed state has; leave the ttl of its descriptor out"
                 )
-        self.stream = stream
-        self.descriptors = descriptors
+        self._stream = stream
+        self._descriptors = descriptors
 
 
 def connected(
@@ -74,7 +74,7 @@ def connected(
 ) -> ConnectedStreams[IN1, IN2] | BroadcastConnectedStream[IN1, IN2]:
     """Connect two streams."""
     if isinstance(second, BroadcastStream):
-        check_one_environment(first, second.stream)
+        check_one_environment(first, second._stream)
         return BroadcastConnectedStream(first, second)
     if not isinstance(second, Stream):
         raise JobGraphError(
@@ -90,13 +90,13 @@ class ConnectedStreams(Generic[IN1, IN2]):
 
     def __init__(self, first: Stream[IN1], second: Stream[IN2]) -> None:
         """Two streams; their functions have keyed state if both are keyed."""
-        self.first = first
-        self.second = second
+        self._first = first
+        self._second = second
 
     def key_by(self, key1: Any, key2: Any) -> ConnectedStreams[IN1, IN2]:
         """Key each stream by columns or by a function; both keys must have the same type."""
         return ConnectedStreams(
-            self.first.key_by(*several(key1)), self.second.key_by(*several(key2))
+            self._first.key_by(*several(key1)), self._second.key_by(*several(key2))
         )
 
     def map(
@@ -132,8 +132,8 @@ class ConnectedStreams(Generic[IN1, IN2]):
         return self._then(kind, function, output)
 
     def _keyed(self) -> bool:
-        keyed = isinstance(self.first, KeyedStream)
-        if keyed != isinstance(self.second, KeyedStream):
+        keyed = isinstance(self._first, KeyedStream)
+        if keyed != isinstance(self._second, KeyedStream):
             raise JobGraphError(
                 "connect: one of the two streams is keyed and the other is not; key both, or "
                 "neither, or broadcast the other one with the descriptors of its states, as in "
@@ -143,7 +143,7 @@ class ConnectedStreams(Generic[IN1, IN2]):
 
     def _then(self, kind: OperatorKind, function: object, output: StreamType) -> DataStream[Any]:
         self._keyed()
-        return joined(self.first, self.second, kind, function, output)
+        return joined(self._first, self._second, kind, function, output)
 
 
 class BroadcastConnectedStream(Generic[IN1, IN2]):
@@ -151,8 +151,8 @@ class BroadcastConnectedStream(Generic[IN1, IN2]):
 
     def __init__(self, data: Stream[IN1], control: BroadcastStream[IN2]) -> None:
         """The stream `data`, connected with the broadcast stream `control`."""
-        self.data = data
-        self.control = control
+        self._data = data
+        self._control = control
 
     def process(
         self,
@@ -161,7 +161,7 @@ class BroadcastConnectedStream(Generic[IN1, IN2]):
         output_type: Any = None,
     ) -> DataStream[OUT]:
         """Apply a function to the elements of both."""
-        keyed = isinstance(self.data, KeyedStream)
+        keyed = isinstance(self._data, KeyedStream)
         wanted = KeyedBroadcastProcessFunction if keyed else BroadcastProcessFunction
         check_function(function, wanted, "process")
         kind = OperatorKind.KEYED_BROADCAST_PROCESS if keyed else OperatorKind.BROADCAST_PROCESS
@@ -171,8 +171,8 @@ class BroadcastConnectedStream(Generic[IN1, IN2]):
             output_type,
             per_element=False,
         )
-        states = self.control.descriptors
-        return joined(self.data, self.control.stream, kind, function, output, states)
+        states = self._control._descriptors
+        return joined(self._data, self._control._stream, kind, function, output, states)
 
 
 class IntervalJoin(Generic[IN1, IN2]):
@@ -208,21 +208,24 @@ class IntervalJoin(Generic[IN1, IN2]):
         return IntervalJoined(self._left, self._right, interval)
 
 
-@dataclass(frozen=True)
 class IntervalJoined(Generic[IN1, IN2]):
     """Two keyed streams and an interval, without a function yet."""
 
-    left: KeyedStream[Any, IN1]
-    right: KeyedStream[Any, IN2]
-    interval: JoinInterval
+    def __init__(
+        self, left: KeyedStream[Any, IN1], right: KeyedStream[Any, IN2], interval: JoinInterval
+    ) -> None:
+        """Two keyed streams and the condition of their join."""
+        self._left = left
+        self._right = right
+        self._interval = interval
 
     def lower_bound_exclusive(self) -> Self:
         """Exclude right elements exactly at the lower bound."""
-        return self._with(lower=self.interval.lower + 1)
+        return self._with(lower=self._interval.lower + 1)
 
     def upper_bound_exclusive(self) -> Self:
         """Exclude right elements exactly at the upper bound."""
-        return self._with(upper=self.interval.upper - 1)
+        return self._with(upper=self._interval.upper - 1)
 
     def side_output_left_late_data(self, tag: OutputTag) -> Self:
         """Send left elements that are too late to `tag`, instead of dropping them."""
@@ -233,18 +236,20 @@ class IntervalJoined(Generic[IN1, IN2]):
         return self._with(late_right=tag)
 
     def _with(self, **changes: Any) -> Self:
-        return replace(self, interval=replace(self.interval, **changes))
+        return type(self)(self._left, self._right, replace(self._interval, **changes))
 
     def process(
         self, function: ProcessJoinFunction[IN1, IN2, OUT], output_type: Any = None
     ) -> DataStream[OUT]:
         """Call a function with every pair."""
         check_function(function, ProcessJoinFunction, "process")
-        interval = self.interval
+        interval = self._interval
         if interval.lower > interval.upper:
             raise JobGraphError("interval_join: with its bounds left out, the interval is empty")
         output = output_type_of(function.process_element, output_type, per_element=False)
-        return joined(self.left, self.right, OperatorKind.INTERVAL_JOIN, function, output, interval)
+        return joined(
+            self._left, self._right, OperatorKind.INTERVAL_JOIN, function, output, interval
+        )
 
 
 def joined(

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         ConnectedStreams,
     )
     from holdfast.api.streams.keyed_stream import KeyedStream
+    from holdfast.api.streams.operator import CollectedElements
     from holdfast.api.streams.window_joins import CoGroupedStreams, JoinedStreams
     from holdfast.api.streams.windowed import WindowedStream
     from holdfast.api.time import WatermarkStrategy
@@ -334,6 +335,17 @@ class Stream(StreamOperator, Generic[T]):
     def print(self, label: str | None = None) -> DataStreamSink:
         """Print every element on the driver, prefixed with `label`."""
         return self._sink(OperatorKind.OUTPUT, PrintSink(label), "Sink: print")
+
+    @overload
+    def execute_and_collect(
+        self, job_name: str | None = None, limit: None = None
+    ) -> CollectedElements[T]: ...
+
+    @overload
+    def execute_and_collect(self, job_name: str | None = None, *, limit: int) -> list[T]: ...
+
+    @overload
+    def execute_and_collect(self, job_name: str | None, limit: int) -> list[T]: ...
 
     def execute_and_collect(self, job_name: str | None = None, limit: int | None = None) -> Any:
         """Run the program and iterate over the elements of this stream.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class KeyedStream(Stream[T], Aggregations[T], Generic[K, T]):
     """A stream that is partitioned by key; its operators have keyed state.
 
-    Its aggregates are rolling: every element gives out the result so far.
+    Its aggregates are rolling: every element emits the result so far.
     """
 
     def order_by(self, *columns: str) -> KeyedStream[K, T]:

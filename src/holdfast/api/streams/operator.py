@@ -4,18 +4,53 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from typing_extensions import TypeVar
+
 from holdfast.api.sinks import Sink
 from holdfast.api.streams.graph import FORWARD, OperatorKind
 from holdfast.config.parallelism import check_max_parallelism
 from holdfast.errors import JobGraphError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
     from typing import Self
 
     from holdfast.api.outputs import ErrorPolicy
     from holdfast.api.streams.graph import Edge, JobGraph, Node
     from holdfast.api.streams.lookup import LookupJoin
     from holdfast.types.stream_type import StreamType
+
+T_co = TypeVar("T_co", covariant=True, default=Any)
+"""Type of the elements that are collected."""
+
+
+class CollectedElements(Protocol[T_co]):
+    """The elements of a stream, as the epochs of its job deliver them.
+
+    As a context manager, it cancels the job at the end of the block.
+    """
+
+    def __iter__(self) -> Iterator[T_co]:
+        """Iterate over all elements; raises at the end if the job failed."""
+
+    def close(self) -> None:
+        """Cancel the job, if it still runs."""
+
+    @property
+    def client(self) -> Any:
+        """The `JobClient` of the job that produces the elements."""
+
+    def __enter__(self) -> Self:
+        """Return the elements."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Cancel the job if it still runs."""
 
 
 class Environment(Protocol):

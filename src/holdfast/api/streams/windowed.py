@@ -68,7 +68,7 @@ class WindowSettings:
         try:
             milliseconds = duration_ms(lateness)
         except ValueError as error:
-            raise JobGraphError(f"allowed_lateness: {error}, not {lateness!r}") from error
+            raise JobGraphError(f"allowed_lateness: {error}, got {lateness!r}") from error
         return self._with(allowed_lateness_ms=milliseconds)
 
     def side_output_late_data(self, tag: OutputTag) -> Self:

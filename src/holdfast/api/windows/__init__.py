@@ -1,4 +1,5 @@
 """Windows as users see them: assigners, triggers, evictors, functions.
 
-The operator that runs them is in `runtime.windows`.
+Not here: the operator that runs them, in `runtime.windows`, and windowed streams, in `api.streams`.
+Imports: `types`, `config`.
 """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from holdfast.api.windows.triggers import (
@@ -15,10 +14,12 @@ from holdfast.api.windows.triggers import (
     positive_ms,
 )
 from holdfast.api.windows.windows import GlobalWindow, TimeWindow, Window
-from holdfast.config.options import signed_duration_ms
+from holdfast.config.options import argument, signed_duration_ms
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
     from holdfast.config.options import DurationLike
 
 
@@ -95,15 +96,11 @@ class _ByTheClock(WindowAssigner):
 class TumblingWindows(WindowAssigner):
     """Consecutive windows of one length."""
 
-    def __init__(self, size_ms: int, offset_ms: int = 0) -> None:
-        """Windows of `size_ms`; they start at its multiples plus `offset_ms`."""
-        if abs(offset_ms) >= size_ms:
-            raise ConfigurationError(
-                f"{type(self).__name__}: the offset ({offset_ms} ms) must be shorter than the "
-                f"window ({size_ms} ms)"
-            )
-        self.size_ms = self.slide_ms = size_ms
-        self.offset_ms = offset_ms
+    def __init__(self, size: DurationLike, offset: DurationLike = 0) -> None:
+        """Windows of `size`; they start at its multiples plus `offset`."""
+        name = type(self).__name__
+        self.size_ms = self.slide_ms = positive_ms(name, size)
+        self.offset_ms = _offset_ms(name, offset, self.size_ms, "window")
 
     @classmethod
     def of(cls, size: DurationLike, offset: DurationLike = 0) -> Self:
@@ -113,8 +110,7 @@ class TumblingWindows(WindowAssigner):
             size: Length of a window.
             offset: Shifts the start of windows: days in China are `of("1 day", "-8 h")`.
         """
-        name = cls.__name__
-        return cls(positive_ms(name, size), _offset_ms(name, offset))
+        return cls(size, offset)
 
     def assign_windows(
         self, element: Any, timestamp: int | None, context: WindowAssignerContext
@@ -142,22 +138,17 @@ class TumblingProcessingTimeWindows(_ByTheClock, TumblingWindows):
 class SlidingWindows(WindowAssigner):
     """Overlapping windows of one length; one starts every slide."""
 
-    def __init__(self, size_ms: int, slide_ms: int, offset_ms: int = 0) -> None:
-        """Windows of `size_ms`; one starts every `slide_ms`."""
-        if abs(offset_ms) >= slide_ms:
-            raise ConfigurationError(
-                f"{type(self).__name__}: the offset ({offset_ms} ms) must be shorter than the "
-                f"slide ({slide_ms} ms)"
-            )
-        self.size_ms = size_ms
-        self.slide_ms = slide_ms
-        self.offset_ms = offset_ms
+    def __init__(self, size: DurationLike, slide: DurationLike, offset: DurationLike = 0) -> None:
+        """Windows of `size`; one starts every `slide`."""
+        name = type(self).__name__
+        self.size_ms = positive_ms(name, size)
+        self.slide_ms = positive_ms(name, slide)
+        self.offset_ms = _offset_ms(name, offset, self.slide_ms, "slide")
 
     @classmethod
     def of(cls, size: DurationLike, slide: DurationLike, offset: DurationLike = 0) -> Self:
         """Windows of `size`, one every `slide`."""
-        name = cls.__name__
-        return cls(positive_ms(name, size), positive_ms(name, slide), _offset_ms(name, offset))
+        return cls(size, slide, offset)
 
     def assign_windows(
         self, element: Any, timestamp: int | None, context: WindowAssignerContext
@@ -191,21 +182,17 @@ class SessionWindowTimeGapExtractor(ABC):
         """The gap, in milliseconds; more than 0."""
 
 
-Gap = int | Callable[[Any], int]
-"""Milliseconds, or a function of an element that returns them."""
-
-
 class SessionWindows(MergingWindowAssigner):
     """Windows that end after a time without elements."""
 
-    def __init__(self, gap: Gap) -> None:
-        """Windows that end after `gap` without elements."""
-        self._gap = gap
+    def __init__(self, gap: DurationLike | Callable[[Any], int]) -> None:
+        """Windows that end after `gap` without elements; a function returns milliseconds."""
+        self._gap = gap if callable(gap) else positive_ms(type(self).__name__, gap)
 
     @classmethod
     def with_gap(cls, size: DurationLike) -> Self:
         """Sessions that end after `size` without elements."""
-        return cls(positive_ms(cls.__name__, size))
+        return cls(size)
 
     @classmethod
     def with_dynamic_gap(
@@ -289,11 +276,14 @@ class GlobalWindows(WindowAssigner):
         return False
 
 
-def _offset_ms(what: str, offset: DurationLike) -> int:
-    try:
-        return signed_duration_ms(offset)
-    except ValueError as error:
-        raise ConfigurationError(f"{what}: as an offset {error}, not {offset!r}") from error
+def _offset_ms(what: str, offset: DurationLike, limit: int, of: str) -> int:
+    """The offset in milliseconds; shorter than `limit`, the length of a window or slide."""
+    offset_ms = argument(signed_duration_ms, offset, f"{what}: offset")
+    if abs(offset_ms) >= limit:
+        raise ConfigurationError(
+            f"{what}: the offset ({offset_ms} ms) must be shorter than the {of} ({limit} ms)"
+        )
+    return offset_ms
 
 
 def _gap_function(

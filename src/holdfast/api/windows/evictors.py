@@ -100,15 +100,15 @@ class CountEvictor(_OneSided):
 class TimeEvictor(_OneSided):
     """Keeps the elements of a time span before the newest element."""
 
-    def __init__(self, window_size_ms: int, do_evict_after: bool = False) -> None:
-        """Keep a span of `window_size_ms` milliseconds."""
+    def __init__(self, window_size: DurationLike, do_evict_after: bool = False) -> None:
+        """Keep elements less than `window_size` older than the newest one."""
         super().__init__(do_evict_after)
-        self._size = window_size_ms
+        self._size = positive_ms("TimeEvictor", window_size)
 
     @staticmethod
     def of(window_size: DurationLike, do_evict_after: bool = False) -> TimeEvictor:
         """Keep elements less than `window_size` older than the newest one."""
-        return TimeEvictor(positive_ms("TimeEvictor", window_size), do_evict_after)
+        return TimeEvictor(window_size, do_evict_after)
 
     def _evict(self, elements: list[TimestampedValue]) -> None:
         times = [one.timestamp for one in elements if one.timestamp is not None]

@@ -329,16 +329,16 @@ class _Continuous(_QuietTrigger):
 
     _domain: ClassVar[TimeDomain]
 
-    def __init__(self, interval_ms: int) -> None:
-        """Fire every `interval_ms` milliseconds."""
-        self._interval = interval_ms
+    def __init__(self, interval: DurationLike) -> None:
+        """Fire every `interval`."""
+        self._interval = positive_ms(type(self).__name__, interval)
         # When windows merge, the earliest of their next firings counts.
         self._fire_time = ReducingStateDescriptor("fire-time", min, int)
 
     @classmethod
     def of(cls, interval: DurationLike) -> Self:
         """A trigger that fires every `interval`."""
-        return cls(positive_ms(cls.__name__, interval))
+        return cls(interval)
 
     def on_merge(self, window: Window, ctx: OnMergeContext) -> None:
         """Wait for the earliest of the merged windows' next firings."""

@@ -167,7 +167,7 @@ class OpenedNotes:
 
 def _warn(number: int, error: HoldfastError) -> None:
     logger.warning(
-        "%d notes of what writers have opened were not deleted, which is tried again: %s",
+        "%d notes about output that writers opened were not deleted; trying again later: %s",
         number,
         error,
     )

@@ -302,7 +302,7 @@ class CommitService:
                 storage.fence.check()
                 self._tidied = job.job_attempt
                 self._clean_up(job.job_id, job.job_attempt, storage.fence.check)
-                storage.sweep_staged(job.job_attempt)
+                storage.delete_unlisted(job.job_attempt)
         except Exception as error:
             logger.warning("output that is never published was not deleted: %s", error)
 

@@ -71,7 +71,7 @@ class ChannelStateFiles:
 
 
 def release(done: set[str], storage: JobStorage) -> None:
-    """Delete files; if that fails, a sweep deletes them later."""
+    """Delete files; if that fails, `delete_unlisted` does it later."""
     try:
         storage.release_staged(done)
     except HoldfastError as error:

@@ -39,15 +39,15 @@ _HALF_WRITTEN: Final = re.compile(r"\.[0-9a-f]{32}")
 def delete_checkpoint(files: NamedFiles, checkpoint_id: int, unused: Iterable[str] = ()) -> None:
     """Delete a checkpoint, and the shared files that no other one uses.
 
-    The metadata goes first: an interrupted deletion leaves files for the sweep, never a checkpoint
-    that looks complete.
+    The metadata goes first: an interrupted deletion leaves files for `delete_unfinished`, never a
+    checkpoint that looks complete.
     """
     files.delete(metadata_name(checkpoint_id))
     files.delete_tree(checkpoint_directory(checkpoint_id))
     files.delete_all(unused)
 
 
-def sweep(
+def delete_unfinished(
     files: NamedFiles, *, below: int, fence: Fence, in_use: Collection[str] = ()
 ) -> list[str]:
     """Delete the files of incomplete checkpoints with ids under `below`.

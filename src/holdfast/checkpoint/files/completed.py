@@ -99,7 +99,7 @@ def load(files: NamedFiles, checkpoint_id: int) -> CheckpointMetadata:
         complete = [found for _, found in completed_checkpoints(files)]
         raise RestoreError(
             f"{files.root}/{name}: there is no such checkpoint, or it was never completed; "
-            f"complete are: {', '.join(map(str, complete)) or 'none'}"
+            f"completed checkpoints: {', '.join(map(str, complete)) or 'none'}"
         )
     metadata = decode_metadata(data, f"{files.root}/{name}")
     if metadata.checkpoint_id != checkpoint_id:

@@ -125,11 +125,11 @@ def check_not_ended(
         if start is not None and note.identity in ("", identity_of(start)):
             return
         where = repr(note.savepoint)
-    begins = "begin anew" if start is None else "begin from another one"
+    begins = "start from scratch" if start is None else "start from another one"
     raise RestoreError(
         f"this job was stopped with a savepoint, {where}, and would {begins} under the same job "
-        "id, so that its output comes again. Start it with from_savepoint to continue from there. "
-        f"To {begins}, start it under another job id, or delete {files.root}/{STOPPED}"
+        "id, which would publish its output again. Start it with from_savepoint to continue from "
+        f"there. To {begins}, start it under another job id, or delete {files.root}/{STOPPED}"
     )
 
 

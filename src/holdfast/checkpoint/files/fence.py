@@ -69,7 +69,7 @@ class Fence:
         if self.files.read(_name(self.number)) != self.holder:
             raise FencedError(
                 f"{self.files.root}: fence {self.number} of this driver is gone: the job's "
-                "checkpoints were deleted while it ran; stop this driver and start the job anew"
+                "checkpoints were deleted while it ran; stop this driver and start the job again"
             )
         if self.files.exists(_name(self.number + 1)):
             raise self._taken_over()

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast.api.sinks import OPENED
-from holdfast.checkpoint.files.cleanup import delete_checkpoint, files_of, sweep
+from holdfast.checkpoint.files.cleanup import delete_checkpoint, delete_unfinished, files_of
 from holdfast.checkpoint.files.completed import store_metadata
 from holdfast.checkpoint.files.layout import (
     SHARED,
@@ -200,7 +200,7 @@ class JobStorage:
             unused = set(paths) - self._staged.in_use
         self.files.delete_all(unused)
 
-    def sweep_staged(self, job_attempt: str | None) -> None:
+    def delete_unlisted(self, job_attempt: str | None) -> None:
         """Delete rows that other job attempts have staged and no checkpoint needs."""
         with self._lock:
             in_use = self._staged.in_use
@@ -229,7 +229,7 @@ class JobStorage:
         with self._lock:
             unused = self._shared.settle(metadata.checkpoint_id, paths)
             self._complete[metadata.checkpoint_id] = metadata.fence
-        # A sweep deletes the rest.
+        # `delete_unfinished` deletes the rest.
         with suppress(HoldfastError):
             self.files.delete_all(unused)
 
@@ -271,11 +271,11 @@ class JobStorage:
         with self._lock:
             self._doomed.pop(checkpoint_id, None)
 
-    def sweep(self, below: int) -> None:
+    def delete_unfinished(self, below: int) -> None:
         """Delete the files of incomplete checkpoints with ids under `below`."""
         with self._lock:
             in_use = self._shared.in_use
-        sweep(self.files, below=below, fence=self.fence, in_use=in_use)
+        delete_unfinished(self.files, below=below, fence=self.fence, in_use=in_use)
 
 
 def _paths(metadata: CheckpointMetadata, directory: str) -> list[str]:

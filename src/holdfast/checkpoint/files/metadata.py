@@ -2,7 +2,7 @@ r"""The content of `_metadata`, and its format on disk.
 
 The file is text: one line of JSON, the header, then a JSON document, the body.
 
-    {"holdfast":"checkpoint","format":4,"version":...,"checkpoint_id":...,"fence":...,
+    {"holdfast":"checkpoint","format":5,"version":...,"checkpoint_id":...,"fence":...,
      "length":...,"checksum":...}\n              (all on one line)
     {...}
 
@@ -224,7 +224,7 @@ def decode_header(data: bytes, where: str) -> MetadataHeader:
         if _MAGIC.startswith(data):
             raise _cut_off(where, f"it ends after {len(data)} bytes, within its first line")
         raise CorruptCheckpointError(
-            f"{where}: this is no checkpoint of Holdfast: it starts with {data[:24]!r}; "
+            f"{where}: this is not a Holdfast checkpoint: it starts with {data[:24]!r}; "
             "give the path of a checkpoint, or bring the file back from a backup"
         )
     line, found, _ = data[:LONGEST_HEADER].partition(b"\n")

@@ -181,10 +181,10 @@ class Restorer:
             claimed = any(claimed_by(self._files, one) is not None for one in passed_over)
             raise RestoreError(
                 f"{self._files.root}: none of the job's checkpoints can be restored ({why}). "
-                + ("" if claimed else "Bring them back from a backup. ")
+                + ("" if claimed else "Restore them from a backup. ")
                 + f"No older one is left, so {ACCEPT_DUPLICATES.key} does not help. Start from a "
-                "savepoint, or begin anew, under another job id or after deleting the job's "
-                "directory: output that was published since comes again"
+                "savepoint, or start from scratch, under another job id or after deleting the "
+                "job's directory: output that was published since will be repeated"
             )
         check_not_ended(self._files, self._job_id)
         tidy_local_state(plan, job, calls, local_copies.values())
@@ -353,11 +353,11 @@ class Restorer:
             raise RestoreError(
                 f"{self._files.root}: checkpoint {lost} cannot be restored, and its output was "
                 f"published: going back to checkpoint {metadata.checkpoint_id} would publish it a "
-                f"second time ({why}). Bring the checkpoint's files back, or accept duplicates by "
+                f"second time ({why}). Restore the checkpoint's files, or accept duplicates by "
                 f"setting {ACCEPT_DUPLICATES.key} to true"
             )
         logger.warning(
-            "output that was published with checkpoint %d comes again: the job is restored from "
+            "the output of checkpoint %d is published again: the job is restored from "
             "checkpoint %d",
             lost,
             metadata.checkpoint_id,

@@ -1,1 +1,5 @@
-"""Savepoints: requests, parts, storage, ownership, and comparison with a program."""
+"""Savepoints: requests, parts, storage, ownership, and comparison with a program.
+
+Not here: the format of their tables (`state.tables`), and rewriting them (`state_processor`).
+Imports: `job`, `runtime`, `state`, `api`, `serde`, `storage`, `config`, `types`.
+"""

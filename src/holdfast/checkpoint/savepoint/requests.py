@@ -85,7 +85,7 @@ class SavepointRequest:
         """
         if not isinstance(form, SavepointFormatType):
             raise ConfigurationError(
-                f"{form!r} is no format of a savepoint; give SavepointFormatType.CANONICAL or "
+                f"{form!r} is not a savepoint format; pass SavepointFormatType.CANONICAL or "
                 "SavepointFormatType.NATIVE"
             )
         if directory is None:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import difflib
 import io
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol, TypeAlias
 
@@ -28,8 +27,9 @@ import msgspec
 import pyarrow as pa
 from pyarrow import csv, parquet
 
+from holdfast.connectors.json_values import json_float
 from holdfast.errors import ConfigurationError
-from holdfast.types.arrow import ddl_of
+from holdfast.types.arrow import ddl_of, is_binary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -191,7 +191,7 @@ def _converter(column: pa.DataType) -> Converter:
     """Converts values of a type for the encoder; None if nothing is to do."""
     of = pa.types
     if of.is_floating(column):
-        return _float
+        return json_float
     if of.is_struct(column):
         return _struct_converter(list(column))
     if of.is_map(column):
@@ -209,12 +209,6 @@ def _or_none(convert: Converter) -> Callable[[Any], Any]:
     return lambda value: None if value is None else convert(value)
 
 
-def _float(value: float) -> float | str:
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
 def _refused_by_parquet(field: pa.Field) -> str | None:
     try:
         parquet.ParquetWriter(io.BytesIO(), pa.schema([field])).close()
@@ -227,7 +221,7 @@ def _refused_by_csv(field: pa.Field) -> str | None:
     of = pa.types
     if of.is_nested(field.type):
         return "CSV has no nested columns; make columns of its parts"
-    if _is_binary(field.type):
+    if is_binary(field.type):
         return "CSV is text; encode it before the sink, as Base64 for example"
     if of.is_duration(field.type) or of.is_interval(field.type):
         return "CSV has no durations; convert it to a number before the sink"
@@ -249,16 +243,6 @@ def _refused_by_json(field: pa.Field) -> str | None:
     if of.is_nested(column):
         return "there is no JSON form for it; convert it before the sink"
     return None
-
-
-def _is_binary(column: pa.DataType) -> bool:
-    of = pa.types
-    return bool(
-        of.is_binary(column)
-        or of.is_large_binary(column)
-        or of.is_fixed_size_binary(column)
-        or of.is_binary_view(column)
-    )
 
 
 _PARQUET: Final = ("snappy", "zstd", "gzip", "lz4", "brotli", "none")

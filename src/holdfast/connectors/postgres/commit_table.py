@@ -1,4 +1,4 @@
-"""The fence table: records which output of a sink is in the database, per subtask.
+"""The commit table: records which output of a sink is in the database, per subtask.
 
 A row holds the checkpoint and the epoch that were published last. It changes in the
 transaction that publishes, so both happen or neither. It is locked from the first read to
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.connectors.postgres.connection import driver, refusal
-from holdfast.connectors.postgres.statements import CREATE_FENCE, quoted
+from holdfast.connectors.postgres.statements import CREATE_COMMIT_TABLE, quoted
 from holdfast.errors import SinkError
 
 if TYPE_CHECKING:
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from holdfast.connectors.postgres.statements import Name
 
 
-class Fence:
-    """The fence table, on one connection."""
+class CommitTable:
+    """The commit table, on one connection."""
 
     def __init__(self, connection: Connection, table: Name) -> None:
-        """The fence table of this name."""
+        """The commit table of this name."""
         self._connection = connection
         self._table = quoted(table)
         # In a statement with parameters, the driver looks for them in names too.
@@ -40,7 +40,7 @@ class Fence:
         self._connection.commit()
         if found != (None,):
             return
-        statement = CREATE_FENCE.format(self._table)
+        statement = CREATE_COMMIT_TABLE.format(self._table)
         try:
             self._connection.execute(statement.encode())
             self._connection.commit()

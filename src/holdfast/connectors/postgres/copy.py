@@ -12,15 +12,16 @@ empty string is a pair of quotes.
 from __future__ import annotations
 
 import io
-import math
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
 from pyarrow import csv
 
+from holdfast.connectors.json_values import json_float
 from holdfast.connectors.postgres.statements import is_list
 from holdfast.errors import SinkError
+from holdfast.types.arrow import is_binary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,11 +57,7 @@ def _text(array: pa.Array, to: TableColumn) -> pa.Array:
             return _texts(array, _json(kind))
         exact = pa.list_(_exact(kind.value_type, to))
         return _texts(_unchanged(array, exact, to), _literal)
-    if (
-        pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_fixed_size_binary(kind)
-    ):
+    if is_binary(kind):
         return _texts(array, _hex)
     return _unchanged(array, _exact(kind, to), to)
 
@@ -137,14 +134,8 @@ def _plain(kind: pa.DataType) -> Callable[[Any], Any]:
     if is_list(kind):
         element = _plain(kind.value_type)
         return lambda value: None if value is None else [element(e) for e in value]
-    return _finite if pa.types.is_floating(kind) else lambda value: value
+    return json_float if pa.types.is_floating(kind) else lambda value: value
 
 
 def _key(value: Any) -> str:
     return value if isinstance(value, str) else _JSON.encode(value).decode().strip('"')
-
-
-def _finite(value: float | None) -> float | str | None:
-    if value is None or math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

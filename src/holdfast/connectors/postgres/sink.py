@@ -2,12 +2,12 @@
 
     subtask    stages the epoch's rows in checkpoint storage
     committer  one transaction for a subtask and a checkpoint:
-                   lock the fence row, which records what is published
+                   lock the commit row, which records what is published
                    COPY the rows of the epochs that are not
-                   write the checkpoint into the fence row
+                   write the checkpoint into the commit row
                    COMMIT
 
-A publication that is repeated, or comes late from a replaced driver, finds the fence row
+A publication that is repeated, or comes late from a replaced driver, finds the commit row
 at its checkpoint or beyond, and does nothing. Without exactly once a subtask sends its
 rows directly to the server, in one transaction per epoch.
 """
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 
 from holdfast._faults import fault_point
 from holdfast.api.sinks import Committer, Sink
-from holdfast.connectors.postgres.commit_table import Fence
+from holdfast.connectors.postgres.commit_table import CommitTable
 from holdfast.connectors.postgres.connection import (
     Address,
     described,
@@ -60,7 +60,7 @@ class PostgresSink(Sink):
     then come from one subtask (`key_by` it), or the one that is published last wins.
 
     With exactly once, rows appear in the table when their checkpoint is complete, all rows
-    of a subtask in one transaction, and never twice. `fence_table` records what was published,
+    of a subtask in one transaction, and never twice. `commit_table` records what was published,
     with one row per series of checkpoints, sink uid and subtask; the sink creates the table if
     it is allowed to. Do not delete rows of a job that may still be restored. With at least once
     or without checkpoints, rows appear when their epoch ends.
@@ -80,7 +80,7 @@ class PostgresSink(Sink):
         key: The stream's columns that identify a row.
         columns: The table's names for columns of the stream; the others keep their names.
         batch_size: Rows per COPY without exactly once.
-        fence_table: Name of the table that records what is published.
+        commit_table: Name of the table that records what is published.
         max_retries: Retries of a publication after a lost connection, a deadlock and other
             temporary errors before the job fails.
         password: Goes to the tasks with the sink, like one in the URL; neither is ever
@@ -101,7 +101,7 @@ class PostgresSink(Sink):
         key: str | Sequence[str] = (),
         columns: Mapping[str, str] | None = None,
         batch_size: int = 1000,
-        fence_table: str | Sequence[str] = "holdfast_commits",
+        commit_table: str | Sequence[str] = "holdfast_commits",
         max_retries: int = 3,
         password: str | None = None,
     ) -> None:
@@ -122,7 +122,7 @@ class PostgresSink(Sink):
         self._to = Destination(
             _checked(table, "table"), table_key, tuple(sorted(self._renamed.items()))
         )
-        self._fence = _checked(fence_table, "fence_table")
+        self._commit_table = _checked(commit_table, "commit_table")
         self._batch_size = _at_least(1, batch_size, "batch_size")
         self._max_retries = _at_least(0, max_retries, "max_retries")
 
@@ -162,7 +162,7 @@ class PostgresSink(Sink):
 
     def create_committer(self, runtime: RuntimeContext) -> Committer:
         """A committer with its own connection."""
-        return _PostgresCommitter(self._address, self._to, self._fence, self._max_retries)
+        return _PostgresCommitter(self._address, self._to, self._commit_table, self._max_retries)
 
 
 def _checked(name: str | Sequence[str], argument: str) -> Name:
@@ -184,10 +184,10 @@ def _at_least(least: int, value: int, argument: str) -> int:
 class _PostgresCommitter(Committer):
     """Publishes a subtask's share of a checkpoint in one transaction."""
 
-    def __init__(self, address: Address, to: Destination, fence: Name, max_retries: int) -> None:
+    def __init__(self, address: Address, to: Destination, table: Name, max_retries: int) -> None:
         self._address = address
         self._to = to
-        self._fence = fence
+        self._commit_table = table
         self._max_retries = max_retries
         self._connection: Connection | None = None
 
@@ -197,7 +197,7 @@ class _PostgresCommitter(Committer):
         try:
             self._publish(requests)
         except driver().Error as error:
-            # The fence shows whether a COMMIT without an answer was carried out.
+            # The commit table shows whether a COMMIT without an answer was carried out.
             self.close()
             tries = max(request.retries for request in requests)
             what = self._publishing(requests[0], tries)
@@ -213,8 +213,8 @@ class _PostgresCommitter(Committer):
     def clean_up(self, job_id: str, uid: str, job_attempt: str) -> None:
         """Does nothing: staged rows are in checkpoint storage, not in the database.
 
-        Fence rows stay when the job has ended: they are small, and a job that is restored from
-        one of its checkpoints needs them.
+        Rows of the commit table stay when the job has ended: they are small, and a job that is
+        restored from one of its checkpoints needs them.
         """
 
     def close(self) -> None:
@@ -225,16 +225,16 @@ class _PostgresCommitter(Committer):
     def _publish(self, requests: Sequence[CommitRequest]) -> None:
         if self._connection is None:
             self._connection = self._address.connect()
-            Fence(self._connection, self._fence).create(self._address)
+            CommitTable(self._connection, self._commit_table).create(self._address)
         connection, last = self._connection, requests[-1]
-        fence = Fence(connection, self._fence)
-        published = fence.take(last)
+        table = CommitTable(connection, self._commit_table)
+        published = table.take(last)
         new = [r for r in requests if (r.checkpoint_id, r.epoch) > published]
         if not new:
             connection.rollback()
         else:
             self._load(connection, new)
-            fence.advance(last)
+            table.advance(last)
             where = {"uid": last.uid, "checkpoint": last.checkpoint_id, "subtask": last.subtask}
             fault_point("during-publish", **where)
             connection.commit()

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from holdfast.types.arrow import is_binary, leaf_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -109,7 +111,7 @@ def create_table(
     return f"CREATE TABLE {quoted(table)} ({', '.join(parts)})"
 
 
-CREATE_FENCE: Final = """CREATE TABLE IF NOT EXISTS {} (
+CREATE_COMMIT_TABLE: Final = """CREATE TABLE IF NOT EXISTS {} (
     lineage text NOT NULL,
     sink text NOT NULL,
     subtask integer NOT NULL,
@@ -128,8 +130,6 @@ def sql_type(column: pa.DataType) -> str | None:
         return sql_type(column.value_type)
     if of.is_decimal(column):
         return f"numeric({column.precision}, {column.scale})"
-    if of.is_timestamp(column):
-        return "timestamp with time zone" if column.tz else "timestamp"
     if is_list(column):
         inner = sql_type(column.value_type)
         return f"{inner}[]" if inner and is_array_element(column.value_type) else inner and "jsonb"
@@ -137,7 +137,10 @@ def sql_type(column: pa.DataType) -> str | None:
         return "jsonb" if all(sql_type(field.type) for field in column) else None
     if of.is_map(column):
         return "jsonb" if sql_type(column.key_type) and sql_type(column.item_type) else None
-    return next((name for test, name in _SQL_TYPES if test(column)), None)
+    if is_binary(column):
+        return "bytea"
+    leaf = leaf_of(column)
+    return None if leaf is None else _SQL_TYPES.get(leaf.name)
 
 
 def is_list(column: pa.DataType) -> bool:
@@ -154,27 +157,27 @@ def is_array_element(column: pa.DataType) -> bool:
     return not (pa.types.is_nested(column) or pa.types.is_null(column))
 
 
-_SQL_TYPES: Final = (
-    (pa.types.is_boolean, "boolean"),
-    (pa.types.is_int8, "smallint"),
-    (pa.types.is_uint8, "smallint"),
-    (pa.types.is_int16, "smallint"),
-    (pa.types.is_uint16, "integer"),
-    (pa.types.is_int32, "integer"),
-    (pa.types.is_uint32, "bigint"),
-    (pa.types.is_int64, "bigint"),
-    (pa.types.is_uint64, "numeric(20, 0)"),
-    (pa.types.is_float64, "double precision"),
-    (pa.types.is_floating, "real"),
-    (pa.types.is_string, "text"),
-    (pa.types.is_large_string, "text"),
-    (pa.types.is_binary, "bytea"),
-    (pa.types.is_large_binary, "bytea"),
-    (pa.types.is_fixed_size_binary, "bytea"),
-    (pa.types.is_date, "date"),
-    (pa.types.is_time, "time"),
-    (pa.types.is_null, "text"),
-)
+_SQL_TYPES: Final = {
+    "boolean": "boolean",
+    "tinyint": "smallint",
+    "smallint": "smallint",
+    "int": "integer",
+    "bigint": "bigint",
+    "uint8": "smallint",
+    "uint16": "integer",
+    "uint32": "bigint",
+    "uint64": "numeric(20, 0)",
+    "halffloat": "real",
+    "float": "real",
+    "double": "double precision",
+    "string": "text",
+    "date": "date",
+    "time": "time",
+    "timestamp": "timestamp with time zone",
+    "timestamp_ntz": "timestamp",
+    "void": "text",
+}
+"""Types of PostgreSQL by the names of leaf types (`types.arrow`)."""
 
 _JSON: Final = frozenset({"json", "jsonb"})
 _NOT_FROM_TEXT: Final = frozenset(
@@ -215,7 +218,7 @@ def fits(column: pa.DataType, target: TableColumn) -> bool:
         return target.type in _JSON and not target.is_array
     if target.is_array:
         return False
-    if pa.types.is_string(column) or pa.types.is_large_string(column):
+    if sql_type(column) == "text":
         return target.type not in _NOT_FROM_TEXT
     return target.type in _targets(column) and not _could_round(column, target)
 
@@ -226,18 +229,22 @@ def _could_round(column: pa.DataType, target: TableColumn) -> bool:
 
 
 def _targets(column: pa.DataType) -> frozenset[str]:
-    return next((names for test, names in _TARGETS if test(column)), frozenset())
+    leaf = leaf_of(column)
+    if leaf is None:
+        return _TARGETS[bytes.__name__] if is_binary(column) else frozenset()
+    targets = _TARGETS.get(leaf.family, frozenset())
+    return targets | {"float4"} if _SQL_TYPES.get(leaf.name) == "real" else targets
 
 
-_TARGETS: Final = (
-    (pa.types.is_boolean, frozenset({"bool"})),
-    (pa.types.is_integer, frozenset({"int2", "int4", "int8", "float8", "numeric"})),
-    (pa.types.is_float64, frozenset({"float8", "numeric"})),
-    (pa.types.is_floating, frozenset({"float4", "float8", "numeric"})),
-    (pa.types.is_decimal, frozenset({"numeric"})),
-    (pa.types.is_date, frozenset({"date"})),
-    (pa.types.is_time, frozenset({"time"})),
-    (lambda t: pa.types.is_timestamp(t) and t.tz is not None, frozenset({"timestamptz"})),
-    (lambda t: pa.types.is_timestamp(t) and t.tz is None, frozenset({"timestamp"})),
-    (lambda t: sql_type(t) == "bytea", frozenset({"bytea"})),
-)
+_TARGETS: Final = {
+    "bool": frozenset({"bool"}),
+    "int": frozenset({"int2", "int4", "int8", "float8", "numeric"}),
+    "float": frozenset({"float8", "numeric"}),
+    "Decimal": frozenset({"numeric"}),
+    "bytes": frozenset({"bytea"}),
+    "date": frozenset({"date"}),
+    "time": frozenset({"time"}),
+    "datetime": frozenset({"timestamptz"}),
+    "datetime_ntz": frozenset({"timestamp"}),
+}
+"""Types of a table's column that take the values of a family of leaf types (`types.arrow`)."""

@@ -1,5 +1,6 @@
 """Local stores: a sorted map of bytes on disk, in LMDB or RocksDB.
 
-Keys and values are bytes. Must not import `state.tables`; `state.snapshots` opens snapshots of
-every kind.
+Not here: types, which callers turn into bytes, and tables. These modules must not import
+`state.tables`; `state.snapshots` opens snapshots of every kind.
+Imports: `config`.
 """

@@ -51,18 +51,18 @@ def checked_version(record: bytes | None, expected: str | None, directory: Path)
     version, boot = decode_record(record, directory)
     if expected is None:
         raise StoreVersionError(
-            f"{directory}: a new store was to start here, but one at {version!r} exists, left by "
-            "an earlier attempt or another job; it is kept as it is: start in a new directory"
+            f"{directory}: expected no store here, but there is one at version {version!r}, left "
+            "by an earlier attempt or another job; it was not changed: start in a new directory"
         )
     if version != expected:
         raise StoreVersionError(
-            f"{directory}: the store stands at {version!r}, but the epoch continues from "
-            f"{expected!r}: another attempt wrote it last, or it missed epochs; {_RESTORE}"
+            f"{directory}: the store is at version {version!r}, but the epoch continues from "
+            f"version {expected!r}: another attempt wrote it last, or it missed epochs; {_RESTORE}"
         )
     if boot != boot_id():
         raise StoreVersionError(
-            f"{directory}: the store stands at {version!r} as expected, but was written before "
-            f"this machine restarted and may be torn; {_RESTORE}"
+            f"{directory}: the store is at version {version!r} as expected, but was written "
+            f"before this machine restarted and may be damaged; {_RESTORE}"
         )
     return version
 
@@ -70,7 +70,7 @@ def checked_version(record: bytes | None, expected: str | None, directory: Path)
 def missing_store(expected: str, directory: Path) -> StoreVersionError:
     """The error for a missing store."""
     return StoreVersionError(
-        f"{directory}: the store should stand at {expected!r}, but there is none here; the "
+        f"{directory}: expected a store at version {expected!r}, but there is none; the "
         f"subtask moved to this executor, or its directory was removed; {_RESTORE}"
     )
 

@@ -135,7 +135,7 @@ def _require_only(is_own: Callable[[str], bool], directory: Path) -> None:
     strange = sorted(n for n in os.listdir(directory) if n != LOCK_FILE and not is_own(n))
     if strange:
         raise StoreVersionError(
-            f"{directory}: a new store was to start here, but the directory already holds "
+            f"{directory}: expected no store here, but the directory already holds "
             f"{strange[0]!r}, which this state backend did not write; start in a new directory"
         )
 

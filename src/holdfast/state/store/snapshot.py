@@ -138,10 +138,7 @@ def built_aside(directory: Path) -> Iterator[Path]:
         StateError: The directory exists already.
     """
     if directory.exists():
-        raise StateError(
-            f"{directory}: was to be made, and exists already; give every attempt a directory "
-            "of its own"
-        )
+        raise StateError(f"{directory}: the directory exists already; give every attempt a new one")
     make_private(directory.parent)
     aside = directory.with_name(f"{directory.name}.partial-{uuid.uuid4().hex}")
     try:

@@ -39,4 +39,7 @@ Every file describes itself. Its metadata has, under "holdfast" and in JSON,
 
 where `state` is its catalog entry (`state/catalog.py`). The chunks of lists are not preserved:
 a restored list has chunks of epoch 0, before all later ones.
+
+Not here: which savepoint a table belongs to (`checkpoint.savepoint`).
+Imports: `serde`, `types`.
 """

@@ -170,7 +170,7 @@ def _about(metadata: dict[bytes, bytes] | None, path: Path) -> dict[str, Any]:
     except (KeyError, TypeError, UnicodeDecodeError, msgspec.DecodeError) as error:
         raise StateError(
             f"{path}: this is a Parquet file, and not a table of a savepoint: it does not say "
-            f"under {_KEY.decode()!r} what is in it. If another program has written it anew, "
+            f"under {_KEY.decode()!r} what is in it. If another program has rewritten it, "
             f"let that keep the metadata of the file; else {_OTHERWISE}"
         ) from error
     if number != FORMAT:
