@@ -233,10 +233,10 @@ def test_keys_that_do_not_fit_are_refused_when_rows_come_as_the_comparison_said(
             env.execute("after", from_savepoint=path)
             assert {n for _, n in programs.rows} == set(range(each + 1, 2 * each + 1))
             continue
-        with pytest.raises(HoldfastError, match="but the keys of this operator are str"):
+        with pytest.raises(HoldfastError, match="stored state of this operator has str keys"):
             env.execute("refused", from_savepoint=path)
         for problem in found.problems:
-            assert "but the keys of this operator are str" in problem
+            assert "but the stored state of this operator has str keys" in problem
 
 
 class Counted(ProcessWindowFunction):

@@ -9,13 +9,25 @@ import numpy as np
 import pytest
 
 from holdfast import (
+    EmbeddedRocksDBStateBackend,
     FilterFunction,
     FlatMapFunction,
+    HashMapStateBackend,
     KeyedProcessFunction,
+    ListStateDescriptor,
     MapFunction,
     ProcessFunction,
+    ValueStateDescriptor,
 )
-from holdfast.errors import JobGraphError, KeyTypeError, OutputTypeError, UserFunctionError
+from holdfast.errors import (
+    JobGraphError,
+    KeyTypeError,
+    OutputTypeError,
+    StateDescriptorError,
+    UserFunctionError,
+)
+from holdfast.testing import OperatorHarness
+from tests.support.functions import Count
 from tests.support.programs import Program
 
 if TYPE_CHECKING:
@@ -23,7 +35,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast import DataStream
+    from holdfast.testing import HarnessSnapshot
 
+BACKENDS = pytest.mark.parametrize(
+    "backend", [HashMapStateBackend(), EmbeddedRocksDBStateBackend()], ids=lambda b: b.name
+)
 ROWS = [("ann", 1), ("bob", 2)]
 
 
@@ -232,5 +248,62 @@ def test_mixed_keys_show_the_row_that_has_the_other_type(tmp_path: Path) -> None
     rows = program.source("k string, n bigint")
     stream = rows.key_by(lambda row: row.k if row.n == 1 else row.n).process(Yields())
     text = message_of(program, stream, tmp_path, KeyTypeError)
-    assert "key 2 is a int, but the keys of this operator are str" in text
+    assert "key 2 is an int, but the keys of this operator are str" in text
     assert "row: Event(k='bob', n=2)" in text
+
+
+# State of an earlier program
+
+
+class Lists(KeyedProcessFunction):
+    """Declares as a list what `Count` has stored as a value."""
+
+    def open(self, ctx: Any) -> None:
+        self.counts = ctx.get_list_state(ListStateDescriptor("count", int))
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        self.counts.add(1)
+
+
+class CountsLate(KeyedProcessFunction):
+    """Registers its state with the first element."""
+
+    def open(self, ctx: Any) -> None:
+        self.ctx = ctx
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        self.ctx.get_state(ValueStateDescriptor("count", int)).update(1)
+
+
+def snapshot_of_a_count(backend: Any) -> HarnessSnapshot:
+    with OperatorHarness(Count(), key=lambda row: row[0], backend=backend) as harness:
+        harness.push(("ann", 1))
+        return harness.snapshot()
+
+
+@BACKENDS
+@pytest.mark.parametrize("function", [Count(), CountsLate()], ids=["open", "first element"])
+def test_keys_of_another_type_than_the_restored_ones_are_explained(
+    backend: Any, function: Any
+) -> None:
+    stored = snapshot_of_a_count(backend)
+    with (
+        OperatorHarness(
+            function, key=lambda row: row[1], backend=backend, restore_from=stored
+        ) as harness,
+        pytest.raises(KeyTypeError) as caught,
+    ):
+        harness.push(("ann", 1))
+    text = str(caught.value)
+    assert "is an int, but the stored state of this operator has str keys" in text
+    assert "let all keys be str as before, or give the operator another uid" in text
+
+
+@BACKENDS
+def test_a_state_that_is_stored_with_another_kind_is_explained(backend: Any) -> None:
+    stored = snapshot_of_a_count(backend)
+    with pytest.raises(StateDescriptorError) as caught:
+        OperatorHarness(Lists(), key=lambda row: row[0], backend=backend, restore_from=stored)
+    text = str(caught.value)
+    assert "state 'count' is stored as a value state, and is now declared as a list state" in text
+    assert "declare it as a value state, or use another name, under which it starts empty" in text

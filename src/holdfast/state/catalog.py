@@ -121,7 +121,8 @@ class StateCatalog:
         known = [self._stored[stored] for stored in (own, other) if stored in self._stored]
         for entry in known:
             if entry["kind"] != kind:
-                raise other_kind(name, kind, entry["kind"])
+                of = other_kind if name in self._declared else stored_as
+                raise of(name, kind, entry["kind"])
         declaration = declare(name, list(map(SchemaHistory.of_entry, known)), codecs)
         self._check_type(name, declaration.history)
         self._keep(own, kind, declaration.history, timed=timed)
@@ -190,11 +191,23 @@ def read_catalog(source: StateStore | ReadOnlySnapshot) -> dict[str, dict[str, A
 
 
 def other_kind(name: str, kind: str, known: str) -> StateDescriptorError:
-    """The error for a state that exists with another kind."""
+    """The error for a state that the operator has registered with another kind."""
     return StateDescriptorError(
-        f"state name {name!r} is already in use for a {known} state of this operator and "
-        f"cannot be a {kind} state too; choose another name"
+        f"state name {name!r} is already in use for {_a(known)} state of this operator and "
+        f"cannot be {_a(kind)} state too; choose another name"
     )
+
+
+def stored_as(name: str, kind: str, stored: str) -> StateDescriptorError:
+    """The error for a state that is stored with another kind."""
+    return StateDescriptorError(
+        f"state {name!r} is stored as {_a(stored)} state, and is now declared as {_a(kind)} state; "
+        f"declare it as {_a(stored)} state, or use another name, under which it starts empty"
+    )
+
+
+def _a(kind: str) -> str:
+    return f"an {kind}" if kind.startswith("a") else f"a {kind}"
 
 
 def _prefix(entry: dict[str, Any]) -> bytes:

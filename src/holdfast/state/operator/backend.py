@@ -181,6 +181,8 @@ class OperatorStateBackend:
     def _find(self, name: str, mode: Mode) -> NamedState | ElementList | BroadcastMap | None:
         self._load()
         found = self._states.get(name)
+        if isinstance(found, NamedState) and found.mode != mode:
+            raise stored_in_mode(name, mode, found.mode)
         if found is not None and found.mode != mode:
             raise StateDescriptorError(
                 f"Incompatible state assignment modes: operator state {name!r} is a {found.mode} "
@@ -200,6 +202,15 @@ class OperatorStateBackend:
             state, order = converted(found, codecs, schema), list(self._states).index(name)
         self._store.write([meta_entry(order, state)])
         return state
+
+
+def stored_in_mode(name: str, mode: Mode, stored: Mode) -> StateDescriptorError:
+    """The error for a state that is stored with another mode."""
+    return StateDescriptorError(
+        f"Incompatible state assignment modes: operator state {name!r} is stored as a {stored} "
+        f"state, and is now declared as a {mode} state; declare it as a {stored} state, or use "
+        "another name, under which it starts empty"
+    )
 
 
 def _require_kind(descriptor: object, kind: type[StateDescriptor]) -> None:
