@@ -10,7 +10,7 @@ from holdfast._faults import fault_point
 from holdfast.api.outputs import OutputTag
 from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK, TimeDomain
 from holdfast.clock import monotonic
-from holdfast.errors import HoldfastError, StateError
+from holdfast.errors import HoldfastError, StateError, StoreError
 from holdfast.runtime.context import ElementContext, EventTime, SubtaskContext, SubtaskTimers
 from holdfast.runtime.function_state import FunctionState
 from holdfast.runtime.operators.base import Operator, Output, Reported
@@ -336,16 +336,20 @@ class OperatorTask:
                 self._subtask,
                 epoch.owner.run,
             )
-            self._store = open_store(self._stage.backend, directory, self._expected)
-            self.state = KeyedStateBackend(
-                self._store,
-                max_parallelism=plan.max_parallelism,
-                epoch=epoch.epoch,
-                current=self.current,
-                key_groups=key_groups(self._subtask, plan.parallelism, plan.max_parallelism),
-                ttl=self._ttl_context(),
-                key_types=self.key_types,
-            )
+            self.operator.store = directory
+            try:
+                self._store = open_store(self._stage.backend, directory, self._expected)
+                self.state = KeyedStateBackend(
+                    self._store,
+                    max_parallelism=plan.max_parallelism,
+                    epoch=epoch.epoch,
+                    current=self.current,
+                    key_groups=key_groups(self._subtask, plan.parallelism, plan.max_parallelism),
+                    ttl=self._ttl_context(),
+                    key_types=self.key_types,
+                )
+            except StoreError as error:
+                raise self.operator.store_error(error) from error
         return self.state
 
     def _ttl_context(self) -> TtlContext:
@@ -463,6 +467,8 @@ class OperatorTask:
         """Adds the operator to errors of writes that happen after the element that caused them."""
         try:
             yield
+        except StoreError as error:
+            raise self.operator.store_error(error) from error
         except HoldfastError as error:
             raise type(error)(f"{self.operator.describe()}, writing state: {error}") from error
 

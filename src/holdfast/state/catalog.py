@@ -19,6 +19,7 @@ import msgspec
 from holdfast.errors import StateDescriptorError
 from holdfast.state.list import pack_chunk, unpack_chunk
 from holdfast.state.schemas import SchemaHistory, change_entries, conversion, declare, evolving
+from holdfast.state.store.header import corrupt_store
 from holdfast.state.ttl.layout import (
     SWEEP_PREFIX,
     TTL_SUFFIX,
@@ -78,9 +79,16 @@ class StateCatalog:
     """The states of one store."""
 
     def __init__(self, store: StateStore) -> None:
-        """Read the catalog of a store."""
+        """Read the catalog of a store.
+
+        Raises:
+            CorruptStoreError: It is damaged.
+        """
         self._store = store
-        self._stored = read_catalog(store)
+        try:
+            self._stored = read_catalog(store)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise corrupt_store(store.place, error) from error
         self._declared: dict[str, str | None] = {}
         """Schema ids of the registered states."""
 

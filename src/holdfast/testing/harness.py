@@ -35,7 +35,7 @@ from holdfast.api.streams.data_stream import DataStream
 from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.config.backends import HashMapStateBackend, StateBackend
 from holdfast.config.parallelism import check_parallelism, default_max_parallelism
-from holdfast.errors import ConfigurationError, JobGraphError, StateAccessError
+from holdfast.errors import ConfigurationError, JobGraphError, StateAccessError, StoreError
 from holdfast.runtime.operator_task import OperatorTask, TaskIdentity
 from holdfast.runtime.operators.base import Output, Reported
 from holdfast.runtime.operators.co import BroadcastOperator
@@ -212,7 +212,9 @@ class OperatorHarness:
         try:
             yield
         except BaseException:
-            self.fail()
+            # A store that failed cannot be opened again either; its first error counts.
+            with suppress(StoreError):
+                self.fail()
             raise
 
     def side_output(self, tag: OutputTag) -> list[Any]:

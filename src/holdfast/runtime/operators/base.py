@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.api.functions import Function
 from holdfast.api.outputs import FailedRow
-from holdfast.errors import HoldfastError, UserFunctionError
+from holdfast.errors import HoldfastError, StoreError, UserFunctionError
 from holdfast.state.table import NO_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from pathlib import Path
     from types import CodeType
 
     from holdfast.runtime.context import ElementContext, SubtaskContext
@@ -75,6 +76,8 @@ class Operator(ABC):
         self.is_open = False
         self.latest: int | None = None
         """Latest event time that the operator has given an element."""
+        self.store: Path | None = None
+        """Directory of the operator's store, once it is opened."""
 
     def open(self) -> None:
         """Open the function."""
@@ -219,8 +222,19 @@ class Operator(ABC):
             "assign_timestamps_and_watermarks() on the stream, before key_by\n"
         )
 
+    def store_error(self, error: StoreError) -> StoreError:
+        """The same error with operator and store; user code is not the cause."""
+        text, operator = str(error), self.describe()
+        if text.startswith(operator):
+            return error
+        if self.store is not None and str(self.store) not in text:
+            text = f"{self.store}: {text}"
+        return type(error)(f"{operator}: {text}")
+
     def _located(self, error: HoldfastError) -> HoldfastError:
         """The same error, with operator, key and row."""
+        if isinstance(error, StoreError):
+            return self.store_error(error)
         return type(error)(
             f"{self.describe()}: {error}\n"
             f"  key: {short(self.current.key)}\n"
@@ -305,6 +319,8 @@ class Reported:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, StoreError):
+            raise self._operator.store_error(error) from error
         if isinstance(error, HoldfastError):
             raise type(error)(f"{self._operator.describe()}, {self._where}: {error}") from error
         if isinstance(error, Exception):

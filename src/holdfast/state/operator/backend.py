@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from holdfast.api.descriptors import ListStateDescriptor, MapStateDescriptor
 from holdfast.errors import StateDescriptorError, StateValueError
 from holdfast.state.operator.handles import BroadcastMap, ElementList, converted
@@ -20,6 +22,7 @@ from holdfast.state.operator.layout import (
 )
 from holdfast.state.operator.redistribution import Mode, NamedState, OperatorStateSnapshot
 from holdfast.state.schemas import as_stored, declared_codec
+from holdfast.state.store.header import corrupt_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -147,7 +150,10 @@ class OperatorStateBackend:
 
     def _load(self) -> None:
         if not self._loaded:
-            found = read_layout(self._store.scan(SUBTASK_PREFIX))
+            try:
+                found = read_layout(self._store.scan(SUBTASK_PREFIX))
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise corrupt_store(self._store.place, error) from error
             self._states = {state.name: state for state in found.states}
             self._raw_partitions = found.raw_partitions
             self._raw_key_groups = found.raw_key_groups

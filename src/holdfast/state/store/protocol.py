@@ -38,7 +38,8 @@ class StateStore(ABC):
             place: File or directory of the store, for messages.
             lock: Lock on the store, released when it is closed.
         """
-        self._place = place
+        self.place = place
+        """File or directory of the store, for messages."""
         self._lock = lock
         self._closed = False
         self._buffer = WriteBuffer()
@@ -125,7 +126,7 @@ class StateStore(ABC):
 
     def _require_open(self) -> None:
         if self._closed:
-            raise StateError(f"{self._place}: the store was used after its commit or abort")
+            raise StateError(f"{self.place}: the store was used after its commit or abort")
 
     @abstractmethod
     def _committed(self, key: bytes) -> bytes | None:
