@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
+import re
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
+import holdfast
 from holdfast import (
+    AggregatingStateDescriptor,
     EmbeddedRocksDBStateBackend,
     FilterFunction,
     FlatMapFunction,
@@ -16,9 +21,18 @@ from holdfast import (
     KeyedProcessFunction,
     ListStateDescriptor,
     MapFunction,
+    MapStateDescriptor,
     ProcessFunction,
+    ReducingStateDescriptor,
+    StateTtlConfig,
     ValueStateDescriptor,
+    functions,
+    windows,
 )
+from holdfast.api.functions import KeyedStateStore, ProcessContext, TimerService
+from holdfast.api.state import State
+from holdfast.api.windows.functions import WindowContext
+from holdfast.api.windows.triggers import TriggerContext
 from holdfast.errors import (
     JobGraphError,
     KeyTypeError,
@@ -27,7 +41,7 @@ from holdfast.errors import (
     UserFunctionError,
 )
 from holdfast.testing import OperatorHarness
-from tests.support.functions import Count
+from tests.support.functions import Count, Mean
 from tests.support.programs import Program
 
 if TYPE_CHECKING:
@@ -307,3 +321,119 @@ def test_a_state_that_is_stored_with_another_kind_is_explained(backend: Any) -> 
     text = str(caught.value)
     assert "state 'count' is stored as a value state, and is now declared as a list state" in text
     assert "declare it as a value state, or use another name, under which it starts empty" in text
+
+
+# Names that states and contexts do not have
+
+HOUR = StateTtlConfig("1 h")
+STATES = {
+    "value": ValueStateDescriptor("s", int),
+    "value with default": ValueStateDescriptor("s", int, default=1),
+    "mutable value": ValueStateDescriptor("s", dict[str, int]),
+    "list": ListStateDescriptor("s", int),
+    "map": MapStateDescriptor("s", str, int),
+    "reducing": ReducingStateDescriptor("s", lambda a, b: a + b, int),
+    "aggregating": AggregatingStateDescriptor("s", Mean(), tuple[int, int]),
+}
+
+
+class Registers(KeyedProcessFunction):
+    """Registers one state, and calls `use` with it and both contexts."""
+
+    def __init__(self, descriptor: Any, use: Any, *, timed: bool = False) -> None:
+        self.descriptor, self.use, self.timed = descriptor, use, timed
+
+    def open(self, ctx: Any) -> None:
+        if self.timed:
+            self.descriptor.enable_time_to_live(HOUR)
+        kind = self.descriptor.kind
+        self.state = getattr(ctx, "get_state" if kind == "value" else f"get_{kind}_state")(
+            self.descriptor
+        )
+        self.runtime = ctx
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        self.use(self.state, ctx, self.runtime)
+
+
+def said_by(use: Any, kind: str = "value", *, timed: bool = False) -> str:
+    function = Registers(copy.deepcopy(STATES[kind]), use, timed=timed)
+    with (
+        OperatorHarness(function, key=lambda e: e) as harness,
+        pytest.raises(UserFunctionError) as caught,
+    ):
+        harness.push("a")
+    return str(caught.value)
+
+
+INTERNAL = re.compile(
+    r"Table|Ttl|Defaulted|ReducingValue|AggregatingValue|Subtask(Context|Timers)|ElementContext"
+)
+
+
+@pytest.mark.parametrize("timed", [False, True], ids=["plain", "ttl"])
+@pytest.mark.parametrize(
+    ("kind", "use", "name", "advice"),
+    [
+        ("value", lambda s: s.get(), "ValueState", "call value()"),
+        ("value", lambda s: s.add(1), "ValueState", "call update(value)"),
+        ("value with default", lambda s: s.get(), "ValueState", "call value()"),
+        ("mutable value", lambda s: s.updated({}), "ValueState", "did you mean 'update'?"),
+        ("list", lambda s: s.append(1), "ListState", "call add(value)"),
+        ("list", lambda s: s.addAll([1]), "ListState", "did you mean 'add_all'?"),
+        ("map", lambda s: s.set("a", 1), "MapState", "call put(key, value)"),
+        ("map", lambda s: s.isEmpty(), "MapState", "did you mean 'is_empty'?"),
+        ("reducing", lambda s: s.value(), "ReducingState", "call get()"),
+        ("aggregating", lambda s: s.update(1), "AggregatingState", "call add(value)"),
+    ],
+)
+def test_a_name_that_a_state_does_not_have_says_what_to_use(
+    kind: str, use: Any, name: str, advice: str, timed: bool
+) -> None:
+    text = said_by(lambda state, ctx, runtime: use(state), kind, timed=timed)
+    assert f"AttributeError: {name!r} object has no attribute" in text
+    assert f"hint: {advice}\n" in text
+    assert not INTERNAL.search(text)
+
+
+def test_a_state_called_with_the_wrong_arguments_has_its_public_name() -> None:
+    text = said_by(lambda state, ctx, runtime: state.update())
+    assert "TypeError: ValueState.update() missing 1 required" in text
+    assert not INTERNAL.search(text)
+
+
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (lambda ctx, runtime: ctx.get_state(1), "'Context' object has no attribute 'get_state'"),
+        (lambda ctx, runtime: ctx.get_state(1), "hint: call it in open(self, ctx)"),
+        (lambda ctx, runtime: ctx.getState(1), "hint: call it in open(self, ctx)"),
+        (lambda ctx, runtime: ctx.timerService(), "hint: did you mean 'timer_service'?"),
+        (lambda ctx, runtime: ctx.current_watermark(), "hint: call timer_service().current_wat"),
+        (lambda ctx, runtime: ctx.output(1, 2), "hint: use yield"),
+        (lambda ctx, runtime: ctx.timer_service().register(5), "'TimerService' object"),
+        (lambda ctx, runtime: runtime.get_value_state(1), "'RuntimeContext' object"),
+        (lambda ctx, runtime: runtime.timer_service(), "hint: call it on the context that process"),
+    ],
+)
+def test_a_name_that_a_context_does_not_have_says_what_to_use(use: Any, said: str) -> None:
+    text = said_by(lambda state, ctx, runtime: use(ctx, runtime))
+    assert said in text
+    assert not INTERNAL.search(text)
+
+
+def test_other_missing_names_get_no_advice() -> None:
+    assert "\n  hint: " not in said_by(lambda state, ctx, runtime: "text".decode())  # type: ignore[attr-defined]
+    assert "\n  hint: " not in said_by(lambda state, ctx, runtime: state.zzzz())
+    assert "\n  hint: " not in said_by(lambda state, ctx, runtime: state._zzzz)
+
+
+def test_every_state_and_context_has_a_public_name() -> None:
+    public = {*holdfast.__all__, *functions.__all__, *windows.__all__, "Context"}
+    bases = (State, KeyedStateStore, ProcessContext, TimerService, WindowContext, TriggerContext)
+    waiting: list[type] = list(bases)
+    while waiting:
+        cls = waiting.pop()
+        waiting += cls.__subclasses__()
+        if cls.__module__.startswith("holdfast.") and not inspect.isabstract(cls):
+            assert cls.__name__ in public, cls

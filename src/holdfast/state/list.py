@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from typing_extensions import override
 
+from holdfast.api.names import public_name
 from holdfast.api.state import ListState
 from holdfast.errors import CorruptStoreError, StateValueError
 from holdfast.state.store.header import RECOVERY
@@ -61,6 +62,7 @@ class _Entry:
         """Whether `stored` and `added` replace the chunks in the store."""
 
 
+@public_name("ListState")
 class ListTable(StateTable, ListState[Any]):
     """A list per key."""
 

@@ -17,6 +17,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.api.functions import Function
+from holdfast.api.names import advice_on_missing
 from holdfast.api.outputs import FailedRow
 from holdfast.errors import HoldfastError, StoreError, UserFunctionError
 from holdfast.state.table import NO_KEY
@@ -352,6 +353,9 @@ def returned_outputs(*calls: Callable[..., Any]) -> str:
 
 def user_error(where: str, error: BaseException, details: str = "") -> UserFunctionError:
     """The error for an exception of user code: where, which, its details and its traceback."""
+    advice = advice_on_missing(error)
+    if advice:
+        details = f"{details}  hint: {advice}\n"
     return UserFunctionError(
         f"{where}: {type(error).__name__}: {error}\n{details}{user_traceback(error)}"
     )

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.api.co_functions import JoinContext
 from holdfast.api.descriptors import MapStateDescriptor
+from holdfast.api.names import public_name
 from holdfast.api.state import MapState
 from holdfast.api.time import MAX_WATERMARK
 from holdfast.errors import EventTimeError
@@ -57,6 +58,7 @@ _pack_time: Final = Struct(">Q").pack
 _unpack_time: Final = Struct(">Q").unpack_from
 
 
+@public_name("JoinContext")
 class PairContext(JoinContext):
     """Context of the current pair."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from holdfast.api.names import public_name
 from holdfast.api.time import MIN_WATERMARK
 from holdfast.api.windows.assigners import WindowAssignerContext
 from holdfast.api.windows.evictors import EvictorContext
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from holdfast.state.backend import KeyedStateBackend, StateScope
 
 
+@public_name("WindowAssignerContext")
 class TimeContext(WindowAssignerContext, EvictorContext):
     """The clock and the watermark."""
 
@@ -41,6 +43,7 @@ class TimeContext(WindowAssignerContext, EvictorContext):
         return self._timers.watermark
 
 
+@public_name("WindowAssignerContext")
 class AssignerContext(TimeContext):
     """The same for assigners, whose clock is past all windows that have fired by it.
 
@@ -61,6 +64,7 @@ class AssignerContext(TimeContext):
         return max(self._timers.current_processing_time(), self.fired + 1)
 
 
+@public_name("TriggerContext")
 class WindowTriggerContext(TimeContext, OnMergeContext):
     """Context of a trigger, for the window that the scope's current key names."""
 
@@ -118,6 +122,7 @@ class WindowTriggerContext(TimeContext, OnMergeContext):
         return self._metrics
 
 
+@public_name("KeyedStateStore")
 class ScopedStates(DescribedStates):
     """The states of one scope."""
 
@@ -132,6 +137,7 @@ class ScopedStates(DescribedStates):
         return self._backend.register(descriptor, self._scope)
 
 
+@public_name("WindowContext")
 class FunctionContext(WindowContext):
     """Context of a process window function."""
 
