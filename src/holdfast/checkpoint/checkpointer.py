@@ -261,10 +261,10 @@ class Checkpointer:
             self._wait_for(pending)
         return not self.tracker.has_uncovered_epochs
 
-    def epoch_failed(self, order: EpochOrder) -> None:
-        """Abort the checkpoint that a failed epoch carried."""
+    def epoch_failed(self, order: EpochOrder, problem: str = "") -> None:
+        """Abort the checkpoint that a failed epoch carried; `problem` says why it failed."""
         if order.checkpoint is not None:
-            self._fail(order.checkpoint.id, FailureReason.EPOCH_FAILED, "")
+            self._fail(order.checkpoint.id, FailureReason.EPOCH_FAILED, problem)
             self._savepoints.leave_unwritten(order.checkpoint.id)
 
     def close(self) -> None:

@@ -378,10 +378,10 @@ class CheckpointService:
         if self._checkpointer is not None:
             self._checkpointer.epoch_completed(order, result, batch_id)
 
-    def epoch_failed(self, order: EpochOrder) -> None:
-        """Abort the checkpoint that a failed epoch carried."""
+    def epoch_failed(self, order: EpochOrder, problem: str) -> None:
+        """Abort the checkpoint that a failed epoch carried; `problem` says why it failed."""
         if self._checkpointer is not None:
-            self._checkpointer.epoch_failed(order)
+            self._checkpointer.epoch_failed(order, problem)
 
     def statistics(self) -> CheckpointingStatistics | None:
         """Statistics of the checkpoints; None if the job takes none."""

@@ -46,6 +46,13 @@ def summary(failure: BaseException) -> str:
     return short or text
 
 
+def headline(failure: BaseException) -> str:
+    """The first line of what broke a job, for places without room for more."""
+    error = original_error(failure)
+    text = summary(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
 def _chain(failure: BaseException) -> Iterator[BaseException]:
     seen: set[int] = set()
     error: BaseException | None = failure

@@ -17,7 +17,7 @@ from pyspark import InheritableThread
 from holdfast.clock import monotonic
 from holdfast.errors import JobExecutionError
 from holdfast.job.threads import TimeLimits, guarded, start_thread
-from holdfast.spark.failures import original_error
+from holdfast.spark.failures import headline, original_error
 from holdfast.spark.session import QUERY_SETTINGS, one_pass_settings, settings
 
 if TYPE_CHECKING:
@@ -352,7 +352,7 @@ class JobAttempt:
             self._checkpoints.epoch_completed(order, result, batch_id)
             self._on_epoch(result)
         except BaseException as failure:
-            self._checkpoints.epoch_failed(order)
+            self._checkpoints.epoch_failed(order, headline(failure))
             if self._failure is None and not self._stopping.is_set():
                 self._failure = failure
             raise

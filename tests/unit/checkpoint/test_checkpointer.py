@@ -508,12 +508,14 @@ def test_an_epoch_that_fails_takes_its_checkpoint_with_it_and_counts_for_nothing
     bench: Bench,
 ) -> None:
     order = bench.order()
-    bench.checkpointer.epoch_failed(order)
+    bench.checkpointer.epoch_failed(order, "/disk/state-1.mdb: no room on the disk")
     assert bench.listener.heard == [("aborted", 1)]
     assert bench.failures == []
     figures = bench.checkpointer.statistics.snapshot().latest_failed
     assert figures is not None
-    assert figures.failure_message == "the epoch that carried it failed"
+    assert figures.failure_message == (
+        "the epoch that carried it failed (/disk/state-1.mdb: no room on the disk)"
+    )
     assert bench.epoch().next_checkpoint == 2
     assert bench.complete == [2]
 

@@ -33,6 +33,7 @@ class Checkpoints:
     def __init__(self) -> None:
         self.completed_epochs: list[int] = []
         self.failed_epochs = 0
+        self.problem = ""
         self.in_release: Callable[[int], None] = lambda epoch: None
         self.due = False
         self.contains_all = True
@@ -46,8 +47,9 @@ class Checkpoints:
         self.in_release(result.statistics.epoch)
         self.completed_epochs.append(result.statistics.epoch)
 
-    def epoch_failed(self, order: EpochOrder) -> None:
+    def epoch_failed(self, order: EpochOrder, problem: str) -> None:
         self.failed_epochs += 1
+        self.problem = problem
 
     def expire(self) -> None:
         return None
@@ -340,3 +342,21 @@ def test_a_savepoint_whose_own_epochs_hang_fails_with_its_job_attempt(hung: Hung
     hung.end()
     with pytest.raises(CheckpointError, match="an earlier epoch hangs"):
         hung.request.result(5)
+
+
+def test_a_checkpoint_is_told_why_its_epoch_failed(bench: Bench) -> None:
+    def fail() -> None:
+        raise RuntimeError(
+            "Job aborted due to stage failure: Task 1 in stage 3.0 failed\n"
+            "holdfast.errors.StoreFullError: operator 'count' (uid 'c'), subtask 1/2: "
+            "/disk/state-1.mdb: no room on the disk (No space left on device)\n  row: 7\n\n"
+            "\tat org.apache.spark.api.python.BasePythonRunner\n"
+        )
+
+    bench.runner.in_epoch = fail
+    with pytest.raises(RuntimeError):
+        bench.batch()
+    assert bench.checkpoints.problem == (
+        "operator 'count' (uid 'c'), subtask 1/2: /disk/state-1.mdb: no room on the disk "
+        "(No space left on device)"
+    )
