@@ -115,3 +115,5 @@ class TaskReport:
     """
     latest: dict[str, int] = field(default_factory=dict)
     """Latest event time given to rows, by the uid of the operator that gave it."""
+    rows_read: dict[int, int] = field(default_factory=dict)
+    """Rows that came from the sources, by channel; only in tasks that read them first."""
