@@ -1,4 +1,4 @@
-"""A job that finishes or is cancelled prints nothing that frightens."""
+"""A job that finishes, is cancelled or interrupted prints nothing that frightens."""
 
 from __future__ import annotations
 
@@ -6,10 +6,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.ending_jobs import FINISHING
+
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_job_that_finishes_or_is_cancelled_prints_no_errors() -> None:
+FRIGHTENING = (
+    "StackOverflowError",
+    "Traceback",
+    "BrokenPipeError",
+    "KeyboardInterrupt",
+    "ERROR",
+    "Exception in thread",
+)
+
+
+def test_a_job_that_finishes_is_cancelled_or_interrupted_prints_no_errors() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.ending_jobs"],
         cwd=ROOT,
@@ -17,9 +29,11 @@ def test_a_job_that_finishes_or_is_cancelled_prints_no_errors() -> None:
         text=True,
         timeout=300,
         check=True,
+        # The interrupt goes to its group of processes.
+        start_new_session=True,
     )
-    assert done.stdout.split() == ["FINISHED", "CANCELED"]
-    for frightening in ("StackOverflowError", "Traceback", "ERROR", "Exception in thread"):
+    assert done.stdout.split() == ["FINISHED"] * FINISHING + ["CANCELED", "INTERRUPTED"]
+    for frightening in FRIGHTENING:
         assert frightening not in done.stderr, done.stderr[-5_000:]
     # Spark's own warnings about cancelled tasks are a few lines.
     assert len(done.stderr.splitlines()) < 40, done.stderr[-5_000:]

@@ -378,8 +378,8 @@ class CheckpointService:
         if self._checkpointer is not None:
             self._checkpointer.epoch_completed(order, result, batch_id)
 
-    def epoch_failed(self, order: EpochOrder, problem: str) -> None:
-        """Abort the checkpoint that a failed epoch carried; `problem` says why it failed."""
+    def epoch_failed(self, order: EpochOrder, problem: str | None) -> None:
+        """Abort the checkpoint that a failed epoch carried; see `Checkpointer.epoch_failed`."""
         if self._checkpointer is not None:
             self._checkpointer.epoch_failed(order, problem)
 

@@ -352,8 +352,9 @@ class JobAttempt:
             self._checkpoints.epoch_completed(order, result, batch_id)
             self._on_epoch(result)
         except BaseException as failure:
-            self._checkpoints.epoch_failed(order, headline(failure))
-            if self._failure is None and not self._stopping.is_set():
+            stopped = self._stopping.is_set()
+            self._checkpoints.epoch_failed(order, None if stopped else headline(failure))
+            if self._failure is None and not stopped:
                 self._failure = failure
             raise
         finally:

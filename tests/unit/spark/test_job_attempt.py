@@ -33,7 +33,7 @@ class Checkpoints:
     def __init__(self) -> None:
         self.completed_epochs: list[int] = []
         self.failed_epochs = 0
-        self.problem = ""
+        self.problem: str | None = ""
         self.in_release: Callable[[int], None] = lambda epoch: None
         self.due = False
         self.contains_all = True
@@ -47,7 +47,7 @@ class Checkpoints:
         self.in_release(result.statistics.epoch)
         self.completed_epochs.append(result.statistics.epoch)
 
-    def epoch_failed(self, order: EpochOrder, problem: str) -> None:
+    def epoch_failed(self, order: EpochOrder, problem: str | None) -> None:
         self.failed_epochs += 1
         self.problem = problem
 
@@ -360,3 +360,14 @@ def test_a_checkpoint_is_told_why_its_epoch_failed(bench: Bench) -> None:
         "operator 'count' (uid 'c'), subtask 1/2: /disk/state-1.mdb: no room on the disk "
         "(No space left on device)"
     )
+
+
+def test_a_checkpoint_of_a_job_that_was_stopped_has_no_problem(bench: Bench) -> None:
+    def stopped() -> None:
+        bench.job_attempt._stopping.set()
+        raise RuntimeError("Job 3 cancelled")
+
+    bench.runner.in_epoch = stopped
+    with pytest.raises(RuntimeError):
+        bench.batch()
+    assert bench.checkpoints.problem is None
