@@ -26,6 +26,7 @@ from holdfast import (
     ReducingStateDescriptor,
     StateTtlConfig,
     ValueStateDescriptor,
+    WatermarkStrategy,
     functions,
     windows,
 )
@@ -216,6 +217,16 @@ def test_a_method_that_streams_do_not_have_says_what_to_use(
         getattr(rows, name)
     assert advice in str(caught.value)
     assert str(caught.value).startswith(f"'DataStream' object has no attribute {name!r}")
+
+
+def test_a_stream_that_is_no_longer_keyed_says_so(rows: DataStream) -> None:
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("n")
+    stamped = rows.key_by("k").assign_timestamps_and_watermarks(strategy)
+    with pytest.raises(AttributeError) as caught:
+        stamped.window  # type: ignore[attr-defined]  # noqa: B018
+    text = str(caught.value)
+    assert "this stream is not keyed. Call key_by() directly before window()" in text
+    assert "assign_timestamps_and_watermarks() return a stream without keys" in text
 
 
 def test_a_name_like_no_other_gets_no_advice(rows: DataStream) -> None:

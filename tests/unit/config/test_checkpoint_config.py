@@ -475,6 +475,8 @@ def test_enabling_checkpoints_changes_the_mode_only_if_one_is_given() -> None:
 def test_the_environment_takes_a_savepoint_directory_and_a_job_id() -> None:
     env = environment()
     assert env.get_default_savepoint_directory() is None
+    env.set_default_savepoint_directory(Path("/savepoints"))
+    assert env.get_default_savepoint_directory() == "/savepoints"
     env.set_default_savepoint_directory("s3://bucket/savepoints")
     assert env.get_default_savepoint_directory() == "s3://bucket/savepoints"
     assert env.set_job_id("orders") is env

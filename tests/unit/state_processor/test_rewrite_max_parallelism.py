@@ -378,6 +378,8 @@ def test_a_number_out_of_bounds_is_refused(number: int, root: Path) -> None:
 def test_a_number_as_text_is_refused(root: Path) -> None:
     with pytest.raises(ConfigurationError, match="max parallelism must be an int, not '64'"):
         rewrite_max_parallelism(root, root / "new", "64")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="max parallelism must be an int, not True"):
+        rewrite_max_parallelism(root, root / "new", True)
 
 
 @pytest.mark.parametrize("number", [1, 32768, default_max_parallelism(100)])
