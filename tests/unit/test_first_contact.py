@@ -440,7 +440,7 @@ def test_other_missing_names_get_no_advice() -> None:
 
 
 def test_every_state_and_context_has_a_public_name() -> None:
-    public = {*holdfast.__all__, *functions.__all__, *windows.__all__, "Context"}
+    public = {*vars(holdfast)["__all__"], *functions.__all__, *windows.__all__, "Context"}
     bases = (State, KeyedStateStore, ProcessContext, TimerService, WindowContext, TriggerContext)
     waiting: list[type] = list(bases)
     while waiting:
