@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 FINISHING = 3
 """Number of jobs that finish."""
+STOPPING = "From here on, jobs are stopped."
+"""Printed between the jobs that finish and those that do not."""
 
 
 class Count(KeyedProcessFunction):
@@ -67,6 +70,7 @@ def main() -> None:
     for _ in range(FINISHING):
         result = environment(0).execute("finishing")
         print(result.statistics.status.name, flush=True)
+    print(STOPPING, file=sys.stderr, flush=True)
     env = environment(0.2)
     job = env.execute_async("cancelled")
     wait_for_tasks(env)
