@@ -18,8 +18,10 @@ driver), so all of them can be pickled: the constructor's arguments are exactly 
     │   ├── StateValueError         a value that state cannot hold
     │   ├── NullKeyError            a key is null
     │   ├── KeyTypeError            a key whose type cannot be a key, or differs from the others
-    │   ├── StoreVersionError       a local store has another version than expected
-    │   └── StoreFullError          the disk, or the store's address space, is exhausted
+    │   └── StoreError              a local store cannot be used; not an error of user code
+    │       ├── StoreVersionError   it has another version than expected
+    │       ├── StoreFullError      the disk, or its address space, is exhausted
+    │       └── CorruptStoreError   it is damaged
     ├── CheckpointError             a checkpoint could not be taken, stored or used
     │   ├── CheckpointStorageError  checkpoint storage refused, failed or is full
     │   ├── CorruptCheckpointError  a checkpoint is damaged, truncated, foreign or too new
@@ -95,12 +97,20 @@ class KeyTypeError(StateError, TypeError):
     """A key of a type that cannot be a key, or that differs from the others."""
 
 
-class StoreVersionError(StateError):
+class StoreError(StateError):
+    """A local store cannot be opened, read or written; user code is not the cause."""
+
+
+class StoreVersionError(StoreError):
     """A local store has another version than the epoch expects."""
 
 
-class StoreFullError(StateError):
+class StoreFullError(StoreError):
     """The disk, or the store's address space, is exhausted."""
+
+
+class CorruptStoreError(StoreError):
+    """A local store is damaged."""
 
 
 class CheckpointError(HoldfastError):

@@ -556,7 +556,7 @@ def test_the_same_name_gives_the_same_handle_and_another_kind_is_refused(subtask
     with pytest.raises(StateDescriptorError, match="already in use for a value state"):
         subtask.get(ListStateDescriptor("value", int))
     subtask.next_epoch()
-    with pytest.raises(StateDescriptorError, match="already in use for a value state"):
+    with pytest.raises(StateDescriptorError, match="'value' is stored as a value state"):
         subtask.get(MapStateDescriptor("value", str, int))
 
 
@@ -675,7 +675,7 @@ def test_an_operators_key_type_and_max_parallelism_are_fixed(subtask: Subtask) -
     subtask.get(VALUE).update(1)
     subtask.next_epoch()
     subtask.key(1)
-    with pytest.raises(StateError, match="but the keys of this operator are str"):
+    with pytest.raises(StateError, match="but the stored state of this operator has str keys"):
         subtask.get(VALUE).value()
     subtask.state.abort()
     subtask.settings["max_parallelism"] = 64

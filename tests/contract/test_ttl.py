@@ -697,7 +697,7 @@ def test_a_migration_is_undone_with_its_epoch(subtask: Expiring) -> None:
 def test_kind_and_type_are_checked_across_a_migration(subtask: Expiring) -> None:
     put(subtask.get(descriptor("value")), "value")
     subtask.next_epoch()
-    with pytest.raises(StateDescriptorError, match="already in use for a value state"):
+    with pytest.raises(StateDescriptorError, match="is stored as a value state"):
         subtask.get(ListStateDescriptor("value", int))
     with pytest.raises(StateDescriptorError, match="was written with the type"):
         subtask.get(ValueStateDescriptor("value", str))

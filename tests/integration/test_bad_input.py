@@ -150,7 +150,7 @@ def test_keys_of_two_types_on_two_subtasks_are_refused(
         assert f"int in subtask {subtasks[number]}, such as key {number} of row {number}" in text
         assert f"str in subtask {subtasks['two']}, such as key 'two' of row 10" in text
     else:
-        assert "key 'two' is a str, but the keys of this operator are int" in text
+        assert "key 'two' is a str, but the stored state of this operator has int keys" in text
         assert "row: 10" in text
 
 

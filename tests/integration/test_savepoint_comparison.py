@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -31,7 +32,6 @@ from tests.support.recovery_tools import Feed, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -145,7 +145,7 @@ def test_a_start_does_what_the_comparison_said(spark: SparkSession, tmp_path: Pa
     programs = Programs(spark, tmp_path)
     client = programs.env(UNCHANGED).execute_async("before")
     wait_for(lambda: len(programs.rows) == len(programs.feed.elements), "all rows")
-    path = client.stop_with_savepoint(str(tmp_path / "savepoints"))
+    path = Path(client.stop_with_savepoint(tmp_path / "savepoints"))
     each = len(programs.feed.elements) // 20
     programs.feed.fill(1)
 
@@ -220,7 +220,7 @@ def test_keys_that_do_not_fit_are_refused_when_rows_come_as_the_comparison_said(
     programs = Programs(spark, tmp_path)
     client = programs.env(UNCHANGED).execute_async("before")
     wait_for(lambda: len(programs.rows) == len(programs.feed.elements), "all rows")
-    path = client.stop_with_savepoint(str(tmp_path / "savepoints"))
+    path = Path(client.stop_with_savepoint(tmp_path / "savepoints"))
     each = len(programs.feed.elements) // 20
     programs.feed.fill(1)
     for key, verdict, runs in KEYS:
@@ -233,10 +233,10 @@ def test_keys_that_do_not_fit_are_refused_when_rows_come_as_the_comparison_said(
             env.execute("after", from_savepoint=path)
             assert {n for _, n in programs.rows} == set(range(each + 1, 2 * each + 1))
             continue
-        with pytest.raises(HoldfastError, match="but the keys of this operator are str"):
+        with pytest.raises(HoldfastError, match="stored state of this operator has str keys"):
             env.execute("refused", from_savepoint=path)
         for problem in found.problems:
-            assert "but the keys of this operator are str" in problem
+            assert "but the stored state of this operator has str keys" in problem
 
 
 class Counted(ProcessWindowFunction):

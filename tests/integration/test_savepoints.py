@@ -134,7 +134,7 @@ def test_a_stopped_job_goes_on_elsewhere_on_other_subtasks_and_another_backend(
 def test_a_job_goes_on_while_and_after_a_savepoint_is_taken(saved: Saved) -> None:
     first = saved.job()
     client = saved.start(first)
-    path = client.trigger_savepoint(str(saved.target))
+    path = client.trigger_savepoint(saved.target)
     assert client.status() is JobStatus.RUNNING
     at_savepoint = list(saved.feed.elements)
     saved.feed.fill(2)

@@ -1,10 +1,14 @@
-"""A driver process of its own whose jobs finish and are cancelled; its output is what users see.
+"""A driver process of its own whose jobs end in every way; its output is what users see.
 
 python -m tests.support.ending_jobs
 """
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +16,11 @@ from holdfast import KeyedProcessFunction, StreamExecutionEnvironment, ValueStat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+FINISHING = 3
+"""Number of jobs that finish."""
+STOPPING = "From here on, jobs are stopped."
+"""Printed between the jobs that finish and those that do not."""
 
 
 class Count(KeyedProcessFunction):
@@ -29,28 +38,50 @@ class Count(KeyedProcessFunction):
         yield value.k, self._count.value()
 
 
-def main() -> None:
-    """Let one job finish, and cancel another in the middle of an epoch."""
+def environment(pause: float) -> StreamExecutionEnvironment:
+    """The environment with a job that counts."""
     env = StreamExecutionEnvironment.get_execution_environment()
     env.enable_checkpointing("500 ms")
-    for pause in (0, 0.2):
-        rows = env.from_collection([(i % 7, i) for i in range(1_000)], "k bigint, n bigint")
-        counts = rows.key_by("k").process(Count(pause), "k bigint, n bigint").uid("count")
-        counts.foreach_batch(lambda batch, number: None)
-        job = env.execute_async("ending")
-        if pause:
-            tasks = env.spark.sparkContext.statusTracker()
-            while not any(
-                stage is not None and stage.numActiveTasks
-                for stage in map(tasks.getStageInfo, tasks.getActiveStageIds())
-            ):
-                time.sleep(0.05)
-            # The tasks are in the function now, and remain there for minutes.
-            time.sleep(2)
-            job.cancel()
-        else:
-            job.result()
-        print(job.status().name, flush=True)
+    rows = env.from_collection([(i % 7, i) for i in range(1_000)], "k bigint, n bigint")
+    counts = rows.key_by("k").process(Count(pause), "k bigint, n bigint").uid("count")
+    counts.foreach_batch(lambda batch, number: None)
+    return env
+
+
+def wait_for_tasks(env: StreamExecutionEnvironment) -> None:
+    """Wait until tasks are in the function, where they remain for minutes."""
+    tasks = env.spark.sparkContext.statusTracker()
+    while not any(
+        stage is not None and stage.numActiveTasks
+        for stage in map(tasks.getStageInfo, tasks.getActiveStageIds())
+    ):
+        time.sleep(0.05)
+    time.sleep(2)
+
+
+def press_ctrl_c(env: StreamExecutionEnvironment) -> None:
+    """What a terminal does: the signal goes to all processes of the group."""
+    wait_for_tasks(env)
+    os.killpg(os.getpgrp(), signal.SIGINT)
+
+
+def main() -> None:
+    """Let jobs finish, cancel one in the middle of an epoch, and interrupt another there."""
+    for _ in range(FINISHING):
+        result = environment(0).execute("finishing")
+        print(result.statistics.status.name, flush=True)
+    print(STOPPING, file=sys.stderr, flush=True)
+    env = environment(0.2)
+    job = env.execute_async("cancelled")
+    wait_for_tasks(env)
+    job.cancel()
+    print(job.status().name, flush=True)
+    env = environment(0.2)
+    threading.Thread(target=press_ctrl_c, args=(env,), daemon=True).start()
+    try:
+        env.execute("interrupted")
+    except KeyboardInterrupt:
+        print("INTERRUPTED", flush=True)
 
 
 if __name__ == "__main__":

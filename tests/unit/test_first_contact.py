@@ -2,20 +2,47 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
+import re
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
+import holdfast
 from holdfast import (
+    AggregatingStateDescriptor,
+    EmbeddedRocksDBStateBackend,
     FilterFunction,
     FlatMapFunction,
+    HashMapStateBackend,
     KeyedProcessFunction,
+    ListStateDescriptor,
     MapFunction,
+    MapStateDescriptor,
     ProcessFunction,
+    ReducingStateDescriptor,
+    StateTtlConfig,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+    functions,
+    windows,
 )
-from holdfast.errors import JobGraphError, KeyTypeError, OutputTypeError, UserFunctionError
+from holdfast.api.functions import KeyedStateStore, ProcessContext, TimerService
+from holdfast.api.state import State
+from holdfast.api.windows.functions import WindowContext
+from holdfast.api.windows.triggers import TriggerContext
+from holdfast.errors import (
+    JobGraphError,
+    KeyTypeError,
+    OutputTypeError,
+    StateDescriptorError,
+    UserFunctionError,
+)
+from holdfast.testing import OperatorHarness
+from tests.support.functions import Count, Mean
 from tests.support.programs import Program
 
 if TYPE_CHECKING:
@@ -23,7 +50,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast import DataStream
+    from holdfast.testing import HarnessSnapshot
 
+BACKENDS = pytest.mark.parametrize(
+    "backend", [HashMapStateBackend(), EmbeddedRocksDBStateBackend()], ids=lambda b: b.name
+)
 ROWS = [("ann", 1), ("bob", 2)]
 
 
@@ -188,6 +219,16 @@ def test_a_method_that_streams_do_not_have_says_what_to_use(
     assert str(caught.value).startswith(f"'DataStream' object has no attribute {name!r}")
 
 
+def test_a_stream_that_is_no_longer_keyed_says_so(rows: DataStream) -> None:
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("n")
+    stamped = rows.key_by("k").assign_timestamps_and_watermarks(strategy)
+    with pytest.raises(AttributeError) as caught:
+        stamped.window  # type: ignore[attr-defined]  # noqa: B018
+    text = str(caught.value)
+    assert "this stream is not keyed. Call key_by() directly before window()" in text
+    assert "assign_timestamps_and_watermarks() return a stream without keys" in text
+
+
 def test_a_name_like_no_other_gets_no_advice(rows: DataStream) -> None:
     assert not hasattr(rows, "zzz")
     assert not hasattr(rows, "_private")
@@ -232,5 +273,178 @@ def test_mixed_keys_show_the_row_that_has_the_other_type(tmp_path: Path) -> None
     rows = program.source("k string, n bigint")
     stream = rows.key_by(lambda row: row.k if row.n == 1 else row.n).process(Yields())
     text = message_of(program, stream, tmp_path, KeyTypeError)
-    assert "key 2 is a int, but the keys of this operator are str" in text
+    assert "key 2 is an int, but the keys of this operator are str" in text
     assert "row: Event(k='bob', n=2)" in text
+
+
+# State of an earlier program
+
+
+class Lists(KeyedProcessFunction):
+    """Declares as a list what `Count` has stored as a value."""
+
+    def open(self, ctx: Any) -> None:
+        self.counts = ctx.get_list_state(ListStateDescriptor("count", int))
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        self.counts.add(1)
+
+
+class CountsLate(KeyedProcessFunction):
+    """Registers its state with the first element."""
+
+    def open(self, ctx: Any) -> None:
+        self.ctx = ctx
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        self.ctx.get_state(ValueStateDescriptor("count", int)).update(1)
+
+
+def snapshot_of_a_count(backend: Any) -> HarnessSnapshot:
+    with OperatorHarness(Count(), key=lambda row: row[0], backend=backend) as harness:
+        harness.push(("ann", 1))
+        return harness.snapshot()
+
+
+@BACKENDS
+@pytest.mark.parametrize("function", [Count(), CountsLate()], ids=["open", "first element"])
+def test_keys_of_another_type_than_the_restored_ones_are_explained(
+    backend: Any, function: Any
+) -> None:
+    stored = snapshot_of_a_count(backend)
+    with (
+        OperatorHarness(
+            function, key=lambda row: row[1], backend=backend, restore_from=stored
+        ) as harness,
+        pytest.raises(KeyTypeError) as caught,
+    ):
+        harness.push(("ann", 1))
+    text = str(caught.value)
+    assert "is an int, but the stored state of this operator has str keys" in text
+    assert "let all keys be str as before, or give the operator another uid" in text
+
+
+@BACKENDS
+def test_a_state_that_is_stored_with_another_kind_is_explained(backend: Any) -> None:
+    stored = snapshot_of_a_count(backend)
+    with pytest.raises(StateDescriptorError) as caught:
+        OperatorHarness(Lists(), key=lambda row: row[0], backend=backend, restore_from=stored)
+    text = str(caught.value)
+    assert "state 'count' is stored as a value state, and is now declared as a list state" in text
+    assert "declare it as a value state, or use another name, under which it starts empty" in text
+
+
+# Names that states and contexts do not have
+
+HOUR = StateTtlConfig("1 h")
+STATES = {
+    "value": ValueStateDescriptor("s", int),
+    "value with default": ValueStateDescriptor("s", int, default=1),
+    "mutable value": ValueStateDescriptor("s", dict[str, int]),
+    "list": ListStateDescriptor("s", int),
+    "map": MapStateDescriptor("s", str, int),
+    "reducing": ReducingStateDescriptor("s", lambda a, b: a + b, int),
+    "aggregating": AggregatingStateDescriptor("s", Mean(), tuple[int, int]),
+}
+
+
+class Registers(KeyedProcessFunction):
+    """Registers one state, and calls `use` with it and both contexts."""
+
+    def __init__(self, descriptor: Any, use: Any, *, timed: bool = False) -> None:
+        self.descriptor, self.use, self.timed = descriptor, use, timed
+
+    def open(self, ctx: Any) -> None:
+        if self.timed:
+            self.descriptor.enable_time_to_live(HOUR)
+        kind = self.descriptor.kind
+        self.state = getattr(ctx, "get_state" if kind == "value" else f"get_{kind}_state")(
+            self.descriptor
+        )
+        self.runtime = ctx
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        self.use(self.state, ctx, self.runtime)
+
+
+def said_by(use: Any, kind: str = "value", *, timed: bool = False) -> str:
+    function = Registers(copy.deepcopy(STATES[kind]), use, timed=timed)
+    with (
+        OperatorHarness(function, key=lambda e: e) as harness,
+        pytest.raises(UserFunctionError) as caught,
+    ):
+        harness.push("a")
+    return str(caught.value)
+
+
+INTERNAL = re.compile(
+    r"Table|Ttl|Defaulted|ReducingValue|AggregatingValue|Subtask(Context|Timers)|ElementContext"
+)
+
+
+@pytest.mark.parametrize("timed", [False, True], ids=["plain", "ttl"])
+@pytest.mark.parametrize(
+    ("kind", "use", "name", "advice"),
+    [
+        ("value", lambda s: s.get(), "ValueState", "call value()"),
+        ("value", lambda s: s.add(1), "ValueState", "call update(value)"),
+        ("value with default", lambda s: s.get(), "ValueState", "call value()"),
+        ("mutable value", lambda s: s.updated({}), "ValueState", "did you mean 'update'?"),
+        ("list", lambda s: s.append(1), "ListState", "call add(value)"),
+        ("list", lambda s: s.addAll([1]), "ListState", "did you mean 'add_all'?"),
+        ("map", lambda s: s.set("a", 1), "MapState", "call put(key, value)"),
+        ("map", lambda s: s.isEmpty(), "MapState", "did you mean 'is_empty'?"),
+        ("reducing", lambda s: s.value(), "ReducingState", "call get()"),
+        ("aggregating", lambda s: s.update(1), "AggregatingState", "call add(value)"),
+    ],
+)
+def test_a_name_that_a_state_does_not_have_says_what_to_use(
+    kind: str, use: Any, name: str, advice: str, timed: bool
+) -> None:
+    text = said_by(lambda state, ctx, runtime: use(state), kind, timed=timed)
+    assert f"AttributeError: {name!r} object has no attribute" in text
+    assert f"hint: {advice}\n" in text
+    assert not INTERNAL.search(text)
+
+
+def test_a_state_called_with_the_wrong_arguments_has_its_public_name() -> None:
+    text = said_by(lambda state, ctx, runtime: state.update())
+    assert "TypeError: ValueState.update() missing 1 required" in text
+    assert not INTERNAL.search(text)
+
+
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (lambda ctx, runtime: ctx.get_state(1), "'Context' object has no attribute 'get_state'"),
+        (lambda ctx, runtime: ctx.get_state(1), "hint: call it in open(self, ctx)"),
+        (lambda ctx, runtime: ctx.getState(1), "hint: call it in open(self, ctx)"),
+        (lambda ctx, runtime: ctx.timerService(), "hint: did you mean 'timer_service'?"),
+        (lambda ctx, runtime: ctx.current_watermark(), "hint: call timer_service().current_wat"),
+        (lambda ctx, runtime: ctx.output(1, 2), "hint: use yield"),
+        (lambda ctx, runtime: ctx.timer_service().register(5), "'TimerService' object"),
+        (lambda ctx, runtime: runtime.get_value_state(1), "'RuntimeContext' object"),
+        (lambda ctx, runtime: runtime.timer_service(), "hint: call it on the context that process"),
+    ],
+)
+def test_a_name_that_a_context_does_not_have_says_what_to_use(use: Any, said: str) -> None:
+    text = said_by(lambda state, ctx, runtime: use(ctx, runtime))
+    assert said in text
+    assert not INTERNAL.search(text)
+
+
+def test_other_missing_names_get_no_advice() -> None:
+    assert "\n  hint: " not in said_by(lambda state, ctx, runtime: "text".decode())  # type: ignore[attr-defined]
+    assert "\n  hint: " not in said_by(lambda state, ctx, runtime: state.zzzz())
+    assert "\n  hint: " not in said_by(lambda state, ctx, runtime: state._zzzz)
+
+
+def test_every_state_and_context_has_a_public_name() -> None:
+    public = {*vars(holdfast)["__all__"], *functions.__all__, *windows.__all__, "Context"}
+    bases = (State, KeyedStateStore, ProcessContext, TimerService, WindowContext, TriggerContext)
+    waiting: list[type] = list(bases)
+    while waiting:
+        cls = waiting.pop()
+        waiting += cls.__subclasses__()
+        if cls.__module__.startswith("holdfast.") and not inspect.isabstract(cls):
+            assert cls.__name__ in public, cls

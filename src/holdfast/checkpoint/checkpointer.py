@@ -275,10 +275,17 @@ class Checkpointer:
             self._wait_for(pending)
         return not self.tracker.has_uncovered_epochs
 
-    def epoch_failed(self, order: EpochOrder) -> None:
-        """Abort the checkpoint that a failed epoch carried."""
+    def epoch_failed(self, order: EpochOrder, problem: str | None = "") -> None:
+        """Abort the checkpoint that a failed epoch carried.
+
+        Args:
+            order: The epoch.
+            problem: Why it failed; None if someone has stopped the job.
+        """
         if order.checkpoint is not None:
-            self._fail(order.checkpoint.id, FailureReason.EPOCH_FAILED, "")
+            stopped = problem is None
+            reason = FailureReason.JOB_STOPPED if stopped else FailureReason.EPOCH_FAILED
+            self._fail(order.checkpoint.id, reason, problem or "")
             self._savepoints.leave_unwritten(order.checkpoint.id)
 
     def close(self) -> None:

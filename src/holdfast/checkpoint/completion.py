@@ -20,6 +20,7 @@ from holdfast.checkpoint.instructions import (
     Completed,
     DiscardCheckpoint,
     FailJob,
+    FailureReason,
     Finalize,
     Retire,
 )
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.commit.service import CommitService
     from holdfast.checkpoint.files.job_files import JobStorage
     from holdfast.checkpoint.files.metadata import CheckpointMetadata
-    from holdfast.checkpoint.instructions import FailureReason, Instruction
+    from holdfast.checkpoint.instructions import Instruction
     from holdfast.checkpoint.listeners import CheckpointNotifier
     from holdfast.checkpoint.pending import PendingCheckpoint
     from holdfast.checkpoint.savepoint.requests import Savepoints
@@ -259,7 +260,8 @@ class Completion:
     def _aborted(self, checkpoint_id: int, reason: FailureReason, detail: str) -> None:
         why = reason.value + (f" ({detail})" if detail else "")
         self._statistics.failed(checkpoint_id, Moment.of(self._clock), why)
-        logger.warning("checkpoint %d failed: %s", checkpoint_id, why)
+        level = logging.INFO if reason is FailureReason.JOB_STOPPED else logging.WARNING
+        logger.log(level, "checkpoint %d failed: %s", checkpoint_id, why)
         self._savepoints.fail(checkpoint_id, why)
         if not self._savepoints.alone:
             self._notifier.aborted(checkpoint_id)

@@ -387,10 +387,10 @@ class CheckpointService:
         if self._checkpointer is not None:
             self._checkpointer.epoch_completed(order, result, batch_id)
 
-    def epoch_failed(self, order: EpochOrder) -> None:
-        """Abort the checkpoint that a failed epoch carried."""
+    def epoch_failed(self, order: EpochOrder, problem: str | None) -> None:
+        """Abort the checkpoint that a failed epoch carried; see `Checkpointer.epoch_failed`."""
         if self._checkpointer is not None:
-            self._checkpointer.epoch_failed(order)
+            self._checkpointer.epoch_failed(order, problem)
 
     def statistics(self) -> CheckpointingStatistics | None:
         """Statistics of the checkpoints; None if the job takes none."""

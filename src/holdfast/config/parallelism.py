@@ -19,7 +19,7 @@ def default_max_parallelism(parallelism: int) -> int:
 
 def check_max_parallelism(max_parallelism: int, where: str) -> None:
     """Check the bounds of a max parallelism."""
-    if not isinstance(max_parallelism, int):
+    if not isinstance(max_parallelism, int) or isinstance(max_parallelism, bool):
         raise ConfigurationError(
             f"{where}: expected an integer as max parallelism, got {max_parallelism!r}"
         )

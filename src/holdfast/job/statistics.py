@@ -31,7 +31,7 @@ class EpochStatistics:
 
     epoch: int
     events: int
-    """Rows that entered the job's first operators."""
+    """Rows read from the sources, each once, however many operators read it."""
     duration_ms: int
 
 
@@ -42,6 +42,7 @@ class OperatorStatistics:
     name: str
     uid: str
     records_in: int = 0
+    """Rows that the operator has taken in, from sources or from other operators."""
     records_out: int = 0
     skipped: int = 0
     functions_opened: int = 0
@@ -66,6 +67,7 @@ class JobStatistics:
     status: JobStatus
     epochs: int
     events: int
+    """Rows read from the sources, each once, however many operators read it."""
     duration_ms: int
     """Time spent in epochs."""
     last_epoch: EpochStatistics | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from holdfast.api.time import MIN_WATERMARK
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.job.model import JobPlan
+    from holdfast.runtime.plan import Channel
     from holdfast.runtime.report import TaskReport
 
 
@@ -42,7 +44,7 @@ class StatisticsKeeper:
             for stage in stages
             for operator in stage.operators
         }
-        self._first = _first_operators(plan)
+        self._read = _channels_read_once(plan)
 
     def add(
         self,
@@ -74,7 +76,6 @@ class StatisticsKeeper:
             self._restarts += 1
 
     def _add_report(self, report: TaskReport) -> int:
-        events = 0
         for uid, figures in report.operators.items():
             total = self._operators[uid]
             total.records_in += figures.records_in
@@ -82,8 +83,6 @@ class StatisticsKeeper:
             total.skipped += figures.skipped
             total.functions_opened += figures.opened
             total.metrics.merge(figures.metrics)
-            if uid in self._first:
-                events += figures.records_in
         for uid, store in report.stores.items():
             total = self._operators[uid]
             entries, size = self._stores.get((uid, report.subtask), (0, 0))
@@ -91,7 +90,17 @@ class StatisticsKeeper:
             total.expired_removed += store.expired_removed
             total.state_entries += store.entries - entries
             total.state_bytes += store.bytes_on_disk - size
-        return events
+        return self._rows_read(report)
+
+    def _rows_read(self, report: TaskReport) -> int:
+        if report.stage == 0:
+            return sum(report.rows_read.values())
+        return sum(
+            report.rows_read.get(channel.id, 0)
+            for channel in self._read
+            # All subtasks get the rows of a broadcast.
+            if report.subtask == 0 or not channel.broadcast
+        )
 
     def snapshot(self, job_id: str, name: str, status: JobStatus) -> JobStatistics:
         """A copy of the statistics."""
@@ -121,15 +130,13 @@ def _workers(reports: list[TaskReport]) -> WorkerStatistics | None:
     return WorkerStatistics(len(found), memory, sum(worker.kept_tasks for worker in found))
 
 
-def _first_operators(plan: JobPlan) -> frozenset[str]:
-    """Operators that a source's rows reach first."""
-    first = set()
-    for source in plan.sources:
-        for index in source.stage.entries.get(-1, ()):
-            first.add(source.stage.operators[index].uid)
-        direct = {channel.id for channel in source.channels}
-        for stage in plan.stages:
-            for channel, indices in stage.entries.items():
-                if channel in direct:
-                    first.update(stage.operators[i].uid for i in indices)
-    return frozenset(first)
+def _channels_read_once(plan: JobPlan) -> tuple[Channel, ...]:
+    """One channel of every source without operators before the first exchange.
+
+    A source has a channel for each of its readers, and each has all of its rows. Rows of other
+    sources are counted by the tasks at the sources.
+    """
+    direct = [source.channels for source in plan.sources if source.direct and source.channels]
+    shared = Counter(channel.id for channels in direct for channel in channels)
+    chosen = (min(cs, key=lambda c: (c.broadcast, -shared[c.id])) for cs in direct)
+    return tuple({channel.id: channel for channel in chosen}.values())

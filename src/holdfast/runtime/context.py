@@ -16,6 +16,7 @@ from holdfast.api.functions import (
     TimerService,
 )
 from holdfast.api.metrics import MetricGroup
+from holdfast.api.names import public_name
 from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.errors import StateAccessError
 from holdfast.state.timers.table import EVENT_TIMERS, PROCESSING_TIMERS
@@ -77,6 +78,7 @@ class DescribedStates(KeyedStateStore):
         """Handle to a state of any kind."""
 
 
+@public_name("RuntimeContext")
 class SubtaskContext(DescribedStates, RuntimeContext):
     """The runtime context of one operator on one subtask."""
 
@@ -145,6 +147,7 @@ class SubtaskContext(DescribedStates, RuntimeContext):
         )
 
 
+@public_name("TimerService")
 class SubtaskTimers(TimerService):
     """The clock, the watermark and the timers of one operator on one subtask."""
 
@@ -257,6 +260,7 @@ class EventTime:
         return now if time is None or time < now else time
 
 
+@public_name("Context")
 class ElementContext(KeyedProcessContext, SinkContext):
     """Context of the current element."""
 
@@ -281,6 +285,7 @@ class ElementContext(KeyedProcessContext, SinkContext):
         return self.time
 
 
+@public_name("KeyedTimerContext")
 class TimerContext(ElementContext, KeyedTimerContext):
     """Context of the timer that fires."""
 

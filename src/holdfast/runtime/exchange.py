@@ -136,6 +136,15 @@ class ExchangeReader:
                 rows = batch.filter(pc.is_in(tags, pa.array(mine, pa.int32())))
             yield group[0], self._payload(group[0], rows)
 
+    def counts(self, batch: pa.RecordBatch) -> dict[int, int]:
+        """Number of rows in `batch`, by channel id."""
+        if not self._exchange.tagged:
+            return {self._exchange.channels[0].id: batch.num_rows}
+        found = pc.value_counts(batch.column(CHANNEL))
+        return dict(
+            zip(found.field("values").to_pylist(), found.field("counts").to_pylist(), strict=True)
+        )
+
     def stamped(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Rows with a new event time, by the uid of the operator that gave it."""
         for channel in self._stamped:

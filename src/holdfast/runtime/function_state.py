@@ -15,6 +15,7 @@ from holdfast.api.checkpointed import (
     RawOperatorStateOutput,
 )
 from holdfast.api.descriptors import ListStateDescriptor
+from holdfast.api.names import public_name
 from holdfast.errors import StateAccessError
 from holdfast.runtime.operators.base import Reported
 from holdfast.runtime.operators.writer import WriterOperator
@@ -113,6 +114,7 @@ class FunctionState:
         return self._backend().get_list_state(ListStateDescriptor(WRITER_STATE, sink.state_type))
 
 
+@public_name("FunctionInitializationContext")
 class _InitializationContext(FunctionInitializationContext, OperatorStateStore):
     """Both contexts in one object: the store only adds the states."""
 
@@ -157,6 +159,7 @@ class _InitializationContext(FunctionInitializationContext, OperatorStateStore):
         return self._backend.get_broadcast_state(descriptor)
 
 
+@public_name("FunctionSnapshotContext")
 class _SnapshotContext(FunctionSnapshotContext, RawOperatorStateOutput, RawKeyedStateOutput):
     """Gathers raw state; the context is its own output, for keyed and other raw state."""
 

@@ -57,6 +57,8 @@ class OperatorStore:
         """The keyed state, once it was used."""
         self.operator_state: OperatorStateBackend | None = None
         """The operator state, once it was used."""
+        self.directory: Path | None = None
+        """Directory of the store, once it was opened."""
         self._plan = plan
         self._backend = backend
         self._subtask = subtask
@@ -114,7 +116,7 @@ class OperatorStore:
         if self.keyed is None:
             epoch, plan = self.epoch, self._plan
             claim_job(epoch.local_dir, epoch.job_id, epoch.owner)
-            directory = store_directory(
+            self.directory = store_directory(
                 epoch.local_dir,
                 epoch.job_id,
                 epoch.job_attempt,
@@ -122,7 +124,7 @@ class OperatorStore:
                 self._subtask,
                 epoch.owner.run,
             )
-            self._store = open_store(self._backend, directory, self.expected)
+            self._store = open_store(self._backend, self.directory, self.expected)
             self.keyed = KeyedStateBackend(
                 self._store,
                 max_parallelism=plan.max_parallelism,

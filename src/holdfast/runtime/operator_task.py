@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.api.outputs import OutputTag
 from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK, TimeDomain
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, StoreError
 from holdfast.runtime.context import ElementContext, EventTime, SubtaskContext, SubtaskTimers
 from holdfast.runtime.function_state import FunctionState
 from holdfast.runtime.operator_store import OperatorStore
@@ -127,7 +127,10 @@ class OperatorTask:
         agreed = None if epoch is None else epoch.key_shapes.get(uid)
         if agreed is not None:
             self.key_types.agree(KeyShape(agreed))
-        own = self._store.begin(epoch, task.attempt_id)
+        try:
+            own = self._store.begin(epoch, task.attempt_id)
+        except StoreError as error:
+            raise self.operator.store_error(error) from error
         if self._function_state is not None and epoch is not None:
             has_state = self._store.expected is not None
             self._function_state.begin(epoch, restored=has_state or epoch.restored is not None)
@@ -307,7 +310,12 @@ class OperatorTask:
 
     def open_state(self) -> KeyedStateBackend:
         """The operator's keyed state; opens its store on first use."""
-        return self._store.open()
+        try:
+            return self._store.open()
+        except StoreError as error:
+            raise self.operator.store_error(error) from error
+        finally:
+            self.operator.store = self._store.directory
 
     @property
     def state(self) -> KeyedStateBackend | None:
@@ -338,6 +346,8 @@ class OperatorTask:
         """Adds the operator to errors of writes that happen after the element that caused them."""
         try:
             yield
+        except StoreError as error:
+            raise self.operator.store_error(error) from error
         except HoldfastError as error:
             raise type(error)(f"{self.operator.describe()}, writing state: {error}") from error
 

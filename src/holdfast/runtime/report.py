@@ -132,3 +132,5 @@ class TaskReport:
     """Greatest watermark of generators, by the uid of their operator."""
     worker: WorkerReport | None = None
     """None if the task did not run in a worker of Spark."""
+    rows_read: dict[int, int] = field(default_factory=dict)
+    """Rows that came from the sources, by channel; only in tasks that read them first."""

@@ -71,6 +71,7 @@ class StageTask:
             if channel.id in stage.entries
         }
         self._writer = ExchangeWriter(stage.writes)
+        self._reads_first = stage.index == 1 or (stage.index == 0 and bool(stage.operators))
 
     def fits(self, epoch: EpochPlan | None) -> bool:
         """Whether the task may run this epoch of its job attempt, after those that it has run."""
@@ -98,6 +99,7 @@ class StageTask:
         """Whether event time has advanced before the rows."""
         self._latest: dict[str, int] = {}
         self._unchanged: dict[str, str] = {}
+        self._rows_read: dict[int, int] = {}
         self._placed = 0
         """Rows sent on broadcast channels."""
 
@@ -137,6 +139,9 @@ class StageTask:
         for count, batch in enumerate(batches, 1):
             if batch.num_rows == 0:
                 continue
+            if self._reads_first:
+                for channel_id, rows_read in unpacker.counts(batch).items():
+                    self._rows_read[channel_id] = self._rows_read.get(channel_id, 0) + rows_read
             for uid, stamped in unpacker.stamped(batch):
                 self._note_time(uid, latest_time(stamped, f"operator {uid!r}"))
             for channel, rows in unpacker.unpack(batch):
@@ -346,6 +351,7 @@ class StageTask:
             channel_state=self._channel_state,
             unchanged=self._unchanged,
             latest=self._latest,
+            rows_read=self._rows_read,
         )
         for operator_task in self._operator_tasks.values():
             uid = operator_task.plan.uid

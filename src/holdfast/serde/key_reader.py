@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from holdfast.errors import StateError
+from holdfast.errors import CorruptStoreError
 from holdfast.serde.keys import canonical_key
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class KeyDecoder:
         """The key whose canonical bytes are `data`.
 
         Raises:
-            StateError: The bytes are not a key of this shape.
+            CorruptStoreError: The bytes are not a key of this shape.
         """
         return self.decode_all([data])[0]
 
@@ -59,9 +59,9 @@ class KeyDecoder:
                 return numbers
             return list(map(self._decode, data))
         except (ValueError, ArithmeticError, IndexError, StructError) as error:
-            raise StateError(
-                f"the bytes of a key in the store are no key of type {self._name} ({error}); if "
-                "the store is damaged, remove it: the state is restored from the last checkpoint"
+            raise CorruptStoreError(
+                f"the bytes of a key in the store are no key of type {self._name} ({error}); they "
+                "are damaged. With checkpoints, the job continues from the newest one"
             ) from error
 
 

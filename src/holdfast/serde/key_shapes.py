@@ -65,6 +65,10 @@ class KeyShape:
             return cls("datetime_ntz")
         return cls(kind.__name__)
 
+    def described(self) -> str:
+        """The name with its article, for messages."""
+        return f"{'an' if self.name == 'int' else 'a'} {self.name}"
+
     def joined(self, other: KeyShape) -> KeyShape | None:
         """The shape that fits both; None if there is none."""
         if self == other:
@@ -98,12 +102,13 @@ class KeyTypes:
     Works on batches of keys, and looks at each class only once where the class decides.
     """
 
-    __slots__ = ("_columns", "_known", "example", "shape")
+    __slots__ = ("_columns", "_known", "_stored", "example", "shape")
 
-    def __init__(self, shape: KeyShape | None = None) -> None:
-        """Expect keys of `shape`; None for that of the first key."""
-        self.shape = shape
+    def __init__(self, stored: KeyShape | None = None) -> None:
+        """Expect keys of the shape `stored`, that of state; None for that of the first key."""
+        self.shape = stored
         """Shape of all keys so far; None before the first one."""
+        self._stored = stored
         self.example = ""
         """One of the keys seen, for messages."""
         self._known: set[type] = set()
@@ -120,8 +125,10 @@ class KeyTypes:
         joined = stored if self.shape is None else self.shape.joined(stored)
         if joined is None:
             assert self.shape is not None
+            if self._stored is None:
+                raise KeyTypeError(_unlike_stored(self.example or "a key", self.shape, stored))
             raise KeyTypeError(other_types(f"{stored.name} in this store", self.shape.name))
-        self.shape = joined
+        self.shape = self._stored = joined
 
     def agree(self, shape: KeyShape) -> None:
         """Expect keys of the shape that all tasks of the operator agree on."""
@@ -160,8 +167,11 @@ class KeyTypes:
     def refusal(self, key: object) -> str:
         """Message for a key of another type."""
         assert self.shape is not None
+        shape = KeyShape.of(key)
+        if self._stored is not None and self._stored.joined(shape) is None:
+            return _unlike_stored(f"key {key!r}", shape, self._stored)
         return (
-            f"key {key!r} is a {KeyShape.of(key).name}, but the keys of this operator are "
+            f"key {key!r} is {shape.described()}, but the keys of this operator are "
             f"{self.shape.name}; let the key function always return the same type"
         )
 
@@ -195,6 +205,14 @@ def _telling_places(values: Sequence[Any], known: set[type]) -> Iterator[int]:
         else:
             yield place
             known.add(kind)
+
+
+def _unlike_stored(key: str, shape: KeyShape, stored: KeyShape) -> str:
+    return (
+        f"{key} is {shape.described()}, but the stored state of this operator has {stored.name} "
+        f"keys; let all keys be {stored.name} as before, or give the operator another uid, under "
+        "which it starts empty"
+    )
 
 
 def other_types(here: str, others: str) -> str:

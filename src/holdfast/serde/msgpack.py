@@ -156,8 +156,9 @@ def _decoder(native: Decode, spec: Any, declared: str) -> Decode:
         except (msgspec.DecodeError, ValueError, TypeError, KeyError) as error:
             problem = error
         raise StateValueError(
-            f"the stored bytes are not of the declared type {declared}: {problem}; the state was "
-            "written with another type: declare that one, or start without the state"
+            f"the stored bytes are not of the declared type {declared}: {problem}. If they were "
+            "written with another type, declare that one, or start without the state. If not, the "
+            "bytes are damaged: with checkpoints, the job continues from the newest one"
         ) from problem
 
     return decode

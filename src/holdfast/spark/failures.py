@@ -46,6 +46,16 @@ def summary(failure: BaseException) -> str:
     return short or text
 
 
+def headline(failure: BaseException) -> str:
+    """The first line of what broke a job, for places without room for more."""
+    error = original_error(failure)
+    lines = summary(error).strip().splitlines()
+    if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
+        # From py4j; the exception of Java follows.
+        lines = [lines[1].removeprefix(": ")]
+    return lines[0] if lines else type(error).__name__
+
+
 def _chain(failure: BaseException) -> Iterator[BaseException]:
     seen: set[int] = set()
     error: BaseException | None = failure

@@ -18,7 +18,7 @@ from pyspark import InheritableThread
 from holdfast.clock import monotonic
 from holdfast.errors import JobExecutionError
 from holdfast.job.threads import TimeLimits, guarded, start_thread
-from holdfast.spark.failures import original_error, summary
+from holdfast.spark.failures import headline, original_error, summary
 from holdfast.spark.idle_epochs import IdleEpochs
 from holdfast.spark.session import (
     QUERY_SETTINGS,
@@ -377,8 +377,9 @@ class JobAttempt:
             self._checkpoints.epoch_completed(order, result, batch_id)
             self._on_epoch(result)
         except BaseException as failure:
-            self._checkpoints.epoch_failed(order)
-            if self._failure is None and not self._stopping.is_set():
+            stopped = self._stopping.is_set()
+            self._checkpoints.epoch_failed(order, None if stopped else headline(failure))
+            if self._failure is None and not stopped:
                 self._failure = failure
             raise
         finally:

@@ -24,7 +24,7 @@ from holdfast.api.descriptors import (
     ValueStateDescriptor,
 )
 from holdfast.api.folds import Reducer
-from holdfast.errors import StateDescriptorError, StateError, StoreVersionError
+from holdfast.errors import StateDescriptorError, StateError, StoreError, StoreVersionError
 from holdfast.serde.factory import codec_for
 from holdfast.serde.key_reader import KeyDecoder
 from holdfast.serde.key_shapes import KeyShape, KeyTypes
@@ -34,6 +34,7 @@ from holdfast.state.list import MAX_CHUNKS, ChunkNumbers, ListTable
 from holdfast.state.map import MapTable
 from holdfast.state.namespaces import NamespacedKeyEncoder, StateScope
 from holdfast.state.schemas import declared_codec
+from holdfast.state.store.header import corrupt_store
 from holdfast.state.stored_keys import read_keys
 from holdfast.state.table import CurrentKey, StateTable
 from holdfast.state.timers.due import TIMERS_AT_ONCE
@@ -447,9 +448,12 @@ class KeyedStateBackend:
         stored = self._store.get(OPERATOR_KEY)
         if stored is None:
             return
-        metadata = msgspec.json.decode(stored)
+        try:
+            metadata = msgspec.json.decode(stored)
+        except msgspec.DecodeError as error:
+            raise corrupt_store(self._store.place, error) from error
         if metadata["format"] != FORMAT:
-            raise StateError(
+            raise StoreError(
                 f"the local store has layout version {metadata['format']}, this Holdfast "
                 f"reads version {FORMAT}; run the job with the Holdfast that wrote it"
             )

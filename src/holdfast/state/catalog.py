@@ -19,6 +19,7 @@ import msgspec
 from holdfast.errors import StateDescriptorError
 from holdfast.state.list import pack_chunk, unpack_chunk
 from holdfast.state.schemas import SchemaHistory, change_entries, conversion, declare, evolving
+from holdfast.state.store.header import corrupt_store
 from holdfast.state.ttl.layout import (
     SWEEP_PREFIX,
     TTL_SUFFIX,
@@ -78,7 +79,11 @@ class StateCatalog:
     """The states of one store."""
 
     def __init__(self, store: StateStore) -> None:
-        """Read the catalog of a store."""
+        """Read the catalog of a store.
+
+        Raises:
+            CorruptStoreError: It is damaged.
+        """
         self._store = store
         self._declared: dict[str, str | None] = {}
         """Schema ids of the registered states."""
@@ -86,7 +91,10 @@ class StateCatalog:
 
     def reload(self) -> None:
         """Read the catalog again, since another process has written to the store."""
-        self._stored = read_catalog(self._store)
+        try:
+            self._stored = read_catalog(self._store)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise corrupt_store(self._store.place, error) from error
 
     def kind_of(self, name: str) -> str | None:
         """Kind of a state without TTL; None if it is not in the catalog."""
@@ -130,7 +138,8 @@ class StateCatalog:
         known = [self._stored[stored] for stored in (own, other) if stored in self._stored]
         for entry in known:
             if entry["kind"] != kind:
-                raise other_kind(name, kind, entry["kind"])
+                of = other_kind if name in self._declared else stored_as
+                raise of(name, kind, entry["kind"])
         declaration = declare(name, list(map(SchemaHistory.of_entry, known)), codecs)
         self._check_type(name, declaration.history)
         self._keep(own, kind, declaration.history, timed=timed)
@@ -199,11 +208,23 @@ def read_catalog(source: StateStore | ReadOnlySnapshot) -> dict[str, dict[str, A
 
 
 def other_kind(name: str, kind: str, known: str) -> StateDescriptorError:
-    """The error for a state that exists with another kind."""
+    """The error for a state that the operator has registered with another kind."""
     return StateDescriptorError(
-        f"state name {name!r} is already in use for a {known} state of this operator and "
-        f"cannot be a {kind} state too; choose another name"
+        f"state name {name!r} is already in use for {_a(known)} state of this operator and "
+        f"cannot be {_a(kind)} state too; choose another name"
     )
+
+
+def stored_as(name: str, kind: str, stored: str) -> StateDescriptorError:
+    """The error for a state that is stored with another kind."""
+    return StateDescriptorError(
+        f"state {name!r} is stored as {_a(stored)} state, and is now declared as {_a(kind)} state; "
+        f"declare it as {_a(stored)} state, or use another name, under which it starts empty"
+    )
+
+
+def _a(kind: str) -> str:
+    return f"an {kind}" if kind.startswith("a") else f"a {kind}"
 
 
 def _prefix(entry: dict[str, Any]) -> bytes:

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from typing_extensions import override
 
+from holdfast.api.names import public_name
 from holdfast.api.state import ListState
-from holdfast.errors import StateValueError
+from holdfast.errors import CorruptStoreError, StateValueError
+from holdfast.state.store.header import RECOVERY
 from holdfast.state.table import NO_KEY, StateTable
 
 if TYPE_CHECKING:
@@ -27,8 +29,21 @@ MAX_CHUNKS = 8
 pack_chunk = msgspec.msgpack.Encoder().encode
 """Encodes a chunk from the bytes of its elements."""
 
-unpack_chunk = msgspec.msgpack.Decoder(list[bytes]).decode
-"""Inverse of `pack_chunk`."""
+_unpack = msgspec.msgpack.Decoder(list[bytes]).decode
+
+
+def unpack_chunk(chunk: bytes) -> list[bytes]:
+    """Inverse of `pack_chunk`.
+
+    Raises:
+        CorruptStoreError: The bytes are no chunk.
+    """
+    try:
+        return _unpack(chunk)
+    except msgspec.DecodeError as error:
+        raise CorruptStoreError(
+            f"the bytes of a list in the store are damaged ({error}). {RECOVERY}"
+        ) from error
 
 
 class _Entry:
@@ -47,6 +62,7 @@ class _Entry:
         """Whether `stored` and `added` replace the chunks in the store."""
 
 
+@public_name("ListState")
 class ListTable(StateTable, ListState[Any]):
     """A list per key."""
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
 
+from holdfast.api.names import public_name
 from holdfast.api.state import MapState
 from holdfast.errors import StateValueError
 from holdfast.state.map_keys import MapKeys, unhashable
@@ -53,6 +54,7 @@ class _Entry:
         return other
 
 
+@public_name("MapState")
 class MapTable(StateTable, MapState[Any, Any]):
     """A map per key."""
 

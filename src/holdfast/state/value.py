@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
+from holdfast.api.names import public_name
 from holdfast.api.state import AggregatingState, ReducingState, ValueState
 from holdfast.errors import StateValueError
 from holdfast.state.table import NO_KEY, StateTable
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from holdfast.api.folds import Aggregator
 
 
+@public_name("ValueState")
 class ValueTable(StateTable, ValueState[Any]):
     """Values of an immutable type; the cache holds the objects."""
 
@@ -125,6 +127,7 @@ class ValueTable(StateTable, ValueState[Any]):
         )
 
 
+@public_name("ValueState")
 class EncodedValueTable(ValueTable):
     """Values of a mutable type; the cache holds bytes, and every read returns a new object."""
 
@@ -156,6 +159,7 @@ class EncodedValueTable(ValueTable):
         self._cache.update(zip(keys, found, strict=True))
 
 
+@public_name("ValueState")
 class DefaultedValue(ValueState[Any]):
     """A value state whose descriptor has a default."""
 
@@ -180,6 +184,7 @@ class DefaultedValue(ValueState[Any]):
         self._table.clear()
 
 
+@public_name("ReducingState")
 class ReducingValue(ReducingState[Any]):
     """Reducing state: folds added values with a function."""
 
@@ -208,6 +213,7 @@ class ReducingValue(ReducingState[Any]):
         self._table.clear()
 
 
+@public_name("AggregatingState")
 class AggregatingValue(AggregatingState[Any, Any]):
     """Aggregating state: keeps the accumulator of an aggregate function."""
 

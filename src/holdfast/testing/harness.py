@@ -18,13 +18,10 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 import shutil
 import tempfile
 import weakref
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.api.checkpointed import CheckpointListener
@@ -32,13 +29,16 @@ from holdfast.api.functions import KeySelector
 from holdfast.api.outputs import ErrorPolicy
 from holdfast.api.state import MapState
 from holdfast.api.streams.data_stream import DataStream
+from holdfast.api.streams.graph import OperatorKind
 from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK
+from holdfast.api.two_phase_commit import TwoPhaseCommitSink, TwoPhaseCommitSinkFunction
 from holdfast.config.backends import HashMapStateBackend, StateBackend
-from holdfast.config.parallelism import check_parallelism, default_max_parallelism
-from holdfast.errors import ConfigurationError, JobGraphError, StateAccessError
+from holdfast.config.parallelism import default_max_parallelism
+from holdfast.errors import ConfigurationError, JobGraphError, StateAccessError, StoreError
 from holdfast.runtime.operator_task import OperatorTask, TaskIdentity
 from holdfast.runtime.operators.base import Output, Reported
 from holdfast.runtime.operators.co import BroadcastOperator
+from holdfast.runtime.operators.writer import WriterOperator
 from holdfast.runtime.outlets import by_tag
 from holdfast.runtime.plan import (
     CheckpointOrder,
@@ -57,7 +57,9 @@ from holdfast.state.store.directories import claim_job, store_directory
 from holdfast.state.store.process import ProcessIdentity
 from holdfast.state.table import NO_KEY
 from holdfast.testing.clock import ManualClock
+from holdfast.testing.copies import check_subtask, copier
 from holdfast.testing.kinds import BROADCAST, CONNECTED, kind_of
+from holdfast.testing.sinks import PendingCommits
 from holdfast.testing.snapshots import HarnessSnapshot, RestorePoint, read_snapshot
 from holdfast.testing.windows import windows_of
 from holdfast.types.stream_type import OBJECTS
@@ -91,10 +93,12 @@ class OperatorHarness:
         backend: The state backend; the hash map backend if not given.
         on_error: What happens to elements on which the function raises.
         parallelism: Parallelism of the operator.
+        max_parallelism: Max parallelism of the operator; that of the snapshots, or else derived
+            from the parallelism, if not given.
         subtask: Index of this subtask.
         job_parameters: Parameters of the job.
         restore_from: Snapshots from harnesses of the operator, one of every subtask;
-            this subtask starts with its share of them, as after a recovery.
+            this subtask starts with its share of them, as after a recovery, on any backend.
 
     Raises:
         JobGraphError: The stream, keyed or not, does not take the function.
@@ -111,24 +115,28 @@ class OperatorHarness:
         backend: StateBackend | None = None,
         on_error: ErrorPolicy | None = None,
         parallelism: int = 1,
+        max_parallelism: int | None = None,
         subtask: int = 0,
         job_parameters: Mapping[str, str] | None = None,
         restore_from: HarnessSnapshot | Sequence[HarnessSnapshot] | None = None,
     ) -> None:
         """Open the function's first epoch."""
         self._details: Any = None
+        if isinstance(function, TwoPhaseCommitSinkFunction):
+            function = TwoPhaseCommitSink(function)
         if isinstance(function, DataStream):
             function, self._details, self._kind = windows_of(function, keyed=key is not None)
         else:
             self._kind = kind_of(function, keyed=key is not None)
-        _check_subtask(subtask, parallelism)
-        self._max_parallelism = default_max_parallelism(parallelism)
+        default = default_max_parallelism(parallelism)
+        self._max_parallelism = default if max_parallelism is None else max_parallelism
+        check_subtask(subtask, parallelism, self._max_parallelism)
         self.clock = ManualClock()
         self.outputs: list[Any] = []
         """The outputs so far, without side outputs."""
         self._sides: dict[str, list[Any]] = {}
         self._settled: dict[str | None, int] = {}
-        self._fresh_copy = _copier((function, self._details))
+        self._fresh_copy = copier((function, self._details))
         self._key = key.get_key if isinstance(key, KeySelector) else key
         second = key if second_key is None else second_key
         self._second_key = second.get_key if isinstance(second, KeySelector) else second
@@ -144,13 +152,19 @@ class OperatorHarness:
         self._delete = weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
         self._checkpoint = 0
         self._restored: int | None = None
+        self._commits = PendingCommits(lambda: self._fresh_copy()[0], _UID, subtask)
         if restore_from is not None:
             if isinstance(restore_from, HarnessSnapshot):
                 restore_from = [restore_from]
-            self._restore(RestorePoint(restore_from))
+            self._restore(RestorePoint(restore_from), max_parallelism)
         self._start_epoch()
 
-    def _restore(self, point: RestorePoint) -> None:
+    def _restore(self, point: RestorePoint, max_parallelism: int | None) -> None:
+        if max_parallelism not in (None, point.max_parallelism):
+            raise ConfigurationError(
+                f"the harness: the snapshots have a max parallelism of {point.max_parallelism}, "
+                f"and this harness {max_parallelism}; it is fixed for an operator with state"
+            )
         self._max_parallelism = point.max_parallelism
         self._checkpoint = self._restored = point.checkpoint_id
         # As in a job, epoch numbers continue: the chunks of lists are numbered by epoch.
@@ -160,6 +174,11 @@ class OperatorHarness:
         directory = store_directory(self._directory, _UID, _JOB_ATTEMPT, _UID, self._subtask)
         if point.restore(self._backend, directory, self._subtask, self._parallelism, version):
             self._version = version
+        prepared = point.prepared(self._subtask, self._parallelism)
+        if prepared:
+            self._commits.add(
+                prepared, epoch=point.epoch, checkpoint=point.checkpoint_id, recovered=True
+            )
 
     def push(self, *elements: Any, at: int | None = None) -> None:
         """Process elements, in order, as one batch; `at` is their event time, if they have one.
@@ -212,7 +231,9 @@ class OperatorHarness:
         try:
             yield
         except BaseException:
-            self.fail()
+            # A store that failed cannot be opened again either; its first error counts.
+            with suppress(StoreError):
+                self.fail()
             raise
 
     def side_output(self, tag: OutputTag) -> list[Any]:
@@ -316,7 +337,34 @@ class OperatorHarness:
             store,
             operator_state,
             epoch,
+            self._commits.prepared() if self._kind is OperatorKind.WRITER else (),
         )
+
+    @property
+    def committables(self) -> list[Any]:
+        """What a sink's writers have prepared, and `commit` has not published yet."""
+        return self._commits.committables
+
+    def commit(self) -> None:
+        """Publish the committables with the sink's committer, as a completed checkpoint does.
+
+        What the committer wants to retry stays among the committables.
+
+        Raises:
+            SinkError: The committer has reported a failure.
+        """
+        self._commits.commit(self._operator_task.operator.context)
+
+    def abort(self) -> None:
+        """Fail the epoch as if the process had died: a committer drops what the writer opened."""
+        operator = self._operator_task.operator
+        if not isinstance(operator, WriterOperator) or operator.writer is None:
+            raise JobGraphError(f"{type(self.function).__name__} has no committer; call fail()")
+        opened = [] if operator.writer.opened is None else [operator.writer.opened]
+        # The writer cannot abort what it has opened: its process is gone.
+        operator.is_open = False
+        self.fail()
+        self._commits.abort_opened(self._operator_task.operator.context, opened)
 
     def _snapshot_store(self) -> tuple[dict[str, bytes], bytes | None]:
         # Like a task whose function got no element in the checkpoint's epoch.
@@ -345,6 +393,10 @@ class OperatorHarness:
             report = operator_task.commit()
         if report is not None:
             self._version = report.version
+        if operator_task.prepared:
+            self._commits.add(
+                operator_task.prepared, epoch=self._epoch, checkpoint=self._checkpoint + 1
+            )
 
     def fail(self) -> None:
         """Fail the epoch: drop its changes to state and its outputs, and start the next."""
@@ -405,6 +457,7 @@ class OperatorHarness:
             owner=ProcessIdentity.current(),
             expected={} if self._version is None else {(_UID, self._subtask): self._version},
             checkpoint=checkpoint,
+            exactly_once=self._kind is OperatorKind.WRITER,
             next_checkpoint=self._checkpoint + 1,
             restored=self._restored,
             time=EpochTime(
@@ -447,21 +500,3 @@ def _content(handle: Any) -> Any:
             value = getattr(handle, read)()
             return dict(value) if read == "items" else value
     raise AssertionError(f"{handle!r} cannot be read")
-
-
-def _check_subtask(subtask: int, parallelism: int) -> None:
-    check_parallelism(parallelism, default_max_parallelism(parallelism), "the harness")
-    if not 0 <= subtask < parallelism:
-        raise ConfigurationError(
-            f"the harness: there is no subtask {subtask}; {parallelism} of them count from 0"
-        )
-
-
-def _copier(function: Any) -> Callable[[], Any]:
-    """Makes the function anew for every epoch, as the tasks of a job do."""
-    with suppress(Exception):
-        return partial(pickle.loads, pickle.dumps(function))
-    # Local functions and classes cannot be pickled by name.
-    with suppress(Exception):
-        return partial(copy.deepcopy, copy.deepcopy(function))
-    return lambda: function

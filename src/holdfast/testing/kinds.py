@@ -25,7 +25,6 @@ from holdfast.api.functions import (
 )
 from holdfast.api.sinks import Sink
 from holdfast.api.streams.graph import OperatorKind
-from holdfast.api.two_phase_commit import TwoPhaseCommitSinkFunction
 from holdfast.errors import JobGraphError
 from holdfast.runtime.plan import TIMER_KINDS
 
@@ -66,11 +65,12 @@ def kind_of(function: Any, *, keyed: bool) -> OperatorKind:
     """
     if isinstance(function, type) and issubclass(function, Function):
         raise JobGraphError(f"the harness takes a function, not its class: {function.__name__}()")
-    if isinstance(function, Sink | TwoPhaseCommitSinkFunction):
-        raise JobGraphError(
-            f"the harness runs one step, and {type(function).__name__} publishes in a second one; "
-            "try it in a small job"
-        )
+    if isinstance(function, Sink):
+        if function.takes_rows:
+            raise JobGraphError(
+                f"the harness gives elements, and {function.name} takes rows; try it in a small job"
+            )
+        return OperatorKind.WRITER
     if isinstance(function, ProcessJoinFunction):
         raise JobGraphError(
             f"{type(function).__name__} is called by a join; call its process_element, or try it "

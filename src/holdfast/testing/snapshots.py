@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.config.backends import StateBackend
-    from holdfast.runtime.report import SnapshotReport
+    from holdfast.runtime.report import Prepared, SnapshotReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,8 @@ class HarnessSnapshot:
     operator_state: bytes | None = None
     epoch: int = 0
     """The epoch that ended in the checkpoint."""
+    prepared: tuple[Prepared, ...] = ()
+    """Committables of a sink that were not published yet."""
 
 
 def read_snapshot(report: SnapshotReport) -> tuple[dict[str, bytes], bytes | None]:
@@ -86,15 +88,9 @@ class RestorePoint:
         """Make the store of one new subtask, as a recovery does; False if there is no state.
 
         Raises:
-            ConfigurationError: The snapshots are of another backend, or do not allow that
-                many subtasks.
+            ConfigurationError: The snapshots do not allow that many subtasks.
         """
         first = self._snapshots[0]
-        if first.backend != backend.name:
-            raise ConfigurationError(
-                f"the harness: the snapshots were made by the {first.backend} backend, and this "
-                f"harness uses {backend.name}; give it the same backend"
-            )
         check_parallelism(parallelism, self.max_parallelism, "the harness")
         groups = key_groups(subtask, parallelism, self.max_parallelism)
         whole = parallelism == first.parallelism
@@ -114,10 +110,20 @@ class RestorePoint:
                 directory,
                 version=version,
                 key_groups=groups,
-                whole=whole and bool(sources),
+                whole=whole and bool(sources) and first.backend == backend.name,
                 operator_state=share,
+                kind=first.backend,
             )
         return True
+
+    def prepared(self, subtask: int, parallelism: int) -> tuple[Prepared, ...]:
+        """The share of one new subtask in the committables that wait."""
+        return tuple(
+            one
+            for snapshot in self._snapshots
+            if snapshot.subtask % parallelism == subtask
+            for one in snapshot.prepared
+        )
 
     def _share(self, subtask: int, parallelism: int) -> OperatorStateSnapshot | None:
         old = [

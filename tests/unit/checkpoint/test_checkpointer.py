@@ -520,16 +520,28 @@ def test_after_a_failure_no_epoch_begins_until_the_job_has_restarted(
     assert bench.order().checkpoint is not None
 
 
+def test_a_checkpoint_of_a_stopped_job_is_no_cause_for_a_warning(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.checkpointer.epoch_failed(bench.order(), None)
+    figures = bench.checkpointer.statistics.snapshot().latest_failed
+    assert figures is not None
+    assert figures.failure_message == "the job has been stopped"
+    assert caplog.records == []
+
+
 def test_an_epoch_that_fails_takes_its_checkpoint_with_it_and_counts_for_nothing(
     bench: Bench,
 ) -> None:
     order = bench.order()
-    bench.checkpointer.epoch_failed(order)
+    bench.checkpointer.epoch_failed(order, "/disk/state-1.mdb: no room on the disk")
     assert bench.listener.heard == [("aborted", 1)]
     assert bench.failures == []
     figures = bench.checkpointer.statistics.snapshot().latest_failed
     assert figures is not None
-    assert figures.failure_message == "the epoch that carried it failed"
+    assert figures.failure_message == (
+        "the epoch that carried it failed (/disk/state-1.mdb: no room on the disk)"
+    )
     assert bench.epoch().next_checkpoint == 2
     assert bench.complete == [2]
 

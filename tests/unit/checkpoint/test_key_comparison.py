@@ -268,5 +268,5 @@ def test_what_is_incompatible_says_what_to_do() -> None:
     found = compared("int", keyed("k"))
     assert found.note == "is str"
     assert found.problem is not None
-    assert "the key is a str, but the keys of this operator are int" in found.problem
-    assert "let it be int again, or give the operator another uid" in found.problem
+    assert "the key is a str, but the stored state of this operator has int keys" in found.problem
+    assert "let all keys be int as before, or give the operator another uid" in found.problem

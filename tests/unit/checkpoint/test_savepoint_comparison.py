@@ -473,13 +473,18 @@ TEXT = ListStateDescriptor("window-contents", state_spec(StreamType.of("k bigint
             "struct.k: was int64 | None, is string",
         ),
         (FOLDED, lambda w: w.reduce(first), "as is", None),
-        (FOLDED, lambda w: w.apply(nothing, ROWS), "another kind", "cannot be a list state too"),
-        (LISTED, lambda w: w.reduce(first), "another kind", "cannot be a reducing state too"),
+        (
+            FOLDED,
+            lambda w: w.apply(nothing, ROWS),
+            "another kind",
+            "is now declared as a list state",
+        ),
+        (LISTED, lambda w: w.reduce(first), "another kind", "is now declared as a reducing state"),
         (
             FOLDED,
             lambda w: w.aggregate(Ones(), accumulator_type=int, output_type=int),
             "another kind",
-            "cannot be a aggregating state too",
+            "is now declared as an aggregating state",
         ),
         (
             LISTED,
@@ -553,7 +558,7 @@ def test_keys_are_compared_and_windows_over_all_elements_have_one(tmp_path: Path
     program.source(ROWS).uid("in").key_by("n").process(Asks((COUNT,)), ROWS).uid("op")
     found = compared(metadata, program, tmp_path, allow=True)
     [problem] = found.problems
-    assert "(uid 'op'): the key is a int, but the keys of this operator are str" in problem
+    assert "(uid 'op'): the key is an int, but the stored state of this operator has str" in problem
     assert "str, incompatible: is int" in str(found)
     # No row of it would be looked at by its key.
     program.graph.nodes[-1].function = Asks()

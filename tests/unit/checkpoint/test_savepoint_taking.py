@@ -92,7 +92,7 @@ def test_a_savepoint_that_cannot_be_written_does_not_fail_its_checkpoint(
     bench = make()
     with pytest.raises(CheckpointError, match="Not a directory"):
         SavepointRequest.at(__file__, "job", SavepointFormatType.NATIVE)
-    request = SavepointRequest.at(str(tmp_path), "job", SavepointFormatType.CANONICAL)
+    request = SavepointRequest.at(tmp_path, "job", SavepointFormatType.CANONICAL)
     Path(request.files.root).touch()
     taken(bench, request)
     with pytest.raises(CheckpointError, match=r"was not taken: .*CheckpointStorageError"):

@@ -487,6 +487,8 @@ def test_enabling_checkpoints_takes_the_most_common_settings(tmp_path: Path) -> 
 def test_the_environment_takes_a_savepoint_directory_and_a_job_id() -> None:
     env = environment()
     assert env.get_default_savepoint_directory() is None
+    env.set_default_savepoint_directory(Path("/savepoints"))
+    assert env.get_default_savepoint_directory() == "/savepoints"
     env.set_default_savepoint_directory("s3://bucket/savepoints")
     assert env.get_default_savepoint_directory() == "s3://bucket/savepoints"
     assert env.set_job_id("orders") is env

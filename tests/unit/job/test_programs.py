@@ -350,5 +350,7 @@ def test_keys_of_different_types_on_different_subtasks_are_noticed_at_once(
     run.key_shapes = agreement.shapes
     with pytest.raises(KeyTypeError) as caught:
         run.push([("number", number), (text, 7)])
-    assert f"key {text!r} is a str, but the keys of this operator are int" in str(caught.value)
+    assert f"key {text!r} is a str, but the stored state of this operator has int" in str(
+        caught.value
+    )
     assert f"row: Event(k={text!r}, n=7)" in str(caught.value)

@@ -71,7 +71,7 @@ def test_keys_of_two_types_are_refused_together_and_one_after_the_other(ones: li
         for batches in ([[one, other]], [[one], [other]], [[one] * 3, [one, one, other]]):
             with pytest.raises(KeyTypeError, match="let the key function always return the same"):
                 seen(*batches)
-        with pytest.raises(KeyTypeError, match="let the key function always return the same"):
+        with pytest.raises(KeyTypeError, match="but the stored state of this operator has"):
             KeyTypes(KeyShape.of(one)).check([other])
 
 
@@ -99,6 +99,23 @@ def test_stored_keys_of_another_type_are_refused_with_what_to_do() -> None:
     assert types.shape == KeyShape("tuple[int, str]")
     with pytest.raises(KeyTypeError, match=r"str in this store, and tuple\[int, str\] elsewhere"):
         types.join(KeyShape("str"))
+
+
+def test_a_key_unlike_the_stored_ones_is_told_apart_from_mixed_keys() -> None:
+    advice = "let all keys be str as before, or give the operator another uid"
+    types = KeyTypes(KeyShape("str"))
+    assert types.refusal(1).startswith(
+        f"key 1 is an int, but the stored state of this operator has str keys; {advice}"
+    )
+    # The store may be opened after the first key.
+    types = KeyTypes()
+    types.check([1])
+    with pytest.raises(KeyTypeError, match=f"a key is an int, but the stored .* {advice}"):
+        types.join(KeyShape("str"))
+    types = KeyTypes(KeyShape("tuple[str, ?]"))
+    types.check([("a", 1)])
+    assert "the keys of this operator are tuple[str, int]" in types.refusal(("a", "b"))
+    assert "the stored state of this operator has tuple[str, ?] keys" in types.refusal((1, 1))
 
 
 # In a function
@@ -143,7 +160,9 @@ def test_keys_that_python_takes_for_one_are_refused_whenever_they_come(
         with pytest.raises(KeyTypeError) as caught:
             harness.push(*elements)
     text = str(caught.value)
-    assert f"key {other!r} is a {KeyShape.of(other).name}, but the keys of this operator" in text
+    others = "stored state" if pause == "epoch" else "keys"
+    described = KeyShape.of(other).described()
+    assert f"key {other!r} is {described}, but the {others} of this operator" in text
     assert f"row: {other!r}" in text
     assert text.startswith("operator 'Count'")
 

@@ -131,7 +131,7 @@ def test_an_integer_beyond_64_bits_among_many_is_refused() -> None:
 def test_keys_of_two_types_in_one_operator_are_refused() -> None:
     encoder = KeyEncoder(128)
     encoder.encode(b"\x00\x01", "a")
-    with pytest.raises(KeyTypeError, match=r"1 is a int, but the keys of this operator are str"):
+    with pytest.raises(KeyTypeError, match=r"1 is an int, but the keys of this operator are str"):
         encoder.encode(b"\x00\x01", 1)
     with pytest.raises(KeyTypeError, match="True is a bool"):
         KeyEncoder(128, KeyTypes(KeyShape("int"))).encode_all(b"\x00\x01", [True])

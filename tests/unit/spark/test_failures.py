@@ -5,8 +5,14 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import PySparkException
 
-from holdfast.errors import HoldfastError, StateValueError, StoreVersionError, UserFunctionError
-from holdfast.spark.failures import original_error, summary
+from holdfast.errors import (
+    HoldfastError,
+    StateError,
+    StateValueError,
+    StoreVersionError,
+    UserFunctionError,
+)
+from holdfast.spark.failures import headline, original_error, summary
 
 TRACEBACK = """\
 An exception was thrown from the Python worker:
@@ -130,3 +136,11 @@ def test_of_an_error_of_spark_the_stacks_and_plans_are_left_out(text: str, said:
 @pytest.mark.parametrize("kind", [UserFunctionError, RuntimeError])
 def test_an_error_of_others_is_told_whole(kind: type[Exception]) -> None:
     assert summary(kind(f"{MESSAGE} SQLSTATE: 1")) == f"{MESSAGE} SQLSTATE: 1"
+
+
+def test_the_headline_is_the_first_line_that_says_something() -> None:
+    text = "An error occurred while calling o11.count.\n: java.io.IOException: disk\n\tat org.x"
+    failure = type("Py4JError", (Exception,), {"__module__": "py4j.protocol"})(text)
+    assert headline(failure) == "java.io.IOException: disk"
+    assert headline(StateError("a\nb")) == "a"
+    assert headline(ValueError()) == "ValueError"

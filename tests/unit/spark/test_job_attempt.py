@@ -36,6 +36,7 @@ class Checkpoints:
     def __init__(self) -> None:
         self.completed_epochs: list[int] = []
         self.failed_epochs = 0
+        self.problem: str | None = ""
         self.in_release: Callable[[int], None] = lambda epoch: None
         self.due = False
         self.contains_all = True
@@ -49,8 +50,9 @@ class Checkpoints:
         self.in_release(result.statistics.epoch)
         self.completed_epochs.append(result.statistics.epoch)
 
-    def epoch_failed(self, order: EpochOrder) -> None:
+    def epoch_failed(self, order: EpochOrder, problem: str | None) -> None:
         self.failed_epochs += 1
+        self.problem = problem
 
     def expire(self) -> None:
         return None
@@ -579,3 +581,32 @@ def test_a_query_that_somebody_else_stops_is_not_kept_waiting(tmp_path: Path, cl
     bench.query.isActive = False
     bench.batch(0)
     assert clock.now == 103.5
+
+
+def test_a_checkpoint_is_told_why_its_epoch_failed(bench: Bench) -> None:
+    def fail() -> None:
+        raise RuntimeError(
+            "Job aborted due to stage failure: Task 1 in stage 3.0 failed\n"
+            "holdfast.errors.StoreFullError: operator 'count' (uid 'c'), subtask 1/2: "
+            "/disk/state-1.mdb: no room on the disk (No space left on device)\n  row: 7\n\n"
+            "\tat org.apache.spark.api.python.BasePythonRunner\n"
+        )
+
+    bench.runner.in_epoch = fail
+    with pytest.raises(RuntimeError):
+        bench.batch()
+    assert bench.checkpoints.problem == (
+        "operator 'count' (uid 'c'), subtask 1/2: /disk/state-1.mdb: no room on the disk "
+        "(No space left on device)"
+    )
+
+
+def test_a_checkpoint_of_a_job_that_was_stopped_has_no_problem(bench: Bench) -> None:
+    def stopped() -> None:
+        bench.job_attempt._stopping.set()
+        raise RuntimeError("Job 3 cancelled")
+
+    bench.runner.in_epoch = stopped
+    with pytest.raises(RuntimeError):
+        bench.batch()
+    assert bench.checkpoints.problem is None

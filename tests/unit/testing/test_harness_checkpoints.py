@@ -341,12 +341,6 @@ def test_snapshots_that_are_not_of_every_subtask_once_are_refused() -> None:
             OperatorHarness(Buffering(), restore_from=given)
 
 
-def test_a_snapshot_of_another_backend_is_refused() -> None:
-    taken = snapshots(Buffering(), [1])
-    with pytest.raises(ConfigurationError, match=r"by the hashmap backend.* uses rocksdb"):
-        OperatorHarness(Buffering(), backend=EmbeddedRocksDBStateBackend(), restore_from=taken)
-
-
 def test_more_subtasks_than_key_groups_are_refused() -> None:
     taken = snapshots(Buffering(), [1])
     with pytest.raises(ConfigurationError, match="128"):

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import re
 from typing import Final
 
+from holdfast.api.names import snake_case
 from holdfast.errors import JobGraphError
 
 _ONE_RESULT: Final = {
@@ -100,12 +100,8 @@ def missing_method(stream: type, keyed: type, name: str) -> str:
     if name in _DATAFRAME_METHODS:
         return f"{text}: a stream is not a DataFrame. Instead, {_DATAFRAME_METHODS[name]}"
     names = [known for known in dir(keyed) if not known.startswith("_")]
-    near = difflib.get_close_matches(_snake_case(name), names, n=1)
+    near = difflib.get_close_matches(snake_case(name), names, n=1)
     return f"{text}; did you mean {near[0]!r}?" if near else text
-
-
-def _snake_case(name: str) -> str:
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
 def _name_of(function: object) -> str:

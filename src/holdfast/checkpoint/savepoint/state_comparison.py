@@ -17,7 +17,8 @@ from holdfast.runtime.windows.operator import THE_KEY
 from holdfast.serde.factory import codec_for
 from holdfast.serde.key_shapes import KeyShape
 from holdfast.serde.reading import reading_of
-from holdfast.state.catalog import other_kind
+from holdfast.state.catalog import stored_as
+from holdfast.state.operator.backend import stored_in_mode
 from holdfast.state.operator.handles import converted
 from holdfast.state.schemas import SchemaHistory, as_stored, declare
 from holdfast.state.timers.table import KIND as TIMERS
@@ -131,7 +132,7 @@ def _keyed(states: list[dict[str, Any]], descriptor: StateDescriptor) -> StateCo
     name, kind = descriptor.name, descriptor.kind
     for state in states:
         if state["kind"] != kind:
-            problem = str(other_kind(name, kind, state["kind"]))
+            problem = str(stored_as(name, kind, state["kind"]))
             note = f"was {state['kind']}"
             return StateComparison(name, kind, "another kind", (note,), problem)
     histories = [SchemaHistory(state["schema"], state.get("others", {})) for state in states]
@@ -154,10 +155,7 @@ def _own(states: list[NamedState], own: OwnState) -> StateComparison:
     name, mode = own.descriptor.name, own.mode
     for state in states:
         if state.mode != mode:
-            problem = (
-                f"Incompatible state assignment modes: operator state {name!r} is a {state.mode} "
-                f"state of this operator and cannot be a {mode} state too; choose another name"
-            )
+            problem = str(stored_in_mode(name, mode, state.mode))
             return StateComparison(name, mode, "another kind", (f"was {state.mode}",), problem)
     try:
         codecs = _codecs(own.descriptor)
@@ -294,9 +292,9 @@ def _compared(stored: KeyShape, declared: ProgramKey | None) -> KeyComparison:
     fitting = [shape for shape in declared.shapes if stored.joined(shape) is not None]
     if not fitting:
         problem = (
-            f"the key is a {now.name}, but the keys of this operator are {stored.name}, and keys "
-            f"never evolve; let it be {stored.name} again, or give the operator another uid, under "
-            "which it starts empty"
+            f"the key is {now.described()}, but the stored state of this operator has "
+            f"{stored.name} keys, and keys never evolve; let all keys be {stored.name} as before, "
+            "or give the operator another uid, under which it starts empty"
         )
         return KeyComparison("incompatible", f"is {now.name}", problem)
     if "?" in stored.name:

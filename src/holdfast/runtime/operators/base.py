@@ -17,12 +17,14 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.api.functions import Function
+from holdfast.api.names import advice_on_missing
 from holdfast.api.outputs import FailedRow
-from holdfast.errors import HoldfastError, UserFunctionError
+from holdfast.errors import HoldfastError, StoreError, UserFunctionError
 from holdfast.state.table import NO_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from pathlib import Path
     from types import CodeType
 
     from holdfast.runtime.context import ElementContext, SubtaskContext
@@ -72,6 +74,8 @@ class Operator(ABC):
         self._element_context = element_context
         self._function = plan.function
         self.is_open = False
+        self.store: Path | None = None
+        """Directory of the operator's store, once it is opened."""
         self._start_counting()
 
     def _start_counting(self) -> None:
@@ -249,8 +253,19 @@ class Operator(ABC):
             "assign_timestamps_and_watermarks() on the stream, before key_by\n"
         )
 
+    def store_error(self, error: StoreError) -> StoreError:
+        """The same error with operator and store; user code is not the cause."""
+        text, operator = str(error), self.describe()
+        if text.startswith(operator):
+            return error
+        if self.store is not None and str(self.store) not in text:
+            text = f"{self.store}: {text}"
+        return type(error)(f"{operator}: {text}")
+
     def _located(self, error: HoldfastError) -> HoldfastError:
         """The same error, with operator, key and row."""
+        if isinstance(error, StoreError):
+            return self.store_error(error)
         return type(error)(
             f"{self.describe()}: {error}\n"
             f"  key: {short(self.current.key)}\n"
@@ -335,6 +350,8 @@ class Reported:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, StoreError):
+            raise self._operator.store_error(error) from error
         if isinstance(error, HoldfastError):
             raise type(error)(f"{self._operator.describe()}, {self._where}: {error}") from error
         if isinstance(error, Exception):
@@ -366,6 +383,9 @@ def returned_outputs(*calls: Callable[..., Any]) -> str:
 
 def user_error(where: str, error: BaseException, details: str = "") -> UserFunctionError:
     """The error for an exception of user code: where, which, its details and its traceback."""
+    advice = advice_on_missing(error)
+    if advice:
+        details = f"{details}  hint: {advice}\n"
     return UserFunctionError(
         f"{where}: {type(error).__name__}: {error}\n{details}{user_traceback(error)}"
     )

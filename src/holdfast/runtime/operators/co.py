@@ -14,6 +14,7 @@ from holdfast.api.co_functions import (
     ReadOnlyBroadcastState,
 )
 from holdfast.api.descriptors import MapStateDescriptor
+from holdfast.api.names import public_name
 from holdfast.errors import StateAccessError, StateDescriptorError
 from holdfast.runtime.context import ElementContext, TimerContext
 from holdfast.runtime.operators.base import always_iterable
@@ -159,6 +160,7 @@ class BroadcastStates:
         return handle
 
 
+@public_name("ReadOnlyBroadcastState")
 class _ReadOnly(ReadOnlyBroadcastState):
     """A broadcast state that can only be read."""
 
@@ -180,6 +182,7 @@ class _ReadOnly(ReadOnlyBroadcastState):
         return self._state.is_empty()
 
 
+@public_name("BroadcastReadContext")
 class DataContext(ElementContext, KeyedBroadcastReadContext, BroadcastReadContext):
     """Context of the current element, for the data side."""
 
@@ -195,6 +198,7 @@ class DataContext(ElementContext, KeyedBroadcastReadContext, BroadcastReadContex
         return self._states.readable(descriptor)
 
 
+@public_name("BroadcastTimerContext")
 class DataTimerContext(TimerContext, BroadcastTimerContext):
     """Context of the timer that fires, for the data side."""
 
@@ -216,6 +220,7 @@ class DataTimerContext(TimerContext, BroadcastTimerContext):
         return self._states.readable(descriptor)
 
 
+@public_name("BroadcastContext")
 class ControlContext(ElementContext, KeyedBroadcastContext):
     """Context of the current element, for the broadcast side."""
 

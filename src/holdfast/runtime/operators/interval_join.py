@@ -23,6 +23,7 @@ from typing_extensions import override
 
 from holdfast.api.co_functions import JoinContext
 from holdfast.api.descriptors import MapStateDescriptor
+from holdfast.api.names import public_name
 from holdfast.api.state import MapState
 from holdfast.api.time import MAX_WATERMARK
 from holdfast.errors import EventTimeError
@@ -60,6 +61,7 @@ _pack_time: Final = Struct(">Q").pack
 _unpack_time: Final = Struct(">Q").unpack_from
 
 
+@public_name("JoinContext")
 class PairContext(JoinContext):
     """Context of the current pair."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from holdfast.api.names import public_name
 from holdfast.api.time import MIN_WATERMARK
 from holdfast.api.windows.assigners import WindowAssignerContext
 from holdfast.api.windows.evictors import EvictorContext
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from holdfast.state.namespaces import StateScope
 
 
+@public_name("WindowAssignerContext")
 class TimeContext(WindowAssignerContext, EvictorContext):
     """The clock and the watermark."""
 
@@ -42,6 +44,7 @@ class TimeContext(WindowAssignerContext, EvictorContext):
         return self._timers.watermark
 
 
+@public_name("WindowAssignerContext")
 class AssignerContext(TimeContext):
     """The same for assigners, whose clock is past all windows that have fired by it.
 
@@ -62,6 +65,7 @@ class AssignerContext(TimeContext):
         return max(self._timers.current_processing_time(), self.fired + 1)
 
 
+@public_name("TriggerContext")
 class WindowTriggerContext(TimeContext, OnMergeContext):
     """Context of a trigger, for the window that the scope's current key names."""
 
@@ -119,6 +123,7 @@ class WindowTriggerContext(TimeContext, OnMergeContext):
         return self._metrics
 
 
+@public_name("KeyedStateStore")
 class ScopedStates(DescribedStates):
     """The states of one scope."""
 
@@ -133,6 +138,7 @@ class ScopedStates(DescribedStates):
         return self._backend.register(descriptor, self._scope)
 
 
+@public_name("WindowContext")
 class FunctionContext(WindowContext):
     """Context of a process window function."""
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from holdfast.api.descriptors import ListStateDescriptor, MapStateDescriptor
 from holdfast.errors import StateDescriptorError, StateValueError
 from holdfast.state.operator.handles import BroadcastMap, ElementList, converted
@@ -20,6 +22,7 @@ from holdfast.state.operator.layout import (
 )
 from holdfast.state.operator.redistribution import Mode, NamedState, OperatorStateSnapshot
 from holdfast.state.schemas import as_stored, declared_codec
+from holdfast.state.store.header import corrupt_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -147,7 +150,10 @@ class OperatorStateBackend:
 
     def _load(self) -> None:
         if not self._loaded:
-            found = read_layout(self._store.scan(SUBTASK_PREFIX))
+            try:
+                found = read_layout(self._store.scan(SUBTASK_PREFIX))
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise corrupt_store(self._store.place, error) from error
             self._states = {state.name: state for state in found.states}
             self._raw_partitions = found.raw_partitions
             self._raw_key_groups = found.raw_key_groups
@@ -181,6 +187,8 @@ class OperatorStateBackend:
     def _find(self, name: str, mode: Mode) -> NamedState | ElementList | BroadcastMap | None:
         self._load()
         found = self._states.get(name)
+        if isinstance(found, NamedState) and found.mode != mode:
+            raise stored_in_mode(name, mode, found.mode)
         if found is not None and found.mode != mode:
             raise StateDescriptorError(
                 f"Incompatible state assignment modes: operator state {name!r} is a {found.mode} "
@@ -200,6 +208,15 @@ class OperatorStateBackend:
             state, order = converted(found, codecs, schema), list(self._states).index(name)
         self._store.write([meta_entry(order, state)])
         return state
+
+
+def stored_in_mode(name: str, mode: Mode, stored: Mode) -> StateDescriptorError:
+    """The error for a state that is stored with another mode."""
+    return StateDescriptorError(
+        f"Incompatible state assignment modes: operator state {name!r} is stored as a {stored} "
+        f"state, and is now declared as a {mode} state; declare it as a {stored} state, or use "
+        "another name, under which it starts empty"
+    )
 
 
 def _require_kind(descriptor: object, kind: type[StateDescriptor]) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.api.names import public_name
 from holdfast.api.state import ListState, MapState
 from holdfast.errors import StateValueError
 from holdfast.serde.reading import reading_of
@@ -77,6 +78,7 @@ def _some(change: Callable[[bytes], bytes], data: bytes) -> bytes:
     return NONE if data == NONE else SOME + change(data[1:])
 
 
+@public_name("ListState")
 class ElementList(ListState[Any]):
     """A split or union list; elements are kept as bytes, so that no object is shared."""
 
@@ -152,6 +154,7 @@ class ElementList(ListState[Any]):
         return _named(self._state.name, self._codec.encode, value)
 
 
+@public_name("MapState")
 class BroadcastMap(MapState[Any, Any]):
     """A broadcast map; mutable values are decoded anew on every read."""
 

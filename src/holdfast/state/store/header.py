@@ -16,7 +16,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from holdfast.errors import StateError, StoreVersionError
+from holdfast.errors import CorruptStoreError, StateError, StoreError, StoreVersionError
 from holdfast.state.store.process import boot_id
 
 if TYPE_CHECKING:
@@ -27,6 +27,11 @@ FORMAT: Final = 1
 
 _HEAD: Final = struct.Struct(">8sIH")
 _MAGIC: Final = b"holdfast"
+RECOVERY: Final = (
+    "With checkpoints, the job continues from the newest one, in a new directory; nothing has to "
+    "be removed"
+)
+"""What happens after a store cannot be used, for messages."""
 _RESTORE: Final = "the state has to be restored from the last checkpoint into a new directory"
 
 
@@ -67,6 +72,18 @@ def checked_version(record: bytes | None, expected: str | None, directory: Path)
     return version
 
 
+def corrupt_store(place: Path, problem: object) -> CorruptStoreError:
+    """The error for a store whose files are damaged."""
+    return CorruptStoreError(
+        f"{place}: the local copy of the state on this machine is damaged ({problem}). {RECOVERY}"
+    )
+
+
+def unusable_store(place: Path, problem: object) -> StoreError:
+    """The error for a store that fails for another reason."""
+    return StoreError(f"{place}: the local store cannot be used ({problem}). {RECOVERY}")
+
+
 def missing_store(expected: str, directory: Path) -> StoreVersionError:
     """The error for a missing store."""
     return StoreVersionError(
@@ -76,12 +93,14 @@ def missing_store(expected: str, directory: Path) -> StoreVersionError:
 
 
 def decode_record(record: bytes, directory: Path) -> tuple[str, str]:
-    """Version and boot id in `record`; raises StateError if it is not a Holdfast record."""
+    """Version and boot id in `record`.
+
+    Raises:
+        CorruptStoreError: It is not a Holdfast record.
+        StateError: It has a later format.
+    """
     if len(record) < _HEAD.size or not record.startswith(_MAGIC):
-        raise StateError(
-            f"{directory}: this is not a store of Holdfast, or it is damaged "
-            f"(its record starts with {record[:12]!r}); {_RESTORE}"
-        )
+        raise corrupt_store(directory, f"its record starts with {record[:12]!r}")
     _, number, boot_length = _HEAD.unpack_from(record)
     if number != FORMAT:
         raise StateError(
@@ -89,4 +108,7 @@ def decode_record(record: bytes, directory: Path) -> tuple[str, str]:
             "only; run the release that wrote it, or restore from a checkpoint or savepoint"
         )
     end = _HEAD.size + boot_length
-    return record[end:].decode(), record[_HEAD.size : end].decode()
+    try:
+        return record[end:].decode(), record[_HEAD.size : end].decode()
+    except UnicodeDecodeError as error:
+        raise corrupt_store(directory, error) from error

@@ -9,13 +9,21 @@ from __future__ import annotations
 from collections import deque
 from heapq import merge
 from itertools import takewhile
+from struct import error as StructError
 from typing import TYPE_CHECKING, Final
 
 import lmdb
 from typing_extensions import override
 
-from holdfast.state.store.header import checked_version, encode_record, missing_store
+from holdfast.state.store.header import (
+    checked_version,
+    corrupt_store,
+    encode_record,
+    missing_store,
+    unusable_store,
+)
 from holdfast.state.store.lmdb_file import (
+    DAMAGE,
     LONGEST_KEY,
     PAGE,
     SMALLEST,
@@ -42,6 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from holdfast.errors import StoreError
     from holdfast.state.store.lock import StoreLock
 
 COMPACT_FROM: Final = 64 * 1024 * 1024
@@ -80,7 +89,7 @@ class LmdbStore(StateStore):
         path = newest_file(directory)
         if path is None and expected is not None:
             raise missing_store(expected, directory)
-        self._path = self._place = path or first_file(directory)
+        self._path = self.place = path or first_file(directory)
         self._compact_from = self._usually_compact_from
         self._environment = open_environment(self._path)
         try:
@@ -125,6 +134,8 @@ class LmdbStore(StateStore):
             committed = list(map(self._get, keys))
         except lmdb.BadValsizeError:
             committed = list(map(self._committed, keys))
+        except lmdb.Error as error:
+            raise self._unreadable(error) from error
         return self._buffer.overlay(keys, committed)
 
     @override
@@ -132,7 +143,17 @@ class LmdbStore(StateStore):
         self._require_open()
         long = self._long if self._long_entries else None
         committed = _entries(self._snapshot, self._entry_table, long, prefix, start)
-        return self._buffer.merge(prefix, committed, start)
+        return self._buffer.merge(prefix, self._readable(committed), start)
+
+    def _readable(self, entries: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+        try:
+            yield from entries
+        except (lmdb.Error, StructError) as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> StoreError:
+        damaged = isinstance(error, (*DAMAGE, StructError))
+        return (corrupt_store if damaged else unusable_store)(self.place, error)
 
     def reclaim(self, prefix: bytes) -> None:
         """Compact the file at the commit if it is mostly free, even if it is small."""
@@ -163,9 +184,12 @@ class LmdbStore(StateStore):
 
     @override
     def _committed(self, key: bytes) -> bytes | None:
-        if 0 < len(key) <= LONGEST_KEY:
-            return self._get(key)
-        return self._long.get(self._snapshot, key) if key else None
+        try:
+            if 0 < len(key) <= LONGEST_KEY:
+                return self._get(key)
+            return self._long.get(self._snapshot, key) if key else None
+        except (lmdb.Error, StructError) as error:
+            raise self._unreadable(error) from error
 
     def _write(self, version: str) -> tuple[int, int]:
         """Write all changes; return the number of entries and of used pages."""
@@ -245,7 +269,7 @@ class LmdbSnapshot(ReadOnlySnapshot):
         path = _file_of(directory)
         self._environment = open_read_only(path)
         try:
-            with translated_errors(path):
+            with translated_errors(path, snapshot=True):
                 self._entry_table = self._environment.open_db(b"entries", create=False)
                 long_table = self._environment.open_db(b"long", create=False)
                 self._transaction = self._environment.begin()

@@ -39,12 +39,22 @@ import xxhash
 
 from holdfast.errors import StateError, StoreFullError
 from holdfast.state.store.directories import NO_ROOM
+from holdfast.state.store.header import corrupt_store, unusable_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
+DAMAGE: Final = (
+    lmdb.CorruptedError,
+    lmdb.InvalidError,
+    lmdb.PageNotFoundError,
+    lmdb.VersionMismatchError,
+    lmdb.IncompatibleError,
+    lmdb.PanicError,
+)
+"""What LMDB raises about a damaged file."""
 LONGEST_KEY: Final = 511
 """Maximum length of LMDB keys, in bytes."""
 
@@ -178,7 +188,7 @@ def open_environment(path: Path) -> lmdb.Environment:
 
     Raises:
         StoreFullError: The disk or the address space has no room for it.
-        StateError: The file cannot be used.
+        StoreError: The file is damaged, or cannot be used.
     """
     # The lock table is mapped and written as well. Allocate it first: closing a descriptor of
     # that file later would release LMDB's locks on it.
@@ -189,7 +199,7 @@ def open_environment(path: Path) -> lmdb.Environment:
         # LMDB extends the file to the size of its map, without allocating disk space.
         _allocate(path, size, map_size)
     with translated_errors(path):
-        return lmdb.open(
+        environment = lmdb.open(
             str(path),
             map_size=map_size,
             subdir=False,
@@ -202,6 +212,11 @@ def open_environment(path: Path) -> lmdb.Environment:
             # Pinned, so that an environment variable cannot change the format.
             lib_version=0,
         )
+        needed = (environment.info()["last_pgno"] + 1) * PAGE
+    if needed > size > 0:
+        environment.close()
+        raise corrupt_store(path, f"it is cut off after {size:,} of {needed:,} bytes")
+    return environment
 
 
 def grow(environment: lmdb.Environment, path: Path, allocated: int, *sizes: int) -> int:
@@ -285,7 +300,7 @@ def open_read_only(path: Path) -> lmdb.Environment:
         StateError: The file cannot be used.
     """
     size = path.stat().st_size
-    with translated_errors(path):
+    with translated_errors(path, snapshot=True):
         environment = lmdb.open(
             str(path),
             map_size=max(size, _FIRST_MAP),
@@ -307,8 +322,8 @@ def open_read_only(path: Path) -> lmdb.Environment:
 
 
 @contextmanager
-def translated_errors(path: Path) -> Iterator[None]:
-    """Translate LMDB's errors, except for that of a full map."""
+def translated_errors(path: Path, *, snapshot: bool = False) -> Iterator[None]:
+    """Translate LMDB's errors about a store or a snapshot, except for that of a full map."""
     try:
         yield
     except lmdb.MapFullError:
@@ -322,9 +337,13 @@ def translated_errors(path: Path) -> Iterator[None]:
             ) from error
         if getattr(error, "code", 0) in NO_ROOM or isinstance(error, lmdb.DiskError):
             raise _disk_full(path, str(error)) from error
-        raise StateError(
-            f"{path}: the store cannot be used ({error}); if it is damaged, remove its directory: "
-            "the state is restored from the last checkpoint"
+        if snapshot:
+            raise StateError(
+                f"{path}: the snapshot cannot be read ({error}); restore from another checkpoint "
+                "if it is damaged"
+            ) from error
+        raise (corrupt_store if isinstance(error, DAMAGE) else unusable_store)(
+            path, error
         ) from error
 
 

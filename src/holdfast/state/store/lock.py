@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
-from holdfast.errors import StateError, StoreVersionError
+from holdfast.errors import StoreError, StoreVersionError
 from holdfast.state.store.directories import make_private
 from holdfast.state.store.header import missing_store
 
@@ -52,7 +52,7 @@ class StoreLock:
         """Lock the store in `directory`; wait at most `patience` seconds.
 
         Raises:
-            StateError: Another attempt still uses the store.
+            StoreError: Another attempt still uses the store.
         """
         path = directory / LOCK_FILE
         lock = cls._try(path)
@@ -62,7 +62,7 @@ class StoreLock:
             time.sleep(_PAUSE)
             lock = cls._try(path)
         if lock is None:
-            raise StateError(
+            raise StoreError(
                 f"{directory}: another attempt of this subtask still uses the store after "
                 f"{patience:g} s; only one may. Let the cancelled attempt end, or end its "
                 "worker process, and try again"
@@ -115,7 +115,7 @@ def entered_directory(
     Raises:
         StoreVersionError: The directory is missing, or a new store cannot be created
             because the directory has other files.
-        StateError: Another attempt still uses the store.
+        StoreError: Another attempt still uses the store.
     """
     if expected is None:
         make_private(directory)

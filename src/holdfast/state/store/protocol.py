@@ -53,7 +53,7 @@ class StateStore(ABC):
             self._open(expected, lock)
 
     def _open(self, expected: str | None, lock: StoreLock) -> None:
-        self._place = self._directory
+        self.place = self._directory
         """File or directory of the store, for messages."""
         self._open_files(expected)
         self._lock = lock
@@ -145,7 +145,7 @@ class StateStore(ABC):
 
     def _require_open(self) -> None:
         if self._closed:
-            raise StateError(f"{self._place}: the store was used after its commit or abort")
+            raise StateError(f"{self.place}: the store was used after its commit or abort")
 
     @abstractmethod
     def _committed(self, key: bytes) -> bytes | None:

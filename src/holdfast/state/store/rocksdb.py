@@ -23,7 +23,13 @@ import rocksdict
 from typing_extensions import override
 
 from holdfast.errors import HoldfastError, StateError, StoreFullError
-from holdfast.state.store.header import checked_version, encode_record, missing_store
+from holdfast.state.store.header import (
+    checked_version,
+    corrupt_store,
+    encode_record,
+    missing_store,
+    unusable_store,
+)
 from holdfast.state.store.protocol import StateStore, StoreStatistics
 from holdfast.state.store.rocksdb_files import open_read_only
 from holdfast.state.store.rocksdb_options import database_options
@@ -48,6 +54,8 @@ _RECORD: Final = b""
 _DATABASE: Final = "rocksdb"
 _COMMIT: Final = "rocksdb.commit"
 _NO_ROOM: Final = ("No space left on device", "Disk quota exceeded", "File too large")
+
+_DAMAGE: Final = ("Corruption", "No such file", "Invalid argument")
 
 _PAUSE: Final = 0.0005
 # After half a second per commit, only merges that are running may finish.
@@ -225,13 +233,11 @@ class RocksDBStore(StateStore):
         # RocksDict raises plain exceptions; only their text says what happened.
         if any(reason in str(error) for reason in _NO_ROOM):
             return StoreFullError(
-                f"{self._place}: no room on the disk ({error}); the store stays at its last "
+                f"{self.place}: no room on the disk ({error}); the store stays at its last "
                 "version. Free space there, or set `state.local-dir` to a larger disk"
             )
-        return StateError(
-            f"{self._place}: the store cannot be used ({error}); if it is damaged, remove the "
-            "directory: the state is restored from the last checkpoint"
-        )
+        damaged = any(reason in str(error) for reason in _DAMAGE)
+        return (corrupt_store if damaged else unusable_store)(self.place, error)
 
 
 class RocksDBSnapshot(ReadOnlySnapshot):

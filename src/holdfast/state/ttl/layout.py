@@ -29,8 +29,10 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
+from holdfast.errors import CorruptStoreError
 from holdfast.serde.codec import Codec
 from holdfast.state.list import pack_chunk, unpack_chunk
+from holdfast.state.store.header import RECOVERY
 from holdfast.state.table import NONE, SOME
 from holdfast.state.timers.layout import FIRST_TIME, time_bytes, time_of
 
@@ -63,6 +65,11 @@ def ttl_codec(codec: Codec) -> Codec:
         return time_bytes(time) + (NONE if value is None else SOME + encode(value))
 
     def decode_pair(data: bytes) -> tuple[int, Any]:
+        if len(data) < TIMED_HEAD:
+            raise CorruptStoreError(
+                f"a value in the store has {len(data)} bytes, too few for the time of a state with "
+                f"a time to live; it is damaged. {RECOVERY}"
+            )
         return time_of(data[:8]), None if data[8] == 0 else decode(data[TIMED_HEAD:])
 
     def check_pair(pair: tuple[int, Any]) -> None:

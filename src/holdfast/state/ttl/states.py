@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from holdfast.api.names import public_name
 from holdfast.api.state import ListState, MapState, ValueState
 from holdfast.api.ttl import StateTtlConfig
 from holdfast.clock import SystemClock, monotonic
@@ -54,6 +55,7 @@ class Expiry:
         self._table.evict()
 
 
+@public_name("ValueState")
 class TtlValue(Expiry, ValueState[Any]):
     """A value that expires."""
 
@@ -86,6 +88,7 @@ class TtlValue(Expiry, ValueState[Any]):
             self._table.update((self._stamp(), value))
 
 
+@public_name("ReducingState")
 class TtlReducing(ReducingValue):
     """A reduced value that expires; every `add` renews its time."""
 
@@ -106,6 +109,7 @@ class TtlReducing(ReducingValue):
         super().add(value)
 
 
+@public_name("ListState")
 class TtlList(Expiry, ListState[Any]):
     """A list whose elements expire one by one."""
 
@@ -156,6 +160,7 @@ class TtlList(Expiry, ListState[Any]):
         )
 
 
+@public_name("MapState")
 class TtlMap(Expiry, MapState[Any, Any]):
     """A map whose entries expire one by one."""
 
