@@ -22,7 +22,7 @@ from holdfast.runtime.plan import EpochPlan
 from holdfast.spark.lookups import LookupTables
 from holdfast.spark.outputs import Outputs, run_only
 from holdfast.spark.routing import in_order, routable, routed, time_readable
-from holdfast.spark.shipping import StageShipping
+from holdfast.spark.serialization import StageShipping
 from holdfast.spark.task import ReportsParam, StageFunction
 from holdfast.spark.types import refuse_collated_keys, spark_schema
 from holdfast.state.store.process import ProcessIdentity

@@ -1,4 +1,7 @@
-"""Pickles programs for workers, with errors that name the part at fault."""
+"""Pickles programs for workers, with errors that name the part at fault.
+
+Stages are shipped once per job attempt if they are large, and not with every epoch.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,26 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import xxhash
 from msgspec._core import Factory  # type: ignore[import-not-found]
 from pyspark.cloudpickle import cloudpickle
 
 from holdfast.errors import NotSerializableError
+from holdfast.runtime.worker import JobRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from pyspark import SparkContext
+    from pyspark.core.broadcast import Broadcast
+
+    from holdfast.job.model import JobIdentity
     from holdfast.runtime.plan import StagePlan
+    from holdfast.state.store.process import ProcessIdentity
+
+
+BROADCAST_FROM: Final = 64 * 1024
+"""Size in bytes from which a stage is shipped once per job attempt."""
 
 
 def dump_stage(stage: StagePlan) -> bytes:
@@ -39,6 +53,51 @@ def dump_stage(stage: StagePlan) -> bytes:
         raise NotSerializableError(
             f"stage {stage.index} of the job cannot be pickled: {error}"
         ) from error
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ShippedStage:
+    """A pickled stage, as the tasks of all epochs get it."""
+
+    job: JobRun
+    job_attempt: str
+    digest: str
+    """Tells stages apart."""
+    kept_memory: int
+    """See `StagePlan.kept_memory`."""
+    _content: bytes | Broadcast[bytes]
+
+    def pickled(self) -> bytes:
+        """The `StagePlan`, pickled."""
+        content = self._content
+        return content if isinstance(content, bytes) else content.value
+
+
+class StageShipping:
+    """Ships the stages of one job attempt."""
+
+    def __init__(self, context: SparkContext, job: JobIdentity, owner: ProcessIdentity) -> None:
+        """Ship stages to the workers of `context`."""
+        self._context = context
+        self._attempt = job.job_attempt
+        self._job = JobRun(job.local_dir, job.job_id, owner)
+        self._broadcasts: list[Broadcast[bytes]] = []
+
+    def ship(self, stage: StagePlan) -> ShippedStage:
+        """Pickle a stage, functions of `__main__` and notebooks by value."""
+        pickled = dump_stage(stage)
+        content: bytes | Broadcast[bytes] = pickled
+        if len(pickled) >= BROADCAST_FROM:
+            content = self._context.broadcast(pickled)
+            self._broadcasts.append(content)
+        digest = xxhash.xxh3_128_hexdigest(pickled)
+        return ShippedStage(self._job, self._attempt, digest, stage.kept_memory, content)
+
+    def close(self) -> None:
+        """Free what was shipped; no task follows."""
+        for broadcast in self._broadcasts:
+            broadcast.unpersist()
+        self._broadcasts.clear()
 
 
 def dump_function(part: object, what: str) -> bytes:

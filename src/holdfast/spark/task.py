@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from holdfast.runtime.assignments import Assignments
     from holdfast.runtime.plan import EpochPlan
-    from holdfast.spark.shipping import ShippedStage
+    from holdfast.spark.serialization import ShippedStage
 
 
 class ReportsParam(AccumulatorParam[list[TaskReport]]):

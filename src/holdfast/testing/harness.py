@@ -485,13 +485,10 @@ class OperatorHarness:
         )
 
     def _second_input(self) -> SecondInput | None:
-        if self._kind in BROADCAST:
-            return SecondInput(OBJECTS, None)
-        if self._kind not in CONNECTED:
+        if self._kind not in BROADCAST | CONNECTED:
             return None
-        return SecondInput(
-            OBJECTS, None if self._second_key is None else KeyPlan(selector=self._second_key)
-        )
+        keyed = self._kind in CONNECTED and self._second_key is not None
+        return SecondInput(OBJECTS, KeyPlan(selector=self._second_key) if keyed else None)
 
 
 def _content(handle: Any) -> Any:
