@@ -131,8 +131,8 @@ class KeyTypes:
         self.shape = self._stored = joined
 
     def agree(self, shape: KeyShape) -> None:
-        """Expect keys of the shape that all tasks of the operator agree on."""
-        self.shape = shape
+        """Expect keys of the shape of state that all tasks of the operator agree on."""
+        self.shape = self._stored = shape
 
     def knows(self, classes: set[type]) -> bool:
         """Whether keys of these classes need no further check."""
