@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.files.endings import FINISHED, STOPPED
+from holdfast.checkpoint.files.layout import USED
 from tests.chaos.driver import PATIENCE, SLOWEST, ChaosError, wait_for
 from tests.chaos.growth import verdicts
 from tests.chaos.places import checkpoints_of, local_leftovers, missing, orphans
@@ -54,12 +55,14 @@ class Ending:
         stage.expect("status", ended["status"], "FINISHED")
         stage.expect("restores at the last start", len(stage.log.restored) > restores, True)
         stage.outcome.faults += wrong_results(stage.directory, stage.options, self._server)
-        # Jobs that have finished, or were stopped with a savepoint, leave a note and nothing else.
+        # Jobs that have finished, or were stopped with a savepoint, leave a note and their last id.
         notes = (FINISHED, STOPPED)
         storage = [
             str(path)
             for path in checkpoints_of(stage.directory, stage.options).rglob("*")
-            if path.name not in notes and not any((path / note).exists() for note in notes)
+            if path.name not in notes
+            and USED not in (path.name, path.parent.name)
+            and not any((path / note).exists() for note in notes)
         ]
         stage.expect("files of a finished job in checkpoint storage", storage, [])
         stage.outcome.faults += self._handovers.wrong()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.files.endings import STOPPED
+from holdfast.checkpoint.files.layout import USED
 from tests.chaos.driver import PATIENCE
 from tests.chaos.job import successor
 from tests.chaos.places import storage_of
@@ -49,7 +50,11 @@ class Handovers:
         """Wait until the job has stopped; what the program is told that goes on."""
         ended = driver.wait(PATIENCE)
         withdraw(self._directory)
-        left = [path.name for path in storage_of(self._directory, options).rglob("*")]
+        left = [
+            path.name
+            for path in storage_of(self._directory, options).rglob("*")
+            if USED not in (path.name, path.parent.name)
+        ]
         if ended["status"] != "FINISHED" or left != [STOPPED]:
             self._faults.append(f"stopped with a savepoint: {ended}, checkpoint storage: {left}")
         self.savepoints.append(Path(ended["savepoint"]))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.checkpoint.files.endings import STOPPED
+from holdfast.checkpoint.files.layout import USED
 from tests.chaos.growth import COUNT, DISK, FILES, HEAP, JAVA, MEMORY, Sample, Tolerance
 from tests.chaos.sinks import STAGING
 
@@ -137,7 +138,8 @@ def contents(place: Path) -> dict[str, float]:
     """How much is in a directory; notes of jobs that were stopped are not counted."""
     size = files = directories = 0
     for root, below, names in os.walk(place):
-        if names == [STOPPED]:
+        if names == [STOPPED] or os.path.basename(root) == USED:
+            below.clear()
             continue
         directories += len(below)
         for name in names:

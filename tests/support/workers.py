@@ -60,6 +60,9 @@ class Workers:
     def __init__(self, count: int = 2) -> None:
         self.workers = [WorkerTasks(lambda: 0) for _ in range(count)]
         self._turns = itertools.cycle(turn % count for turn in TURNS)
+        self._attempt = "1"
+        self.taken = self.met_again = 0
+        """Tasks so far, and those of them that were kept from an earlier epoch."""
 
     def run(
         self,
@@ -74,14 +77,17 @@ class Workers:
         worker = self.workers[next(self._turns)]
         pickled = dump_stage(stage)
         job = JobRun(None, "job", ProcessIdentity("", "", "", 0, ""))
-        attempt = "" if epoch is None else epoch.job_attempt
+        self._attempt = self._attempt if epoch is None else epoch.job_attempt
         digest = str(id(stage))
-        key = TaskKey(job, attempt, digest, identity.subtask)
+        key = TaskKey(job, self._attempt, digest, identity.subtask)
+        self.taken += 1
         task = worker.take(key, epoch)
         if task is None:
             task = StageTask(pickle.loads(pickled), identity.subtask, clock, **sizes)
+        else:
+            self.met_again += 1
         out = list(task.run(epoch, identity, iter(batches)))
-        worker.keep(key, task)
+        worker.keep(key, task, 1)
         worker.rest()
         return out, task.report
 

@@ -20,7 +20,7 @@ BY_THE_WALL_CLOCK = {
     "testing/harness.py": "labels a checkpoint",
     "runtime/context.py": "what functions ask for as processing time",
     "runtime/operator_task.py": "timers in processing time",
-    "job/timer_schedule.py": "timers in processing time",
+    "spark/epoch_runner.py": "timers in processing time",
     "runtime/channel_cut.py": "a time that tasks on all machines share, looked at once",
     "state/ttl/states.py": "time to live in processing time",
     "state_processor/max_parallelism.py": "labels a savepoint",

@@ -19,6 +19,7 @@ from holdfast.api.descriptors import (
     ValueStateDescriptor,
 )
 from holdfast.api.functions import Function
+from holdfast.api.names import public_name
 from holdfast.api.sinks import Sink
 from holdfast.api.streams.graph import OperatorKind
 from holdfast.api.windows.spec import Caller
@@ -132,6 +133,7 @@ def _try(operator: OperatorPlan, job_parameters: Mapping[str, str], found: Decla
         found.unknown = f"{step} raised {type(error).__name__}: {error}"
 
 
+@public_name("RuntimeContext")
 class _RecordingContext(SubtaskContext):
     """The context of the first subtask; records the keyed states that are requested."""
 

@@ -91,10 +91,10 @@ class OperatorStore:
         expected = self.expected
         assert expected is not None, "a store that was committed has a version"
         own = self._version == expected
-        if not own:
-            self.operator_state = None
         self._store.reopen(expected)
         self.keyed.resume(epoch.epoch, own=own)
+        if not own and self.operator_state is not None:
+            self.operator_state.reload()
         return own
 
     @property

@@ -127,6 +127,9 @@ class OperatorTask:
         agreed = None if epoch is None else epoch.key_shapes.get(uid)
         if agreed is not None:
             self.key_types.agree(KeyShape(agreed))
+        elif self.state is None:
+            # Keys without state are compared within an epoch only.
+            self.key_types.forget()
         try:
             own = self._store.begin(epoch, task.attempt_id)
         except StoreError as error:

@@ -91,7 +91,7 @@ class Garbage:
     def settle(self) -> None:
         """Collect the garbage of a task, and freeze what is left."""
         self._tasks += 1
-        if self.is_needed or self._tasks % COLLECT_EVERY == 0:
+        if self._tasks % COLLECT_EVERY == 1:
             self.is_needed = True
             self.collect_if_needed()
         else:
@@ -114,6 +114,8 @@ class WorkerTasks:
         memory: Callable[[], int],
         seconds: Callable[[], float] = monotonic,
         garbage: Garbage | None = None,
+        *,
+        reuses: bool = True,
     ) -> None:
         """Keep no task yet.
 
@@ -121,14 +123,18 @@ class WorkerTasks:
             memory: Bytes that the process uses.
             seconds: A clock that never goes back.
             garbage: Frees the memory of tasks that are closed.
+            reuses: Whether the process runs several tasks.
         """
         self._memory = memory
         self._garbage = garbage or Garbage()
         self._seconds = seconds
         self._tasks: dict[TaskKey, tuple[StageTask, float]] = {}
         """With the time of last use; in that order."""
-        self._registered: set[JobRun] = set()
-        """Jobs that know of functions to close here."""
+        self._reuses = reuses
+        self._jobs: set[JobRun] = set()
+        """Jobs that have run here."""
+        self._noted: set[JobRun] = set()
+        """Those that know of functions to close here."""
         self.last_used = seconds()
         self.is_busy = False
         """Whether a task runs, which nothing may interrupt."""
@@ -140,6 +146,7 @@ class WorkerTasks:
     def take(self, key: TaskKey, epoch: EpochPlan | None) -> StageTask | None:
         """Take the task out, if it is here and may run the epoch; `keep` puts it back."""
         self.is_busy = True
+        self._jobs.add(key.job)
         now = self._seconds()
         for other, (_, used) in list(self._tasks.items()):
             same_job = other.job == key.job
@@ -147,30 +154,36 @@ class WorkerTasks:
                 self._close(other)
         if key in self._tasks and not self._tasks[key][0].fits(epoch):
             self._close(key)
-        task, _ = self._tasks.pop(key, (None, 0.0))
-        if task is None:
-            # A new task is made, which may need the memory of those that were closed.
-            self._garbage.collect_if_needed()
-        return task
+        return self._tasks.pop(key, (None, 0.0))[0]
 
-    def keep(self, key: TaskKey, task: StageTask) -> None:
-        """Keep a task that has run an epoch well."""
+    def keep(self, key: TaskKey, task: StageTask, most_memory: int) -> None:
+        """Keep a task that has run an epoch well, unless nothing may be kept.
+
+        The process may then have more memory than it may: call `trim`.
+        """
         self._tasks[key] = (task, self._seconds())
-        if task.needs_closing:
-            self._register(key.job)
+        if not most_memory or not self._reuses or (task.needs_closing and not self._note(key.job)):
+            self._close(key)
 
-    def trim(self, most_memory: int) -> None:
-        """Close the least recently used tasks while the process has more memory than it may."""
-        for oldest in list(self._tasks):
+    def trim(self, key: TaskKey, most_memory: int) -> None:
+        """Close the least recently used tasks of a job while the process has too much memory.
+
+        Other jobs have limits of their own, which count when they run.
+        """
+        for oldest in [other for other in self._tasks if other.job == key.job]:
+            if self._memory() > most_memory:
+                # Tasks that were closed before may be enough.
+                self._garbage.collect_if_needed()
             if self._memory() <= most_memory:
-                break
+                return
             self._close(oldest)
+        if self._memory() > most_memory:
             self._garbage.collect_if_needed()
 
     def rest(self) -> None:
         """The worker has no task to run."""
-        self.is_busy = False
         self.last_used = self._seconds()
+        self.is_busy = False
 
     def drop(self) -> None:
         """A task that was taken out has failed: it is not kept."""
@@ -180,20 +193,20 @@ class WorkerTasks:
         """Close the functions of jobs that have ended; of all jobs if the worker is idle."""
         if self.is_busy:
             return
-        idle = self.is_idle
-        for job in list(self._registered):
-            if idle or _has_ended(job):
-                for key in [key for key in self._tasks if key.job == job]:
-                    self._close(key)
-                self._unregister(job)
-        self._garbage.collect_if_needed()
+        ended = tuple(self._jobs) if self.is_idle else self._ended_jobs()
+        # Closing takes time, in which neither this nor a signal may come again.
+        self.is_busy = True
+        try:
+            for job in ended:
+                self._close_job(job)
+            self._garbage.collect_if_needed()
+        finally:
+            self.is_busy = False
 
     def close_all(self) -> None:
         """Close all functions."""
-        for key in list(self._tasks):
-            self._close(key)
-        for job in list(self._registered):
-            self._unregister(job)
+        for job in tuple(self._jobs):
+            self._close_job(job)
 
     @property
     def is_idle(self) -> bool:
@@ -203,33 +216,54 @@ class WorkerTasks:
     @property
     def has_ended_jobs(self) -> bool:
         """Whether `close_ended` has something to do."""
-        return bool(self._registered) and (
-            self.is_idle or any(map(_has_ended, tuple(self._registered)))
-        )
+        return bool(self._jobs) and (self.is_idle or bool(self._ended_jobs()))
+
+    def _ended_jobs(self) -> tuple[JobRun, ...]:
+        """Jobs that ask for their functions to be closed, or are gone."""
+        return tuple(job for job in tuple(self._noted) if _has_ended(job))
+
+    def _close_job(self, job: JobRun) -> None:
+        for key in [key for key in self._tasks if key.job == job]:
+            self._close(key)
+        self._jobs.discard(job)
+        if job in self._noted:
+            self._noted.discard(job)
+            with suppress(OSError):
+                _note_of(job).unlink()
 
     def _close(self, key: TaskKey) -> None:
-        _close_quietly(self._tasks.pop(key)[0])
-        self._garbage.is_needed = True
+        task, _ = self._tasks.pop(key, (None, 0.0))
+        if task is not None:
+            _close_quietly(task)
+            self._garbage.is_needed = True
 
-    def _register(self, job: JobRun) -> None:
-        if job in self._registered:
-            return
+    def _note(self, job: JobRun) -> bool:
+        """Let the job know of functions to close here; False if it has ended already."""
+        if job in self._noted:
+            return True
         # Without the file the functions are closed a little later.
         with suppress(OSError):
-            workers = claim_job(job.local_dir, job.job_id, job.owner) / _WORKERS
-            workers.mkdir(mode=0o700, exist_ok=True)
-            (workers / str(os.getpid())).touch(mode=0o600)
-        self._registered.add(job)
+            claim_job(job.local_dir, job.job_id, job.owner)
+            if _has_ended(job):
+                return False
+            _note_of(job).parent.mkdir(mode=0o700, exist_ok=True)
+            _note_of(job).touch(mode=0o600)
+        self._noted.add(job)
+        return True
 
-    def _unregister(self, job: JobRun) -> None:
-        self._registered.discard(job)
-        with suppress(OSError):
-            (job.directory / _WORKERS / str(os.getpid())).unlink()
+
+def _note_of(job: JobRun) -> Path:
+    """The file of this worker in the job's directory."""
+    return job.directory / _WORKERS / str(os.getpid())
 
 
 def _has_ended(job: JobRun) -> bool:
     directory = job.directory
-    return (directory / _CLOSING).exists() or not directory.exists()
+    try:
+        return (directory / _CLOSING).exists() or not directory.exists()
+    except OSError:
+        # In case of doubt it has not.
+        return False
 
 
 def _close_quietly(task: StageTask) -> None:
@@ -282,18 +316,32 @@ class IdleWatch:
     that did not open it.
     """
 
-    def __init__(self, tasks: WorkerTasks) -> None:
-        """Watch over `tasks`; call it in the main thread."""
+    def __init__(self, tasks: WorkerTasks, is_waiting: Callable[[], bool]) -> None:
+        """Watch over `tasks`; call it in the main thread.
+
+        Args:
+            tasks: What the worker keeps.
+            is_waiting: Whether the main thread waits for Spark and can be interrupted.
+        """
         self._tasks = tasks
+        self._is_waiting = is_waiting
         self._main = threading.main_thread().ident
-        signal.signal(_WAKE, lambda number, frame: tasks.close_ended())
+        signal.signal(_WAKE, lambda number, frame: self._close_between_tasks())
         threading.Thread(target=self._watch, name="holdfast-idle", daemon=True).start()
 
     def _watch(self) -> None:
         while True:
             time.sleep(_POLL_SECONDS)
-            if self._main is not None and not self._tasks.is_busy and self._tasks.has_ended_jobs:
+            ended = not self._tasks.is_busy and self._tasks.has_ended_jobs
+            if ended and self._main is not None and self._is_waiting():
                 signal.pthread_kill(self._main, _WAKE)
+
+    def _close_between_tasks(self) -> None:
+        # Spark's worker must survive whatever comes up here.
+        try:
+            self._tasks.close_ended()
+        except BaseException as error:
+            print(f"holdfast: closing functions: {error!r}", file=sys.stderr)
 
 
 def resident_bytes() -> int:

@@ -134,6 +134,12 @@ class KeyTypes:
         """Expect keys of the shape of state that all tasks of the operator agree on."""
         self.shape = self._stored = shape
 
+    def forget(self) -> None:
+        """Expect keys of any type, as before the first key."""
+        self.shape = self._stored = None
+        self._known.clear()
+        self._columns.clear()
+
     def knows(self, classes: set[type]) -> bool:
         """Whether keys of these classes need no further check."""
         return classes <= self._known

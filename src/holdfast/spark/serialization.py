@@ -96,7 +96,7 @@ class StageShipping:
     def close(self) -> None:
         """Free what was shipped; no task follows."""
         for broadcast in self._broadcasts:
-            broadcast.unpersist()
+            broadcast.destroy()
         self._broadcasts.clear()
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
+from pyspark.serializers import read_int
 
 from holdfast.clock import SystemClock
 from holdfast.runtime.operator_task import TaskIdentity
@@ -50,19 +52,26 @@ class Worker:
     def __init__(self) -> None:
         """Keep nothing yet."""
         self._garbage = Garbage()
-        self.tasks = WorkerTasks(resident_bytes, garbage=self._garbage)
+        reuses = bool(os.environ.get("SPARK_REUSE_WORKER"))
+        self.tasks = WorkerTasks(resident_bytes, garbage=self._garbage, reuses=reuses)
         self._watch: IdleWatch | None = None
 
     def rest(self) -> None:
         """End a task."""
         self._garbage.settle()
         if self._watch is None and threading.current_thread() is threading.main_thread():
-            self._watch = IdleWatch(self.tasks)
+            self._watch = IdleWatch(self.tasks, _waits_for_spark)
         self.tasks.rest()
 
     def report(self) -> WorkerReport:
         """Describe the process."""
         return WorkerReport(os.getpid(), resident_bytes(), len(self.tasks))
+
+
+def _waits_for_spark() -> bool:
+    """Whether the main thread reads from Spark's socket, and runs nobody's function."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    return frame is not None and frame.f_code is read_int.__code__
 
 
 WORKER: Final = Worker()
@@ -109,10 +118,10 @@ class StageFunction:
                 task = StageTask(pickle.loads(stage.pickled()), identity.subtask, SystemClock())
             yield from task.run(epoch, identity, batches)
             report = task.report
-            WORKER.tasks.keep(key, task)
+            WORKER.tasks.keep(key, task, stage.kept_memory)
             # Otherwise its memory would not be free if it is closed.
             del task
-            WORKER.tasks.trim(stage.kept_memory)
+            WORKER.tasks.trim(key, stage.kept_memory)
             self._reports.add([replace(report, worker=WORKER.report())])
         except BaseException:
             # It has failed, or was cancelled here.

@@ -283,7 +283,10 @@ class KeyedStateBackend:
 
     def evict_if_full(self) -> None:
         """Evict the caches to the store if they exceed the limit."""
-        if sum(table.cached() for table in self._all_tables()) > self._cache_limit:
+        limit = self._cache_limit
+        if sum(table.cached_at_most() for table in self._all_tables()) <= limit:
+            return
+        if sum(table.cached() for table in self._all_tables()) > limit:
             self.flush()
             for table in self._all_tables():
                 table.evict()

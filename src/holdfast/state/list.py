@@ -49,13 +49,15 @@ def unpack_chunk(chunk: bytes) -> list[bytes]:
 class _Entry:
     """Cache entry of one key's list."""
 
-    __slots__ = ("added", "prefix", "rewrite", "stored")
+    __slots__ = ("added", "chunks", "prefix", "rewrite", "stored")
 
     def __init__(self, prefix: bytes) -> None:
         self.prefix = prefix
         """Prefix of the store keys of its chunks."""
         self.stored: list[Any] | None = None
         """Elements in the store, once they are read; in the cache's form."""
+        self.chunks = 0
+        """Number of chunks in the store, once they are read."""
         self.added: list[Any] = []
         """Elements added since the last drain; in the cache's form."""
         self.rewrite = False
@@ -84,6 +86,8 @@ class ListTable(StateTable, ListState[Any]):
         entry = self._entry()
         if entry.stored is None:
             self._read(entry)
+        elif entry.chunks > self._max_chunks and not entry.rewrite:
+            self._rewrite(entry)
         elements = [*(entry.stored or ()), *entry.added]
         return elements if self._thaw is None else list(map(self._thaw, elements))
 
@@ -126,10 +130,14 @@ class ListTable(StateTable, ListState[Any]):
             if added:
                 frames = added if self._freeze else self._encoded(key, added)
                 writes.append((prefix + number, pack_chunk(frames)))
+            entry.chunks = (0 if entry.rewrite else entry.chunks) + bool(added)
             if entry.stored is not None:
                 entry.stored.extend(entry.added)
             entry.added = []
             entry.rewrite = False
+            if not added and not entry.stored:
+                # The list is empty, which the store says as well.
+                del self._cache[key]
         self._dirty.clear()
         return writes
 
@@ -169,16 +177,20 @@ class ListTable(StateTable, ListState[Any]):
         return entry
 
     def _read(self, entry: _Entry) -> None:
-        key = self._current.key
         frames: list[bytes] = []
         chunks = 0
         for _, chunk in self._store.scan(entry.prefix):
             frames += unpack_chunk(chunk)
             chunks += 1
         entry.stored = frames if self._thaw else list(map(self._codec.decode, frames))
+        entry.chunks = chunks
         if chunks > self._max_chunks:
-            entry.rewrite = True
-            self._dirty.add(key)
+            self._rewrite(entry)
+
+    def _rewrite(self, entry: _Entry) -> None:
+        """Write the list of the current key as one chunk at the next drain."""
+        entry.rewrite = True
+        self._dirty.add(self._current.key)
 
     def _frozen(self, value: Any) -> Any:
         if value is None:

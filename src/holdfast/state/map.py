@@ -58,7 +58,7 @@ class _Entry:
 class MapTable(StateTable, MapState[Any, Any]):
     """A map per key."""
 
-    __slots__ = ("_canonical", "_dirty", "_freeze", "_key_codec", "_keys", "_thaw")
+    __slots__ = ("_at_most", "_canonical", "_dirty", "_freeze", "_key_codec", "_keys", "_thaw")
     _cache: dict[Any, _Entry]
 
     def __init__(self, *args: Any, key_codec: Codec) -> None:
@@ -68,6 +68,8 @@ class MapTable(StateTable, MapState[Any, Any]):
         self._keys = MapKeys(key_codec)
         self._canonical = key_codec.canonical
         self._dirty: set[Any] = set()
+        self._at_most = 0
+        """Entries in the cache at most: counting them takes a look at every key."""
         immutable = self._codec.immutable
         self._freeze = None if immutable else self._codec.encode
         self._thaw = None if immutable else self._codec.decode
@@ -144,6 +146,11 @@ class MapTable(StateTable, MapState[Any, Any]):
                 )
             except StateValueError as error:
                 raise self._unfit(key, error) from error
+            # Entries that are removed would fill the cache, and every iteration would walk them.
+            for removed in [k for k in entry.dirty if values[k] is _ABSENT]:
+                del values[removed]
+            if not values:
+                del self._cache[key]
             entry.dirty.clear()
             entry.emptied = False
         self._dirty.clear()
@@ -151,7 +158,17 @@ class MapTable(StateTable, MapState[Any, Any]):
 
     @override
     def cached(self) -> int:
-        return sum(1 + len(entry.values) for entry in self._cache.values())
+        self._at_most = sum(1 + len(entry.values) for entry in self._cache.values())
+        return self._at_most
+
+    @override
+    def cached_at_most(self) -> int:
+        return self._at_most
+
+    @override
+    def evict(self) -> None:
+        super().evict()
+        self._at_most = 0
 
     @override
     def save_point(self, key: Any) -> object:
@@ -175,6 +192,7 @@ class MapTable(StateTable, MapState[Any, Any]):
             if key is NO_KEY:
                 raise self._no_key()
             entry = self._cache[key] = _Entry(self._entry_prefix(key))
+            self._at_most += 1
             if not self._canonical:
                 # Only reading all entries shows which one a key equals.
                 self._complete()
@@ -194,11 +212,13 @@ class MapTable(StateTable, MapState[Any, Any]):
         own = self._key_bytes(entry, key)
         stored = self._store.get(entry.prefix + own)
         value = entry.values[key] = _ABSENT if stored is None else self._loaded(stored)
+        self._at_most += 1
         return value
 
     def _write(self, entry: _Entry, key: Any, value: Any) -> None:
         key = self._own_key(entry, key)
         entry.values[key] = value
+        self._at_most += 1
         entry.dirty.add(key)
         self._dirty.add(self._current.key)
 
@@ -220,6 +240,7 @@ class MapTable(StateTable, MapState[Any, Any]):
                 repeated.append((stored_key, None))
             elif key not in known:
                 known[key] = self._loaded(stored)
+                self._at_most += 1
         if repeated:
             self._store.write(repeated)
 

@@ -125,6 +125,10 @@ class StateTable(ABC):
         """Number of entries in the cache."""
         return len(self._cache)
 
+    def cached_at_most(self) -> int:
+        """Upper bound of `cached`, which takes no time."""
+        return self.cached()
+
     @abstractmethod
     def save_point(self, key: Any) -> object:
         """Cached state of `key`, for `roll_back`."""

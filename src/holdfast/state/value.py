@@ -61,7 +61,13 @@ class ValueTable(StateTable, ValueState[Any]):
         self._dirty.clear()
         beginnings = self._encoder.encode_all(self._prefix, keys)
         try:
-            return list(zip(beginnings, self._stored(values), strict=True))
+            stored = list(self._stored(values))
+            if None in stored:
+                # Keys that are used up would fill the cache.
+                for key, data in zip(keys, stored, strict=True):
+                    if data is None:
+                        del self._cache[key]
+            return list(zip(beginnings, stored, strict=True))
         except StateValueError as error:
             raise self._refusal(keys, values, error) from error
 

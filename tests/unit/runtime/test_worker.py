@@ -15,6 +15,7 @@ from holdfast import (
     CheckpointedFunction,
     EmbeddedRocksDBStateBackend,
     HashMapStateBackend,
+    KeyedBroadcastProcessFunction,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -290,6 +291,67 @@ def test_operator_state_of_another_worker_is_loaded_by_a_new_function(
     assert LOG == ["initialize", "open"] * 3
 
 
+RULES = MapStateDescriptor("rules", str, int)
+
+
+class Ruled(KeyedBroadcastProcessFunction):
+    """Keeps the handle that it was given first."""
+
+    rules: Any = None
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        self.rules = self.rules or ctx.get_broadcast_state(RULES)
+        kept, fresh = self.rules.get("n"), ctx.get_broadcast_state(RULES).get("n")
+        yield value.k, int(kept == fresh)
+
+    def process_broadcast_element(self, value: Any, ctx: Any) -> None:
+        ctx.get_broadcast_state(RULES).put(value.k, value.n)
+
+
+def test_a_handle_to_broadcast_state_shows_what_another_worker_has_written(tmp_path: Path) -> None:
+    program = Program(parallelism=1)
+    data, control = program.source(ROWS), program.source(ROWS)
+    ruled = data.key_by("k").connect(control.broadcast(RULES)).process(Ruled(), ROWS)
+    found = program.collect(ruled.uid("ruled"))
+    run = program.start(tmp_path)
+    for n in range(1, 9):
+        run.push([("a", n)], [("n", n)])
+    assert found == [("a", 1)] * 8
+    assert run.workers.met_again > 4
+
+
+class Lists(KeyedProcessFunction):
+    """Adds to a list and a map, and takes from them, in every epoch."""
+
+    def open(self, ctx: Any) -> None:
+        self.list = ctx.get_list_state(ListStateDescriptor("list", int))
+        self.map = ctx.get_map_state(MapStateDescriptor("map", int, int))
+        self.value = ctx.get_state(ValueStateDescriptor("value", int))
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        self.list.add(value.n)
+        self.map.put(value.n, value.n)
+        self.map.remove(value.n - 3)
+        self.value.update(value.n)
+        self.value.clear()
+        yield value.k, sum(self.list.get()) * 1000 + sum(self.map.values())
+
+
+@both_backends
+def test_what_is_kept_of_a_key_does_not_grow_with_the_epochs(backend: Any, tmp_path: Path) -> None:
+    desk = Desk(Lists(), tmp_path, backend)
+    for n in range(1, 40):
+        report = desk.run(("a", n), worker=0)
+        assert desk.found == [("a", sum(range(n + 1)) * 1000 + sum(range(max(n - 2, 1), n + 1)))]
+    # The chunks of the list, three entries of the map, and what stores hold of themselves.
+    assert backend.name == "rocksdb" or report.stores["count"].entries < 20
+    [(task, _)] = desk.workers[0].workers[0]._tasks.values()
+    state = task._kept[0].state
+    assert state is not None
+    cached = {table.name: table.cached() for table in state.tables}
+    assert cached == {"list": 1, "map": 4, "value": 0}
+
+
 class Visits(KeyedProcessFunction):
     """A value, a map and a list that expire after a second."""
 
@@ -351,9 +413,9 @@ class Room:
         task = StageTask(self.desk.tasks.stage, key.subtask, ManualClock())
         epoch = self.desk.tasks.epoch_plan(job_attempt=f"{key.job.job_id}-{key.job_attempt}")
         list(task.run(epoch, TaskIdentity(key.subtask, 0, 1), self.desk.tasks.batches((("a", 1),))))
-        self.tasks.keep(key, task)
+        self.tasks.keep(key, task, most_memory)
         del task
-        self.tasks.trim(most_memory)
+        self.tasks.trim(key, most_memory)
         self.tasks.rest()
 
     def registered(self, job: str = "job") -> list[str]:
@@ -371,10 +433,9 @@ def test_the_least_recently_used_tasks_go_when_memory_is_short(room: Room) -> No
         room.run(room.key(subtask))
     task = room.tasks.take(room.key(0), None)
     assert task is not None
-    readings = iter([11, 11, 10])
-    room.tasks._memory = lambda: next(readings)
-    room.tasks.keep(room.key(0), task)
-    room.tasks.trim(10)
+    room.tasks._memory = lambda: 9 + len(room.tasks)
+    room.tasks.keep(room.key(0), task, 10)
+    room.tasks.trim(room.key(0), 10)
     assert [key.subtask for key in room.tasks._tasks] == [0]
     assert LOG == ["open"] * 3 + ["close"] * 2
 
@@ -429,7 +490,7 @@ def test_the_end_of_a_job_waits_for_functions_to_be_closed_in_their_own_thread(
     room.run(room.key())
     [(task, _)] = room.tasks._tasks.values()
     task._kept[0].operator._function.close = lambda: closed_in.append(threading.current_thread())
-    IdleWatch(room.tasks)
+    IdleWatch(room.tasks, lambda: True)
     try:
         ended = threading.Thread(
             target=close_functions, args=(str(room.directory), "job", "run", 60.0)
@@ -463,6 +524,67 @@ def test_a_function_that_cannot_be_closed_is_told_of_on_standard_error(
     assert len(room.tasks) == 0
 
 
+def test_functions_that_take_long_to_close_are_closed_once_each_and_waited_for(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal comes again while they are being closed."""
+    before = signal.getsignal(signal.SIGURG)
+
+    def slowly(self: Counted) -> None:
+        LOG.append("closing")
+        signal.raise_signal(signal.SIGURG)
+        LOG.append("close")
+
+    monkeypatch.setattr(Counted, "close", slowly)
+    for subtask in range(3):
+        room.run(room.key(subtask))
+    LOG.clear()
+    IdleWatch(room.tasks, lambda: True)
+    try:
+        close_functions(str(room.directory), "job", "run", patience=0)
+        signal.raise_signal(signal.SIGURG)
+    finally:
+        signal.signal(signal.SIGURG, before)
+    assert LOG == ["closing", "close"] * 3
+    assert room.registered() == []
+
+
+def test_what_a_job_keeps_goes_when_the_worker_is_idle_though_nothing_is_to_be_closed(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.api.functions import Function
+
+    monkeypatch.setattr(Counted, "close", Function.close)
+    room.run(room.key())
+    assert room.registered() == []
+    room.seconds = IDLE_SECONDS + 1
+    assert room.tasks.has_ended_jobs
+    room.tasks.close_ended()
+    assert len(room.tasks) == 0
+
+
+def test_a_late_task_does_not_revive_the_directory_of_a_job_that_has_ended(room: Room) -> None:
+    room.run(room.key())
+    close_functions(str(room.directory), "job", "run", patience=0)
+    room.tasks.close_ended()
+    room.run(room.key(1))
+    assert LOG == ["open", "close"] * 2
+    assert room.registered() == []
+
+
+def test_a_job_that_may_keep_nothing_takes_nothing_from_others(room: Room) -> None:
+    room.run(room.key(job="other"))
+    room.memory = 5
+    room.run(room.key(), most_memory=0)
+    assert [key.job.job_id for key in room.tasks._tasks] == ["other"]
+
+
+def test_a_process_that_runs_one_task_only_closes_its_functions(room: Room) -> None:
+    room.tasks._reuses = False
+    room.run(room.key())
+    assert LOG == ["open", "close"]
+
+
 # Garbage
 
 
@@ -480,9 +602,9 @@ def test_what_survives_a_task_is_not_looked_at_again(
     collect: Callable[..., int] = gc.collect
     monkeypatch.setattr(gc, "collect", lambda generation=2: collected.append(generation))
     garbage = Garbage()
-    for _ in range(COLLECT_EVERY):
+    for _ in range(COLLECT_EVERY + 1):
         garbage.settle()
-    assert collected == [2] + [1] * (COLLECT_EVERY - 2) + [2]
+    assert collected == [2] + [1] * (COLLECT_EVERY - 1) + [2]
     assert gc.get_freeze_count() > 0
     collect()
 
@@ -495,7 +617,7 @@ def test_the_memory_of_a_closed_task_is_free_at_once(room: Room) -> None:
     del task
     room.tasks._garbage.settle()
     room.memory = 1
-    room.tasks.trim(0)
+    room.tasks.trim(room.key(), 0)
     assert kept() is None
 
 

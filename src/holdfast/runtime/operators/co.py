@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from typing_extensions import override
-
 from holdfast.api.co_functions import (
     BroadcastReadContext,
     BroadcastTimerContext,
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from holdfast.api.functions import TimerService
     from holdfast.api.state import MapState
     from holdfast.api.time import TimeDomain
-    from holdfast.runtime.plan import EpochPlan
     from holdfast.state.backend import KeyedStateBackend
     from holdfast.state.operator.backend import OperatorStateBackend
     from holdfast.state.table import CurrentKey
@@ -88,12 +85,6 @@ class BroadcastOperator(ProcessOperator):
     def _bind_second(self) -> Callable[..., Any]:
         return always_iterable(self._function.process_broadcast_element)
 
-    @override
-    def begin(self, epoch: EpochPlan | None, attempt_id: int, *, own_state: bool) -> None:
-        super().begin(epoch, attempt_id, own_state=own_state)
-        if self.is_open and not own_state:
-            self._states.forget()
-
     def _begin_batch(self, side: int) -> None:
         super()._begin_batch(side)
         self._element_context = self._contexts[side]
@@ -120,11 +111,6 @@ class BroadcastStates:
         self._backend = backend
         self._handles: dict[str, MapState[Any, Any]] = {}
         self._views: dict[str, _ReadOnly] = {}
-
-    def forget(self) -> None:
-        """Forget the states that are open; they are opened again on next use."""
-        self._handles.clear()
-        self._views.clear()
 
     def writable(self, descriptor: MapStateDescriptor) -> MapState[Any, Any]:
         """The state, writable."""

@@ -49,7 +49,13 @@ class LookupJoinOperator(Operator):
         assert epoch is not None, "lookup joins never run at the sources"
         self._table = epoch.tables[self.plan.uid]
         if self.is_open:
-            self._calls = (self._find(),) * 2
+            find = self._find()
+            self._calls = (find, find)
+
+    @override
+    def end_epoch(self) -> None:
+        # Only the newest copy of a table stays in memory, see `kept_index`.
+        self._call, self._calls = _no_table, (_no_table, _no_table)
 
     def _bind(self) -> Callable[..., Any]:
         join: LookupJoin = self.plan.details
@@ -88,6 +94,10 @@ class LookupJoinOperator(Operator):
         # with lists and dicts are copied on their way to the next function anyway.
         pairs = zip(rows, matches, strict=True)
         return [row + match for row, found in pairs for match in found]
+
+
+def _no_table(*args: Any) -> Any:
+    raise AssertionError("no epoch runs")
 
 
 def kept_index(join: LookupJoin, table: TableCopy) -> Index:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import pickle
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
@@ -14,6 +17,7 @@ from holdfast.runtime.operators.base import Reported
 from holdfast.runtime.operators.element import SinkOperator
 from holdfast.runtime.report import Prepared
 from holdfast.state.store.directories import file_name
+from holdfast.types.columns.pickling import pickle_one
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +33,8 @@ class WriterOperator(SinkOperator):
 
     restored_state: tuple[Any, ...] = ()
     """State of the writers of earlier epochs."""
+    _copy: Callable[[], Sink] | None = None
+    """Copies the sink as it was before any writer used it."""
 
     @override
     def begin(self, epoch: EpochPlan | None, attempt_id: int, *, own_state: bool) -> None:
@@ -40,8 +46,7 @@ class WriterOperator(SinkOperator):
         self.writer: SinkWriter | None = None
 
     def _bind(self) -> Callable[..., Any]:
-        # A sink may change as it writes; the next epoch begins with the sink of the program.
-        sink: Sink = copy.deepcopy(self._function)
+        sink = self._fresh_sink()
         self._codec = committable_codec(sink)
         epoch, plan = self._epoch, self.plan
         staging = epoch.staging if epoch.exactly_once else None
@@ -97,6 +102,13 @@ class WriterOperator(SinkOperator):
         with Reported(self, "in snapshot_state()"):
             return list(self.writer.snapshot_state(self._epoch.next_checkpoint))
 
+    def _fresh_sink(self) -> Sink:
+        """The sink of the program: it may change as it writes, and every epoch begins anew."""
+        with Reported(self, "copying the sink"):
+            if self._copy is None:
+                self._copy = _copier(self._function)
+            return self._copy()
+
     @override
     def end_epoch(self) -> None:
         self.close()
@@ -112,6 +124,13 @@ class WriterOperator(SinkOperator):
         """Drop what was written; the epoch has failed."""
         if self.is_open and self.writer is not None:
             self.writer.abort()
+
+
+def _copier(sink: Sink) -> Callable[[], Sink]:
+    with suppress(Exception):
+        return partial(pickle.loads, pickle_one(sink))
+    # A local class outside of Spark, in a test.
+    return partial(copy.deepcopy, copy.deepcopy(sink))
 
 
 def opened_name(uid: str, unique: str) -> str:

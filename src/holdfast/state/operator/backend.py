@@ -46,6 +46,19 @@ class OperatorStateBackend:
         self._raw_key_groups: dict[int, bytes] = {}
         self.warnings: list[str] = []
 
+    def reload(self) -> None:
+        """Read all states again, since another process has written them; handles stay."""
+        handles = [state for state in self._states.values() if not isinstance(state, NamedState)]
+        self.warnings = []
+        if not self._loaded:
+            return
+        self._loaded = False
+        self._load()
+        for handle in handles:
+            found = self._states.get(handle.name)
+            handle.reload(found if isinstance(found, NamedState) else None)
+            self._states[handle.name] = handle
+
     def get_list_state(self, descriptor: ListStateDescriptor) -> ListState[Any]:
         """List state whose elements are distributed evenly when the parallelism changes.
 

@@ -94,6 +94,16 @@ class ElementList(ListState[Any]):
         self._kept = len(state.elements) if stored is state else 0
         """Number of leading elements that the store already has."""
 
+    def reload(self, stored: NamedState | None) -> None:
+        """Take over what the store has now; None if it has no such state."""
+        self._elements = [] if stored is None else list(stored.elements)
+        self._stored = self._kept = len(self._elements)
+
+    @property
+    def name(self) -> str:
+        """Name of the list."""
+        return self._state.name
+
     @property
     def mode(self) -> Mode:
         """Redistribution mode of the list."""
@@ -170,6 +180,16 @@ class BroadcastMap(MapState[Any, Any]):
         self._changed: dict[bytes, bytes | None] = {}
         if stored is not state:
             self._changed |= {key: None for key, _ in stored.entries} | dict(state.entries)
+        self._fill(state)
+
+    def reload(self, stored: NamedState | None) -> None:
+        """Take over what the store has now; None if it has no such state."""
+        self._entries.clear()
+        self._changed.clear()
+        if stored is not None:
+            self._fill(stored)
+
+    def _fill(self, state: NamedState) -> None:
         for own, value in state.entries:
             key = None if own == NONE else self._keys.decode(own[1:])
             if key in self._entries:
@@ -177,6 +197,11 @@ class BroadcastMap(MapState[Any, Any]):
                 self._changed[own] = None
             else:
                 self._entries[key] = (own, value, self._shared(value))
+
+    @property
+    def name(self) -> str:
+        """Name of the map."""
+        return self._state.name
 
     @property
     def mode(self) -> Mode:
