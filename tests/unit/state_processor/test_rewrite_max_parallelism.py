@@ -380,9 +380,7 @@ def test_a_number_as_text_is_refused(root: Path) -> None:
         ConfigurationError, match="expected an integer as max parallelism, got '64'"
     ):
         rewrite_max_parallelism(root, root / "new", "64")  # type: ignore[arg-type]
-    with pytest.raises(
-        ConfigurationError, match="expected an integer as max .*, got True"
-    ):
+    with pytest.raises(ConfigurationError, match="got True"):
         rewrite_max_parallelism(root, root / "new", True)
 
 
