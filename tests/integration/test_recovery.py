@@ -297,7 +297,7 @@ def test_a_job_whose_checkpoints_are_all_damaged_does_not_start_from_nothing(
     for file in {find(directory, checkpoint_id) for checkpoint_id in (1, 2, 3)}:
         harm(file)
     there = stored(directory / JOB)
-    with pytest.raises(RestoreError, match="start the job under another job id"):
+    with pytest.raises(RestoreError, match="under another job id"):
         go_on(spark, left, directory, retention="NO_EXTERNALIZED_CHECKPOINTS")
     # Whoever can repair them finds them as they were.
     assert stored(directory / JOB) == there

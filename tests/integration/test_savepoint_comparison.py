@@ -130,7 +130,7 @@ REFUSED: list[tuple[Change, type[Exception], str]] = [
     (
         Change(Keeps(other=ListStateDescriptor("account", int))),
         HoldfastError,
-        "cannot be a list state too",
+        "is now declared as a list state",
     ),
 ]
 
@@ -341,7 +341,7 @@ def test_windows_go_on_or_are_refused_as_the_comparison_said(
         assert program.rows == {"reduced": least, "listed": counts, "sessions": least}
 
     for program, uids, verdict, text in (
-        (Windows(reduced=counted), ["reduced"], "another kind", "cannot be a list state too"),
+        (Windows(reduced=counted), ["reduced"], "another kind", "is now declared as a list state"),
         (Windows(listed=aggregated), ["listed"], "another kind", "cannot be a aggregating"),
         (Windows(listed=evicting), ["listed"], "incompatible", "'window-contents' was written"),
         (Windows(merging=True), ["reduced"], "as is", "in its state do not merge, and those of"),

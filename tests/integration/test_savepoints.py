@@ -323,7 +323,7 @@ def test_a_job_that_was_stopped_with_a_savepoint_does_not_begin_anew_under_its_i
     third = RecoveryJob(saved.spark, directory, chain=True, like=second)
     saved.start(third, job_id="lasting", from_savepoint=other).cancel()
     assert third.outcome() == expected(saved.feed.elements)
-    assert not stored(directory)
+    assert not stored(directory / "lasting")
 
 
 @pytest.mark.parametrize("form", [CANONICAL, pytest.param(NATIVE, marks=pytest.mark.slow)])

@@ -128,9 +128,12 @@ class WriterOperator(SinkOperator):
 
 def _copier(sink: Sink) -> Callable[[], Sink]:
     with suppress(Exception):
-        return partial(pickle.loads, pickle_one(sink))
-    # A local class outside of Spark, in a test.
-    return partial(copy.deepcopy, copy.deepcopy(sink))
+        return partial(pickle.loads, pickle.dumps(sink))
+    # Classes of the program's script are not found by their names.
+    with suppress(Exception):
+        return partial(copy.deepcopy, copy.deepcopy(sink))
+    # The last resort, as unpickling a class by value changes the class that is there.
+    return partial(pickle.loads, pickle_one(sink))
 
 
 def opened_name(uid: str, unique: str) -> str:
