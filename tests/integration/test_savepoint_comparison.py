@@ -127,11 +127,6 @@ REFUSED: list[tuple[Change, type[Exception], str]] = [
     (Change(Keeps(), max_parallelism=64), RestoreError, "max parallelism mismatch"),
     (Change(Keeps(), parallelism=200), ConfigurationError, "parallelism 200 is above"),
     (Change(Keeps(Narrower)), HoldfastError, "Narrower.rows: was int, is str"),
-    (
-        Change(Keeps(other=ListStateDescriptor("account", int))),
-        HoldfastError,
-        "is now declared as a list state",
-    ),
 ]
 
 
@@ -342,7 +337,12 @@ def test_windows_go_on_or_are_refused_as_the_comparison_said(
 
     for program, uids, verdict, text in (
         (Windows(reduced=counted), ["reduced"], "another kind", "is now declared as a list state"),
-        (Windows(listed=aggregated), ["listed"], "another kind", "cannot be a aggregating"),
+        (
+            Windows(listed=aggregated),
+            ["listed"],
+            "another kind",
+            "is now declared as an aggregating",
+        ),
         (Windows(listed=evicting), ["listed"], "incompatible", "'window-contents' was written"),
         (Windows(merging=True), ["reduced"], "as is", "in its state do not merge, and those of"),
         (
