@@ -26,7 +26,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.clock import monotonic
-from holdfast.state.store.directories import claim_job, job_directory
+from holdfast.state.store.directories import WORKERS, claim_job, job_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,7 +46,6 @@ COLLECT_EVERY: Final = 64
 """Tasks between two complete runs of the garbage collector."""
 
 _POLL_SECONDS: Final = 0.1
-_WORKERS: Final = "workers"
 _CLOSING: Final = "closing"
 _WAKE: Final = signal.SIGURG
 """Signal to the worker's own main thread; ignored by processes that do not handle it."""
@@ -254,7 +253,7 @@ class WorkerTasks:
 
 def _note_of(job: JobRun) -> Path:
     """The file of this worker in the job's directory."""
-    return job.directory / _WORKERS / str(os.getpid())
+    return job.directory / WORKERS / str(os.getpid())
 
 
 def _has_ended(job: JobRun) -> bool:
@@ -286,7 +285,7 @@ def close_functions(
         patience: Seconds to wait.
     """
     directory = job_directory(local_dir, job_id, run)
-    workers = directory / _WORKERS
+    workers = directory / WORKERS
     if not workers.exists():
         return
     with suppress(OSError):

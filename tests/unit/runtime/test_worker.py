@@ -37,6 +37,7 @@ from holdfast.runtime.worker import (
     close_functions,
     resident_bytes,
 )
+from holdfast.state.store.directories import tidy_job
 from holdfast.state.store.process import ProcessIdentity
 from holdfast.testing.clock import ManualClock
 from tests.support.programs import Program
@@ -502,6 +503,12 @@ def test_the_end_of_a_job_waits_for_functions_to_be_closed_in_their_own_thread(
         signal.signal(signal.SIGURG, before)
     assert closed_in == [threading.main_thread()]
     assert room.registered() == []
+
+
+def test_a_restart_leaves_the_files_of_workers_with_functions_to_close(room: Room) -> None:
+    room.run(room.key())
+    tidy_job(str(room.directory), "job", run="run", job_attempt="2")
+    assert room.registered() == [str(os.getpid())]
 
 
 def test_the_end_of_a_job_does_not_wait_for_a_dead_worker(room: Room) -> None:

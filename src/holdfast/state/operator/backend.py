@@ -1,4 +1,4 @@
-"""Operator state of one subtask, for one epoch.
+"""Operator state of one subtask, epoch after epoch.
 
 It is stored in the subtask's store (`state/operator/layout.py`) and read into memory on first
 use. If the type of a state has changed, all of it is converted when it is registered.

@@ -3,6 +3,7 @@
     <root>/holdfast-<job id>.<run>/                 one run of a job, on this host
       owner.json                                    the driver
       used-by-<hash>.json                           an executor, if the driver is elsewhere
+      workers/, closing                             see `runtime/worker.py`
       <job attempt>/<operator>/<subtask>/           one store
       <job attempt>.snapshots/chk-<id>/<operator>/<subtask>-<attempt>/
                                                     copy of a store for a checkpoint
@@ -40,6 +41,9 @@ from holdfast.state.store.process import ProcessIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+
+WORKERS: Final = "workers"
+"""Directory of a run with a file for every worker that has functions to close."""
 
 _JOB: Final = "holdfast-"
 _NEW: Final = ".holdfast-new-"
@@ -178,7 +182,8 @@ def tidy_job(
     kept = {Path(snapshot) for snapshot in snapshots}
     own = file_name(job_attempt)
     for directory in job.glob("*/"):
-        if directory.name != own and not directory.name.startswith(f"{own}."):
+        # Workers have their files for all attempts of a run.
+        if directory.name not in (own, WORKERS) and not directory.name.startswith(f"{own}."):
             _delete_but(directory, kept)
     for other in replaced:
         delete_job(local_dir, job_id, other)
