@@ -91,7 +91,7 @@ class WorkerStatistics:
     max_memory: int
     """Memory of the largest of them, in bytes."""
     kept_tasks: int
-    """Tasks that they keep for later epochs, with open functions and cached state."""
+    """Tasks of the job that they keep for later epochs, with open functions and cached state."""
 
 
 class CheckpointStatus(Enum):

@@ -95,7 +95,7 @@ class WorkerReport:
     memory: int
     """Memory that it uses, in bytes."""
     kept_tasks: int
-    """Tasks that it keeps for later epochs."""
+    """Tasks of the job that it keeps for later epochs."""
 
 
 @dataclass(frozen=True, slots=True)

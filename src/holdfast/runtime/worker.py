@@ -132,6 +132,8 @@ class WorkerTasks:
         self._reuses = reuses
         self._jobs: set[JobRun] = set()
         """Jobs that have run here."""
+        self._seen: set[JobRun] = set()
+        """Those whose directory was seen, so that its absence means that they have ended."""
         self._noted: set[JobRun] = set()
         """Those that know of functions to close here."""
         self.last_used = seconds()
@@ -139,8 +141,12 @@ class WorkerTasks:
         """Whether a task runs, which nothing may interrupt."""
 
     def __len__(self) -> int:
-        """Number of kept tasks."""
+        """Number of kept tasks, of all jobs."""
         return len(self._tasks)
+
+    def count_of(self, job: JobRun) -> int:
+        """Number of kept tasks of a job."""
+        return sum(1 for key in self._tasks if key.job == job)
 
     def take(self, key: TaskKey, epoch: EpochPlan | None) -> StageTask | None:
         """Take the task out, if it is here and may run the epoch; `keep` puts it back."""
@@ -163,6 +169,8 @@ class WorkerTasks:
         self._tasks[key] = (task, self._seconds())
         if not most_memory or not self._reuses or (task.needs_closing and not self._note(key.job)):
             self._close(key)
+        elif key.job not in self._seen and key.job.directory.exists():
+            self._seen.add(key.job)
 
     def trim(self, key: TaskKey, most_memory: int) -> None:
         """Close the least recently used tasks of a job while the process has too much memory.
@@ -219,12 +227,13 @@ class WorkerTasks:
 
     def _ended_jobs(self) -> tuple[JobRun, ...]:
         """Jobs that ask for their functions to be closed, or are gone."""
-        return tuple(job for job in tuple(self._noted) if _has_ended(job))
+        return tuple(job for job in tuple(self._seen) if _has_ended(job))
 
     def _close_job(self, job: JobRun) -> None:
         for key in [key for key in self._tasks if key.job == job]:
             self._close(key)
         self._jobs.discard(job)
+        self._seen.discard(job)
         if job in self._noted:
             self._noted.discard(job)
             with suppress(OSError):
@@ -247,6 +256,7 @@ class WorkerTasks:
                 return False
             _note_of(job).parent.mkdir(mode=0o700, exist_ok=True)
             _note_of(job).touch(mode=0o600)
+        self._seen.add(job)
         self._noted.add(job)
         return True
 

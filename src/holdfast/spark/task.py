@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from holdfast.runtime.assignments import Assignments
     from holdfast.runtime.plan import EpochPlan
+    from holdfast.runtime.worker import JobRun
     from holdfast.spark.serialization import ShippedStage
 
 
@@ -63,9 +64,9 @@ class Worker:
             self._watch = IdleWatch(self.tasks, _waits_for_spark)
         self.tasks.rest()
 
-    def report(self) -> WorkerReport:
-        """Describe the process."""
-        return WorkerReport(os.getpid(), resident_bytes(), len(self.tasks))
+    def report(self, job: JobRun) -> WorkerReport:
+        """Describe the process, and what it keeps of a job."""
+        return WorkerReport(os.getpid(), resident_bytes(), self.tasks.count_of(job))
 
 
 def _waits_for_spark() -> bool:
@@ -122,7 +123,7 @@ class StageFunction:
             # Otherwise its memory would not be free if it is closed.
             del task
             WORKER.tasks.trim(key, stage.kept_memory)
-            self._reports.add([replace(report, worker=WORKER.report())])
+            self._reports.add([replace(report, worker=WORKER.report(stage.job))])
         except BaseException:
             # It has failed, or was cancelled here.
             WORKER.tasks.drop()

@@ -37,7 +37,7 @@ from holdfast.runtime.worker import (
     close_functions,
     resident_bytes,
 )
-from holdfast.state.store.directories import tidy_job
+from holdfast.state.store.directories import claim_job, delete_job, tidy_job
 from holdfast.state.store.process import ProcessIdentity
 from holdfast.testing.clock import ManualClock
 from tests.support.programs import Program
@@ -568,6 +568,23 @@ def test_what_a_job_keeps_goes_when_the_worker_is_idle_though_nothing_is_to_be_c
     assert room.tasks.has_ended_jobs
     room.tasks.close_ended()
     assert len(room.tasks) == 0
+
+
+def test_what_an_ended_job_keeps_goes_at_once_though_nothing_is_to_be_closed(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.api.functions import Function
+
+    monkeypatch.setattr(Counted, "close", Function.close)
+    for job in ("job", "other"):
+        claim_job(str(room.directory), job, ProcessIdentity.current("run"))
+        room.run(room.key(job=job))
+    assert not room.tasks.has_ended_jobs
+    delete_job(str(room.directory), "job", "run")
+    assert room.tasks.has_ended_jobs
+    room.tasks.close_ended()
+    assert room.tasks.count_of(room.key().job) == 0
+    assert room.tasks.count_of(room.key(job="other").job) == len(room.tasks) == 1
 
 
 def test_a_late_task_does_not_revive_the_directory_of_a_job_that_has_ended(room: Room) -> None:
