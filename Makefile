@@ -47,6 +47,7 @@ bench: $(READY) ## Throughput beside Spark's own stateful operators (ARGS="--qui
 	@$(if $(ARGS),,$(SPARK) $(BIN)/python -m benchmarks.output)
 	@$(if $(ARGS),,$(SPARK) $(BIN)/python -m benchmarks.timers)
 	@$(if $(ARGS),,$(SPARK) $(BIN)/python -m benchmarks.windows)
+	@$(if $(ARGS),,$(SPARK) $(BIN)/python -m benchmarks.window_latency)
 	@$(if $(ARGS),,$(SPARK) $(BIN)/python -m benchmarks.ttl)
 	@$(if $(ARGS),,$(SPARK) $(BIN)/python -m benchmarks.savepoints)
 	@$(if $(ARGS),,$(SPARK) $(BIN)/python -m benchmarks.functions)
@@ -57,8 +58,9 @@ bench-output: $(READY) ## Part of bench: what exactly once costs, what unaligned
 bench-timers: $(READY) ## Part of bench: registering and firing a million keys' timers, beside Spark's
 	@$(SPARK) $(BIN)/python -m benchmarks.timers $(ARGS)
 
-bench-windows: $(READY) ## Part of bench: counts in windows, beside Spark's own aggregation
+bench-windows: $(READY) ## Part of bench: counts in windows and their latency, beside Spark's own aggregation
 	@$(SPARK) $(BIN)/python -m benchmarks.windows $(ARGS)
+	@$(SPARK) $(BIN)/python -m benchmarks.window_latency $(ARGS)
 
 bench-ttl: $(READY) ## Part of bench: what a time to live costs, what the sweep frees
 	@$(SPARK) $(BIN)/python -m benchmarks.ttl $(ARGS)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,12 +19,14 @@ from holdfast import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
+from tests.support import hundred_epochs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
+ROOT = Path(__file__).parents[2]
 EPOCHS = 40
 KEYS = 8
 SUBTASKS = 4
@@ -127,6 +131,27 @@ def test_a_hundred_epochs_open_a_function_once_per_worker_and_subtask(
     assert 1 <= statistics.workers.workers <= len(workers)
     assert statistics.workers.kept_tasks >= SUBTASKS
     assert statistics.workers.max_memory > 10 << 20
+
+
+@pytest.mark.slow
+def test_two_workers_open_the_functions_of_four_subtasks_eight_times_at_most(
+    tmp_path: Path,
+) -> None:
+    """In a session of its own, which has no other workers."""
+    log = tmp_path / "log"
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.hundred_epochs", str(log)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-5_000:]
+    assert int(done.stdout) >= hundred_epochs.EPOCHS
+    opened = log.read_text().splitlines()
+    assert len({line.split()[0] for line in opened}) <= 2
+    assert len(opened) == len(set(opened)) <= 2 * hundred_epochs.SUBTASKS
 
 
 def test_a_killed_worker_changes_no_result(spark: SparkSession, tmp_path: Path) -> None:

@@ -102,6 +102,14 @@ Assigner = str | Callable[[Any, int | None], int]
 
 
 @dataclass(frozen=True)
+class WatermarkAlignment:
+    """How far a source may be ahead of the others in its group."""
+
+    group: str
+    max_drift_ms: int
+
+
+@dataclass(frozen=True)
 class WatermarkStrategy:
     """Where event times come from, and how far elements may be out of order.
 
@@ -116,6 +124,8 @@ class WatermarkStrategy:
     """Time without elements after which a source no longer holds the watermark back."""
     generator: Generator | None = None
     """Where watermarks come from, if not from the latest element."""
+    alignment: WatermarkAlignment | None = None
+    """The group of sources that wait for each other."""
 
     @staticmethod
     def for_monotonous_timestamps() -> WatermarkStrategy:
@@ -176,6 +186,35 @@ class WatermarkStrategy:
         """Ignore a source in the watermark after `idle_timeout` without elements."""
         idle_after_ms = options.argument(options.lasting(1), idle_timeout, "with_idleness")
         return replace(self, idle_after_ms=idle_after_ms)
+
+    def with_watermark_alignment(
+        self,
+        watermark_group: str,
+        max_allowed_watermark_drift: options.DurationLike,
+        update_interval: options.DurationLike | None = None,
+    ) -> WatermarkStrategy:
+        """Let the source wait while its watermark is too far ahead of others.
+
+        The stream must come from one source that Holdfast can pause: a collection, a generator
+        or a `ReplayableSource`. Watermarks are compared after every epoch.
+
+        Args:
+            watermark_group: Sources with the same group wait for each other.
+            max_allowed_watermark_drift: How far its watermark may be ahead of the group's least.
+            update_interval: Accepted for programs from Flink; it changes nothing.
+        """
+        method = "with_watermark_alignment"
+        if not isinstance(watermark_group, str) or not watermark_group:
+            raise ConfigurationError(f"{method} takes the name of a group, not {watermark_group!r}")
+        if self.out_of_orderness_ms is None and self.generator is None:
+            raise ConfigurationError(
+                f"{method}: a strategy without watermarks would stop the other sources of the "
+                "group for good; use for_bounded_out_of_orderness"
+            )
+        if update_interval is not None:
+            options.argument(options.lasting(1), update_interval, method)
+        drift_ms = options.argument(options.lasting(0), max_allowed_watermark_drift, method)
+        return replace(self, alignment=WatermarkAlignment(watermark_group, drift_ms))
 
 
 _METHOD = "assign_timestamps_and_watermarks"

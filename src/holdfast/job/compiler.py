@@ -26,7 +26,7 @@ from holdfast.config.parallelism import check_parallelism, default_max_paralleli
 from holdfast.errors import JobGraphError
 from holdfast.job.model import JobPlan, OutputPlan, Settings, SortedChannel, SourcePlan
 from holdfast.job.staged_frames import StagedFrameSink
-from holdfast.job.watermarks import time_columns, time_line
+from holdfast.job.watermarks import check_alignment, time_columns, time_line
 from holdfast.runtime.committable_codec import committable_codec
 from holdfast.runtime.plan import (
     Channel,
@@ -71,6 +71,7 @@ class _Compiler:
         self._settings = settings
         self._uids = graph.uids()
         self._time = time_line(nodes, self._uids)
+        check_alignment(nodes, self._uids, self._time)
         self._absorbed = time_columns(nodes)
         self._graph = [node for node in nodes if node.id not in self._absorbed]
         self._stages: dict[int, int] = {}

@@ -80,6 +80,8 @@ class JobStatistics:
     """None if the job takes no checkpoints."""
     workers: WorkerStatistics | None = None
     """None before the first epoch."""
+    paused_sources: tuple[str, ...] = ()
+    """Uids of the sources that wait for others of their alignment group."""
 
 
 @dataclass(frozen=True, slots=True)

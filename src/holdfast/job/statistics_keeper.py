@@ -35,6 +35,8 @@ class StatisticsKeeper:
         self._epochs = 0
         self._last: EpochStatistics | None = None
         self._workers: WorkerStatistics | None = None
+        self.paused_sources: tuple[str, ...] = ()
+        """Sources that wait for others of their alignment group."""
         self._restarts = 0
         self._watermarks: dict[str, int] = {}
         self._stores: dict[tuple[str, int], tuple[int, int]] = {}
@@ -117,6 +119,7 @@ class StatisticsKeeper:
                 restarts=self._restarts,
                 watermarks=dict(self._watermarks),
                 workers=self._workers,
+                paused_sources=self.paused_sources,
             )
 
 

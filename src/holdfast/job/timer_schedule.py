@@ -9,7 +9,7 @@ from holdfast.job.watermarks import Watermarks, held_back
 from holdfast.runtime.plan import EpochTime
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from holdfast.job.model import EpochOrder, JobPlan
     from holdfast.job.watermarks import EventTimes
@@ -107,6 +107,18 @@ class TimerSchedule:
             ago_ms: How long before that it may have been.
         """
         self._watermarks.looked(at, ago_ms=ago_ms)
+
+    def pause_ahead(self, ended: Collection[str]) -> frozenset[str]:
+        """Uids of the sources that must wait for others of their alignment group.
+
+        Args:
+            ended: Uids of the sources that have nothing more to read.
+        """
+        return self._watermarks.pause_ahead(ended)
+
+    def awaited(self, ended: Collection[str]) -> list[str]:
+        """Names of the time sources that others wait for."""
+        return self._watermarks.awaited(ended)
 
     def ended(
         self,

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.api.streams.graph import OperatorKind, Partitioner
 from holdfast.api.time import MAX_WATERMARK, MIN_WATERMARK
+from holdfast.errors import JobGraphError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from holdfast.api.streams.graph import Node
+    from holdfast.api.time import WatermarkAlignment
 
 UNTIMED: Final = ""
 """Stands for an input without watermarks, which holds back the others."""
@@ -37,6 +39,8 @@ class TimeSource:
     """Uids of the sources whose rows it gives timestamps."""
     made_at: str = field(default="", compare=False)
     """Where the program made it."""
+    alignment: WatermarkAlignment | None = None
+    """The group of sources that wait for each other; None if it waits for none."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,11 @@ class TimeLine:
     feeds: dict[str, frozenset[str]] = field(default_factory=dict)
     """Time sources of every operator, by uid; `UNTIMED` for a source without timestamps."""
 
+    @property
+    def aligned(self) -> frozenset[str]:
+        """Uids of the sources that wait for others."""
+        return frozenset(uid for one in self.sources if one.alignment for uid in one.reads)
+
 
 def time_line(nodes: Iterable[Node], uids: Mapping[int, str]) -> TimeLine:
     """Compute the time line of a job's nodes."""
@@ -78,7 +87,9 @@ def time_line(nodes: Iterable[Node], uids: Mapping[int, str]) -> TimeLine:
         if node.kind is OperatorKind.TIMESTAMPS:
             strategy = node.details
             bounds = strategy.out_of_orderness_ms, strategy.idle_after_ms
-            sources.append(TimeSource(uid, node.name, *bounds, read[node.id], node.where))
+            sources.append(
+                TimeSource(uid, node.name, *bounds, read[node.id], node.where, strategy.alignment)
+            )
             above[node.id] = frozenset({uid})
         elif not node.inputs:
             above[node.id] = frozenset({UNTIMED})
@@ -95,6 +106,40 @@ def time_line(nodes: Iterable[Node], uids: Mapping[int, str]) -> TimeLine:
         if node.kind not in (OperatorKind.SOURCE, OperatorKind.OUTPUT):
             feeds[uid] = above[node.id]
     return TimeLine(tuple(sources), feeds)
+
+
+def check_alignment(nodes: Iterable[Node], uids: Mapping[int, str], line: TimeLine) -> None:
+    """Check that the sources of alignment groups can wait for each other.
+
+    Raises:
+        JobGraphError: A source cannot be paused, or would wait in two groups.
+    """
+    sources = {uids[node.id]: node for node in nodes if not node.inputs}
+    groups: dict[str, str] = {}
+    for time_source in line.sources:
+        if time_source.alignment is None:
+            continue
+        where = f"with_watermark_alignment of {time_source.name!r}{time_source.made_at}"
+        group = time_source.alignment.group
+        if len(time_source.reads) != 1:
+            raise JobGraphError(
+                f"{where}: the stream has rows of {len(time_source.reads)} sources, and only one "
+                "can be paused; assign timestamps to each of them before they are combined"
+            )
+        [uid] = time_source.reads
+        source = sources[uid]
+        if not source.function.can_pause:
+            raise JobGraphError(
+                f"{where}: {source} is {source.function.description}, which Holdfast cannot "
+                "pause; collections, generators and a ReplayableSource can be. Leave the "
+                "alignment out, and limit what Spark reads with an option of its source, such as "
+                "maxOffsetsPerTrigger"
+            )
+        if groups.setdefault(uid, group) != group:
+            raise JobGraphError(
+                f"{where}: {source} is in the groups {groups[uid]!r} and {group!r}, which could "
+                "wait for each other for ever; use one group"
+            )
 
 
 def time_columns(nodes: list[Node]) -> dict[int, Node]:
@@ -151,6 +196,8 @@ class Watermarks:
         self._quiet_ms = dict.fromkeys(self._sources, 0)
         """For how long looks have found no rows of a source."""
         self._looked_at: int | None = None
+        self._waiting: frozenset[str] = frozenset()
+        """Time sources that are too far ahead of their group."""
         self._current = dict.fromkeys(line.feeds, MIN_WATERMARK)
         self._reached = dict(self._current)
         """The same before the end of the input."""
@@ -215,7 +262,53 @@ class Watermarks:
         passed = max(0, at - ago_ms - self._looked_at)
         self._looked_at += passed
         for uid in self._sources:
-            self._quiet_ms[uid] = 0 if uid in found else self._quiet_ms[uid] + passed
+            # A source that waits for others is not silent.
+            is_quiet = uid not in found and uid not in self._waiting
+            self._quiet_ms[uid] = self._quiet_ms[uid] + passed if is_quiet else 0
+
+    def pause_ahead(self, ended: Collection[str]) -> frozenset[str]:
+        """Decide which sources must wait for others of their alignment group.
+
+        The last one of a group never waits, so that one of them always reads.
+
+        Args:
+            ended: Uids of the sources that have nothing more to read.
+
+        Returns:
+            Their uids.
+        """
+        aligned = [source for source in self._sources.values() if source.alignment is not None]
+        last = self._last_of_groups(ended)
+        waiting = set()
+        for source in aligned:
+            assert source.alignment is not None
+            slowest = last.get(source.alignment.group)
+            if slowest is not None:
+                ahead_ms = self._seen[source.uid] - self._seen[slowest.uid]
+                waiting |= {source.uid} if ahead_ms > source.alignment.max_drift_ms else set()
+        self._waiting = frozenset(waiting)
+        reading = {uid for source in aligned if source.uid not in waiting for uid in source.reads}
+        return frozenset(uid for source in aligned for uid in source.reads) - reading
+
+    def awaited(self, ended: Collection[str]) -> list[str]:
+        """Names of the time sources that others wait for."""
+        groups = {
+            source.alignment.group
+            for source in self._sources.values()
+            if source.alignment is not None and source.uid in self._waiting
+        }
+        return [one.name for group, one in self._last_of_groups(ended).items() if group in groups]
+
+    def _last_of_groups(self, ended: Collection[str]) -> dict[str, TimeSource]:
+        """The time source with the least watermark of every alignment group."""
+        found: dict[str, TimeSource] = {}
+        for source in self._sources.values():
+            if source.alignment is None or self._is_idle(source.uid) or source.reads <= set(ended):
+                continue
+            known = found.setdefault(source.alignment.group, source)
+            if self._seen[source.uid] < self._seen[known.uid]:
+                found[source.alignment.group] = source
+        return found
 
     @property
     def can_be_idle(self) -> bool:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import signal
 import sys
 import threading
@@ -351,6 +352,15 @@ class IdleWatch:
             self._tasks.close_ended()
         except BaseException as error:
             print(f"holdfast: closing functions: {error!r}", file=sys.stderr)
+
+
+def memory_to_keep(most: int) -> int:
+    """Memory up to which this process keeps tasks: `most`, or half of what Spark allows it.
+
+    `spark.executor.pyspark.memory` limits the address space of workers.
+    """
+    allowed, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return most if allowed == resource.RLIM_INFINITY else min(most, allowed // 2)
 
 
 def resident_bytes() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections import Counter, defaultdict
 from dataclasses import replace
@@ -23,6 +24,7 @@ from holdfast.spark.lookups import LookupTables
 from holdfast.spark.outputs import Outputs, run_only
 from holdfast.spark.routing import in_order, routable, routed, time_readable
 from holdfast.spark.serialization import StageShipping
+from holdfast.spark.sources.gates import Gates
 from holdfast.spark.task import ReportsParam, StageFunction
 from holdfast.spark.types import refuse_collated_keys, spark_schema
 from holdfast.state.store.process import ProcessIdentity
@@ -34,6 +36,12 @@ if TYPE_CHECKING:
     from holdfast.job.statistics_keeper import StatisticsKeeper
     from holdfast.runtime.report import TaskReport
     from holdfast.spark.placement.pinning import Pinning
+
+
+logger = logging.getLogger("holdfast")
+
+LONG_PAUSE_MS = 60_000
+"""Time without rows after which sources that wait for others are warned of."""
 
 
 class EpochRunner:
@@ -49,6 +57,7 @@ class EpochRunner:
         start: StartingPoint | None = None,
         delivery: Delivery | None = None,
         interval_ms: int = 0,
+        gates: Gates | None = None,
     ) -> None:
         """Prepare the stages; functions are pickled here, once."""
         self._delivery = delivery or Delivery()
@@ -74,6 +83,9 @@ class EpochRunner:
         restored = {store for store in start.expected if store[0] in start.with_timers}
         self._time = TimerSchedule(plan, restored, start.event_times)
         self._interval_ms = interval_ms
+        self._gates = gates or Gates()
+        self._aligned_at: int | None = None
+        """When no source had to wait, or an epoch ran; None if a long wait was warned of."""
         self._tables = LookupTables(spark, plan.lookups)
         self._keys = KeyAgreement(plan, start.key_shapes)
         self._pinning = pinning
@@ -82,6 +94,29 @@ class EpochRunner:
         self._statistics = statistics
         self._warned: set[str] = set()
         self._warnings: list[str] = []
+        self.align()
+
+    def align(self) -> bool:
+        """Pause the sources that are too far ahead of others; whether any may read again."""
+        if not self._gates:
+            return False
+        ended = self._gates.ended()
+        paused = self._time.pause_ahead(ended)
+        self._statistics.paused_sources = tuple(sorted(paused))
+        now = self._clock.monotonic_ms()
+        if not paused:
+            self._aligned_at = now
+        elif self._aligned_at is not None and now - self._aligned_at > LONG_PAUSE_MS:
+            self._aligned_at = None
+            logger.warning(
+                "job %r: for %d s the sources %s have waited for %s, whose event time does not "
+                "advance; if it may have no rows for long, add with_idleness to its strategy",
+                self._job.name,
+                LONG_PAUSE_MS / 1000,
+                ", ".join(sorted(paused)),
+                ", ".join(map(repr, self._time.awaited(ended))),
+            )
+        return self._gates.close_only(paused)
 
     def first_rows(self, frames: list[DataFrame]) -> DataFrame:
         """The rows of all sources on the first exchange, after the operators at the sources."""
@@ -202,6 +237,9 @@ class EpochRunner:
             self.channel_rows = tuple(left for report in reports for left in report.channel_state)
         read_at = None if batch is None else started
         self._time.ended(reports, read_at=read_at, channel_state=bool(self.channel_rows))
+        if batch is not None:
+            self._aligned_at = self._clock.monotonic_ms()
+        self.align()
         duration = self._clock.monotonic_ms() - started
         statistics = self._statistics.add(self.epoch, duration, reports, self.watermarks())
         return EpochResult(statistics, reports, self.channel_rows, self._time.event_times())

@@ -67,6 +67,8 @@ class IdleEpochs:
         self.run_for_checkpoint()
         self.drain()
         self._note_silence(query_status)
+        # Others may have become idle, or ended.
+        self._runner.align()
         # After a recovery, the rows that followed before come first.
         quiet = self.has_looked and monotonic() - self.last_end >= QUIET
         self.run_timers(event_time=quiet)

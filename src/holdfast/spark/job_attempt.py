@@ -150,6 +150,7 @@ class JobAttempt:
                 self._run_one_pass()
             else:
                 self.query.awaitTermination()
+                self._read_on()
                 self._finish()
         except BaseException as failure:
             if self._failure is None and not self._stopping.is_set():
@@ -162,6 +163,15 @@ class JobAttempt:
             # A failure after the final savepoint does not restart the job.
             return None
         return original_error(self._failure)
+
+    def _read_on(self) -> None:
+        """Continue a query that ended while sources waited for others, which have ended."""
+        while self._trigger.available_now and not self._is_ending() and self._runner.align():
+            with settings(self._spark, QUERY_SETTINGS):
+                self.query = self._start_query()
+            if self._stopping.is_set():
+                self.query.stop()
+            self.query.awaitTermination()
 
     def _wait_for_epoch(self) -> None:
         """Wait for an idle epoch that may still run; no other begins.

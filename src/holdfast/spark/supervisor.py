@@ -47,8 +47,9 @@ from holdfast.spark.placement.local_state import (
 )
 from holdfast.spark.placement.pinning import Pinning
 from holdfast.spark.session import QUERY_SETTINGS, is_alive, settings
+from holdfast.spark.sources.gates import Gate, Gates
 from holdfast.spark.sources.query_log import capture, lay_out, source_leaves, with_rows_read
-from holdfast.spark.sources.source import in_one_pass
+from holdfast.spark.sources.source import SourcePlace, in_one_pass
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -110,6 +111,12 @@ class Supervisor:
         self._listeners = EpochListeners(order.listeners, checkpointing.time_limits)
         self._restarts = restart_tracker(order.restarts)
         self._scratch = scratch_directory()
+        self._gates = Gates(
+            {
+                uid: Gate(str(self._scratch / f"gate-{number}"))
+                for number, uid in enumerate(sorted(order.plan.time.aligned))
+            }
+        )
         self.job_attempt: JobAttempt | None = None
         """The job attempt that runs now."""
         self._runner: EpochRunner | None = None
@@ -191,7 +198,8 @@ class Supervisor:
     def _frame(self, source: SourcePlan) -> DataFrame:
         if self.order.trigger.one_pass:
             return in_one_pass(source.node.function)
-        frame: DataFrame = source.node.function.streaming(self._source_directory(source))
+        place = SourcePlace(self._source_directory(source), self._gates.get(source.uid))
+        frame: DataFrame = source.node.function.streaming(place)
         return frame
 
     def _source_directory(self, source: SourcePlan) -> str:
@@ -213,6 +221,7 @@ class Supervisor:
         leaves = self._source_leaves()
         if restored.position is not None:
             self._lay_out_query(query_dir, restored, restored.position, leaves)
+        self._gates.reset()
         self._runner = self._new_runner(job, restored)
         self.checkpointing.begin(job, restored, partial(capture, query_dir, leaves))
         self._watch.note()
@@ -245,6 +254,7 @@ class Supervisor:
             restored.start,
             self.checkpointing.delivery,
             self.order.trigger.interval_ms,
+            self._gates,
         )
 
     def _new_attempt(

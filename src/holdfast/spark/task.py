@@ -6,10 +6,11 @@ import os
 import pickle
 import sys
 import threading
+import traceback
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from pyspark import TaskContext
+from pyspark import TaskContext, daemon
 from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.serializers import read_int
 
@@ -17,7 +18,14 @@ from holdfast.clock import SystemClock
 from holdfast.runtime.operator_task import TaskIdentity
 from holdfast.runtime.report import TaskReport, WorkerReport
 from holdfast.runtime.task import StageTask
-from holdfast.runtime.worker import Garbage, IdleWatch, TaskKey, WorkerTasks, resident_bytes
+from holdfast.runtime.worker import (
+    Garbage,
+    IdleWatch,
+    TaskKey,
+    WorkerTasks,
+    memory_to_keep,
+    resident_bytes,
+)
 from holdfast.spark.serialization import dumps
 from holdfast.types.columns.pickling import pickle_by_value_with
 
@@ -75,6 +83,29 @@ def _waits_for_spark() -> bool:
     return frame is not None and frame.f_code is read_int.__code__
 
 
+class HangUps:
+    """Stands for the module `traceback` in Spark's daemon, from which workers are forked.
+
+    A worker that is stopped while it writes finds that Spark has hung up, and ends with a traceback
+    of the daemon. It tells nothing, so it is left out.
+    """
+
+    format_exc = staticmethod(traceback.format_exc)
+
+    @staticmethod
+    def print_exc() -> None:
+        """Print the current exception, unless it is that Spark has hung up."""
+        if not isinstance(sys.exc_info()[1], BrokenPipeError | ConnectionResetError):
+            traceback.print_exc()
+
+    @classmethod
+    def leave_out(cls, main: Any) -> None:
+        """Leave them out in this process, if `main`, its main module, is the daemon's."""
+        if getattr(main, "__file__", None) == daemon.__file__:
+            main.traceback = cls
+
+
+HangUps.leave_out(sys.modules["__main__"])
 WORKER: Final = Worker()
 """This process."""
 
@@ -119,10 +150,11 @@ class StageFunction:
                 task = StageTask(pickle.loads(stage.pickled()), identity.subtask, SystemClock())
             yield from task.run(epoch, identity, batches)
             report = task.report
-            WORKER.tasks.keep(key, task, stage.kept_memory)
+            most_memory = memory_to_keep(stage.kept_memory)
+            WORKER.tasks.keep(key, task, most_memory)
             # Otherwise its memory would not be free if it is closed.
             del task
-            WORKER.tasks.trim(key, stage.kept_memory)
+            WORKER.tasks.trim(key, most_memory)
             self._reports.add([replace(report, worker=WORKER.report(stage.job))])
         except BaseException:
             # It has failed, or was cancelled here.

@@ -10,6 +10,7 @@ import pytest
 
 from holdfast import Duration, TimestampAssigner, WatermarkGenerator, WatermarkStrategy
 from holdfast.api.streams.graph import OperatorKind
+from holdfast.api.time import WatermarkAlignment
 from holdfast.errors import ConfigurationError, JobGraphError
 from tests.support.programs import Program
 
@@ -197,3 +198,34 @@ def test_the_column_of_watermarks_must_be_there_and_hold_times(rows: DataStream)
         strategy = WatermarkStrategy.punctuated(column).with_timestamp_assigner("t")
         with pytest.raises(JobGraphError, match=problem):
             rows.assign_timestamps_and_watermarks(strategy)
+
+
+# Sources that wait for each other
+
+
+def test_alignment_names_a_group_and_a_drift() -> None:
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_watermark_alignment(
+        "g", Duration.of_seconds(2), Duration.of_millis(500)
+    )
+    assert strategy.alignment == WatermarkAlignment("g", 2000)
+    assert WatermarkStrategy.punctuated("m").with_watermark_alignment("g", "0 s").alignment
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("", "1 s"), "takes the name of a group, not ''"),
+        ((7, "1 s"), "takes the name of a group, not 7"),
+        (("g", "-1 s"), "with_watermark_alignment"),
+        (("g", "soon"), "with_watermark_alignment"),
+        (("g", "1 s", "0 s"), "with_watermark_alignment"),
+    ],
+)
+def test_bad_alignment_is_refused(arguments: Any, problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=problem):
+        WatermarkStrategy.for_monotonous_timestamps().with_watermark_alignment(*arguments)
+
+
+def test_a_source_without_watermarks_cannot_be_waited_for() -> None:
+    with pytest.raises(ConfigurationError, match="would stop the other sources of the group"):
+        WatermarkStrategy.no_watermarks().with_watermark_alignment("g", "1 s")

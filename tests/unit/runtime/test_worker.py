@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import signal
 import threading
 import weakref
@@ -35,6 +36,7 @@ from holdfast.runtime.worker import (
     TaskKey,
     WorkerTasks,
     close_functions,
+    memory_to_keep,
     resident_bytes,
 )
 from holdfast.state.store.directories import claim_job, delete_job, tidy_job
@@ -650,3 +652,10 @@ def test_the_memory_of_a_process_grows_with_what_it_holds() -> None:
     held = bytearray(64 << 20)
     assert resident_bytes() - before > 60 << 20
     del held
+
+
+def test_a_worker_whose_memory_spark_limits_keeps_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert memory_to_keep(1000) == 1000
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (1200, -1))
+    assert memory_to_keep(1000) == 600
+    assert memory_to_keep(500) == 500

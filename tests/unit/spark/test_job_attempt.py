@@ -92,6 +92,9 @@ class Runner:
     def found_nothing(self) -> None:
         self.looks += 1
 
+    def align(self) -> bool:
+        return False
+
 
 class Query:
     """A query that ends when it is stopped, and can hang in that."""

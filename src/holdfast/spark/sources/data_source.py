@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from holdfast.spark.sources.gates import Gate
+
 pickle_by_value_with(dumps)
 
 OFFSET: Final = "offset"
@@ -137,6 +139,8 @@ class ReplayedElements(ShippedByValue):
     title: str
     key: str = OFFSET
     """Key under which the source's offset lies in the one that Spark keeps."""
+    gate: Gate | None = None
+    """Closed while the source must wait."""
 
     def first(self) -> Any:
         """The initial offset."""
@@ -251,18 +255,30 @@ class _Reader(_Ranges, DataSourceReader):
 class _StreamReader(_Ranges, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a source epoch by epoch. Spark's `commit` comes too early for the source's."""
 
+    def __init__(self, elements: ReplayedElements) -> None:
+        super().__init__(elements)
+        self._draining = False
+
     def initialOffset(self) -> dict[str, Any]:
         """The initial offset."""
         return {self._elements.key: self._elements.first()}
 
     def prepareForTriggerAvailableNow(self) -> None:
         """The query ends as soon as there is nothing new."""
+        self._draining = True
         if isinstance(self._elements.source, IndexedSource):
             self._elements.source.drain()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """End offset of the next epoch; the source decides."""
-        return {self._elements.key: self._elements.latest(start[self._elements.key])}
+        """End offset of the next epoch; the source decides, unless it must wait."""
+        elements = self._elements
+        if elements.gate is not None and elements.gate.is_closed:
+            return start
+        end = {elements.key: elements.latest(start[elements.key])}
+        if elements.gate is not None:
+            ends = elements.source.bounded or self._draining
+            elements.gate.set_ended(ends and end == start)
+        return end
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of one epoch."""
@@ -286,8 +302,9 @@ def replayed(
     made = Source(
         f"a {type(source).__name__}",
         source.bounded,
-        lambda _: data_source.stream(elements),
+        lambda place: data_source.stream(replace(elements, gate=place.gate)),
         lambda: data_source.table(elements),
+        can_pause=True,
         commit=lambda offset: source.commit(json.loads(offset)[OFFSET]),
     )
     return made, stream_type, title
@@ -312,16 +329,17 @@ def indexed(
     elements = ReplayedElements(source, stream_type, source.title, INDEX)
     data_source = _RegisteredSource(spark, stream_type)
 
-    def set_for(**more: Any) -> ReplayedElements:
-        return replace(elements, source=replace(source, **{**settings(), **more}))
+    def set_for(gate: Gate | None = None, **more: Any) -> ReplayedElements:
+        return replace(elements, source=replace(source, **{**settings(), **more}), gate=gate)
 
     return Source(
         description,
         source.bounded,
-        lambda _: data_source.stream(set_for()),
+        lambda place: data_source.stream(set_for(place.gate)),
         # One pass takes everything at once.
         (lambda: data_source.table(set_for(rate=None, max_rows=None))) if source.bounded else None,
         endless=not source.bounded,
+        can_pause=True,
     )
 
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from holdfast.spark.sources.gates import Gate
+
 STATEFUL_PLANS = frozenset(
     {
         "Aggregate",
@@ -31,13 +33,23 @@ STATEFUL_PLANS = frozenset(
 
 
 @dataclass(frozen=True)
+class SourcePlace:
+    """Where a source finds what the job keeps for it."""
+
+    directory: str
+    """URI of a directory that lives as long as the job."""
+    gate: Gate | None = None
+    """Its gate; None if it never waits for other sources."""
+
+
+@dataclass(frozen=True)
 class Source:
     """A source of a job, as a node's function."""
 
     description: str
     bounded: bool
-    streaming: Callable[[str], DataFrame]
-    """Makes the streaming DataFrame; the argument is a path that lives as long as the job."""
+    streaming: Callable[[SourcePlace], DataFrame]
+    """Makes the streaming DataFrame."""
     static: Callable[[], DataFrame] | None
     """Makes the DataFrame of all rows, for one pass; None if the source never ends."""
     endless: bool = False
@@ -46,6 +58,8 @@ class Source:
     """Whether one pass is better, if the job allows it."""
     keeps_files: bool = False
     """Whether it is read from files of the job, with which no other job can continue."""
+    can_pause: bool = False
+    """Whether it has a gate."""
     commit: Callable[[str], None] | None = None
     """Called on the driver with the offset in a completed checkpoint, as Spark writes it."""
 
@@ -56,8 +70,9 @@ def in_one_pass(source: Source) -> DataFrame:
     return source.static()
 
 
-def as_stream(df: DataFrame, path: str) -> DataFrame:
-    """A static DataFrame as a stream, through files in `path`."""
+def as_stream(df: DataFrame, place: SourcePlace) -> DataFrame:
+    """A static DataFrame as a stream, through files in the source's directory."""
+    path = place.directory
     if not runs_locally(df.sparkSession):
         raise JobGraphError(
             "a static DataFrame beside streaming sources is handed over in files on this machine, "
