@@ -73,6 +73,7 @@ def drifting(
     leads = timed[0].union(timed[1]).key_by(lambda value: 0)
     ledger = Ledger()
     leads.process(Leads(kill), f"{ROWS}, lead bigint").uid("leads").foreach_batch(ledger)
+    assert (f"{DRIFT} ms ahead of group 'both'" in env.explain()) is (strategy is ALIGNED)
     assert env.execute("drifting").statistics.paused_sources == ()
     return ledger.rows
 

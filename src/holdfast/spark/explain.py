@@ -101,6 +101,9 @@ def _strategy_text(strategy: WatermarkStrategy) -> str:
         text += f", watermark {strategy.out_of_orderness_ms + 1} ms behind the latest"
     if strategy.idle_after_ms is not None:
         text += f", idle after {strategy.idle_after_ms} ms"
+    if strategy.alignment is not None:
+        group, drift_ms = strategy.alignment.group, strategy.alignment.max_drift_ms
+        text += f", at most {drift_ms} ms ahead of group {group!r}"
     return text
 
 
