@@ -2,8 +2,8 @@
 
 A thread writes a file with a row for each of ten keys, five times a second; event time is the
 time of writing. Windows have a length of one second, and rows come in order, so that the first row
-of a second ends the window of the second before. The latency of a window is the time from
-the moment its last file can be read to the moment its rows are given to a sink.
+of a second ends the window of the second before. The latency of a window is the time from the
+moment the file with that row can be read to the moment the window's rows are given to a sink.
 
     aggregate   Spark's own windowed aggregation, which runs no Python
     holdfast    key_by, window, count
@@ -98,17 +98,22 @@ class Arrivals:
             self.seen.setdefault(start + WINDOW_MS, now)
 
 
-def run_spark(rows: DataFrame, checkpoint: Path, arrivals: Arrivals) -> Callable[[], None]:
-    """Start Spark's aggregation; returns how to stop it."""
+def run_spark(
+    rows: DataFrame, checkpoint: Path, arrivals: Arrivals
+) -> tuple[Callable[[], bool], Callable[[], None]]:
+    """Start Spark's aggregation; returns how to see whether it runs, and how to stop it."""
     timed = rows.select("key", F.timestamp_millis("ts").alias("ts")).withWatermark("ts", "0 s")
     counts = timed.groupBy(F.window("ts", "1 second"), "key").count()
     found = counts.select("key", F.unix_millis("window.start").alias("start"), "count")
     writer = found.writeStream.outputMode("append").option("checkpointLocation", str(checkpoint))
-    return writer.foreachBatch(arrivals).start().stop
+    query = writer.foreachBatch(arrivals).start()
+    return lambda: query.isActive, query.stop
 
 
-def run_holdfast(rows: DataFrame, arrivals: Arrivals) -> Callable[[], None]:
-    """Start the same on Holdfast; returns how to stop it."""
+def run_holdfast(
+    rows: DataFrame, arrivals: Arrivals
+) -> tuple[Callable[[], bool], Callable[[], None]]:
+    """Start the same on Holdfast."""
     env = StreamExecutionEnvironment.get_execution_environment(rows.sparkSession)
     env.set_parallelism(2)
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("ts")
@@ -119,7 +124,8 @@ def run_holdfast(rows: DataFrame, arrivals: Arrivals) -> Callable[[], None]:
         arrivals(batch.select(F.unix_millis("window_start").alias("start")), epoch)
 
     windows.foreach_batch(take)
-    return env.execute_async("window-latency").cancel
+    client = env.execute_async("window-latency")
+    return lambda: not client.status().is_terminal, client.cancel
 
 
 def latencies(system: str, windows: int) -> list[float]:
@@ -131,18 +137,17 @@ def latencies(system: str, windows: int) -> list[float]:
         with Feed(directory / "in") as feed:
             rows = spark.readStream.schema("key bigint, ts bigint").json(str(directory / "in"))
             if system == NATIVE:
-                stop = run_spark(rows, directory / "checkpoint", arrivals)
+                runs, stop = run_spark(rows, directory / "checkpoint", arrivals)
             else:
-                stop = run_holdfast(rows, arrivals)
-            while len(arrivals.seen) < WARM_UP + windows:
+                runs, stop = run_holdfast(rows, arrivals)
+            while len(arrivals.seen) < WARM_UP + windows and runs():
                 time.sleep(0.1)
             stop()
         spark.stop()
-        return [
-            (arrivals.seen[end] - feed.ends[end]) * 1000
-            for end in sorted(arrivals.seen)[WARM_UP : WARM_UP + windows]
-            if end in feed.ends
-        ]
+        counted = sorted(arrivals.seen)[WARM_UP : WARM_UP + windows]
+        if len(counted) < windows:
+            raise RuntimeError(f"{system} has ended after {len(arrivals.seen)} windows")
+        return [(arrivals.seen[end] - feed.ends[end]) * 1000 for end in counted]
 
 
 def figures(rows: dict[str, list[float]]) -> Iterator[dict[str, Any]]:

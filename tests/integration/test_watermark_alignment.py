@@ -13,6 +13,7 @@ from holdfast import (
     KeyedProcessFunction,
     ReplayableSource,
     RestartStrategies,
+    RuntimeExecutionMode,
     StreamExecutionEnvironment,
     ValueStateDescriptor,
     WatermarkStrategy,
@@ -33,6 +34,7 @@ BY_AT = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("a
 DRIFT, STEP, EPOCH = 50, 10, 4
 """How far sources may drift apart, the time between two elements of the fast one, and the
 elements of a source in an epoch."""
+KILLED_AT = 60
 ALIGNED = BY_AT.with_watermark_alignment("both", DRIFT)
 
 
@@ -47,7 +49,8 @@ class Leads(KeyedProcessFunction):
         self.slow = ctx.get_state(ValueStateDescriptor("slow", int))
 
     def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
-        if self.kill is not None and value.at == 20 and not os.path.exists(self.kill):
+        strikes = value.source == "slow" and value.at == KILLED_AT
+        if self.kill is not None and strikes and not os.path.exists(self.kill):
             Path(self.kill).touch()
             os.kill(os.getpid(), signal.SIGKILL)
         (self.fast if value.source == "fast" else self.slow).update(value.at)
@@ -74,32 +77,34 @@ def drifting(
     ledger = Ledger()
     leads.process(Leads(kill), f"{ROWS}, lead bigint").uid("leads").foreach_batch(ledger)
     assert (f"{DRIFT} ms ahead of group 'both'" in env.explain()) is (strategy is ALIGNED)
-    assert env.execute("drifting").statistics.paused_sources == ()
+    statistics = env.execute("drifting").statistics
+    assert statistics.paused_sources == ()
+    if kill is not None:
+        assert statistics.restarts == 1
+        assert statistics.checkpoints is not None
+        assert statistics.checkpoints.restored == 1
     return ledger.rows
 
 
-def elements(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    return sorted(row[:2] for row in rows)
+def elements(slow: int) -> list[tuple[str, int]]:
+    """All elements of both generators."""
+    return [("fast", n * STEP) for n in range(40)] + [("slow", n) for n in range(slow)]
 
 
-def test_a_fast_source_waits_for_a_slow_one_and_all_is_read(
+def leads(rows: list[tuple[Any, ...]]) -> list[int]:
+    """How far the fast source was ahead, while the slow one had elements."""
+    return [lead for source, _, lead in rows if source == "slow"]
+
+
+def test_a_fast_source_waits_for_a_slow_one_and_reads_on_when_that_has_ended(
     env: StreamExecutionEnvironment,
 ) -> None:
-    rows = drifting(env, ALIGNED, 400)
-    free = drifting(env, BY_AT, 400)
-    assert elements(rows) == elements(free)
-    assert len(rows) == 440
-    assert max(row[2] for row in free) > 300
-    assert max(row[2] for row in rows) <= DRIFT + (EPOCH + 1) * STEP
-
-
-def test_a_source_reads_on_when_the_one_that_it_waits_for_has_ended(
-    env: StreamExecutionEnvironment,
-) -> None:
-    """The query ends first: Spark finds nothing new in either of them."""
-    rows = drifting(env, ALIGNED, 6)
-    assert elements(rows) == elements(drifting(env, BY_AT, 6))
-    assert len(rows) == 46
+    """The query ends in between: Spark finds nothing new in either of them."""
+    free, together = (drifting(env, strategy, 120) for strategy in (BY_AT, ALIGNED))
+    for rows in (free, together):
+        assert sorted(row[:2] for row in rows) == elements(120)
+    assert max(leads(free)) > 300
+    assert max(leads(together)) <= DRIFT + (EPOCH + 1) * STEP
 
 
 def test_a_killed_worker_changes_nothing(env: StreamExecutionEnvironment, tmp_path: Path) -> None:
@@ -107,9 +112,8 @@ def test_a_killed_worker_changes_nothing(env: StreamExecutionEnvironment, tmp_pa
     env.configure({"execution.checkpointing.dir": str(tmp_path / "checkpoints")})
     env.set_restart_strategy(RestartStrategies.fixed_delay_restart(2, 0))
     rows = drifting(env, ALIGNED, 100, tmp_path / "killed")
-    assert (tmp_path / "killed").exists()
-    assert elements(rows) == elements(drifting(env, BY_AT, 100))
-    assert max(row[2] for row in rows if row[1] < 100) <= DRIFT + (EPOCH + 1) * STEP
+    assert sorted(row[:2] for row in rows) == elements(100)
+    assert max(leads(rows)) <= DRIFT + (EPOCH + 1) * STEP
 
 
 class Told(ReplayableSource[Any]):
@@ -151,9 +155,9 @@ def test_an_endless_source_waits_for_one_that_is_silent_unless_that_is_idle(
     client = env.execute_async("told")
     try:
         wait_for(lambda: len(ledger.rows) == 2, "the first elements")
+        wait_for(lambda: client.statistics().paused_sources == ("fast",), "fast to wait")
         fast.tell(2000)
         if not idleness:
-            wait_for(lambda: client.statistics().paused_sources == ("fast",), "fast to wait")
             slow.tell(900)
             wait_for(lambda: ("slow", 900) in ledger.rows, "the slow source")
             assert ("fast", 2000) not in ledger.rows
@@ -169,3 +173,8 @@ def test_a_dataframe_cannot_wait(env: StreamExecutionEnvironment, file_stream: A
     stream.print()
     with pytest.raises(JobGraphError, match="a streaming DataFrame, which Holdfast cannot pause"):
         env.execute("refused")
+
+
+def test_nothing_waits_in_one_pass(env: StreamExecutionEnvironment) -> None:
+    env.set_runtime_mode(RuntimeExecutionMode.BATCH)
+    assert len(drifting(env, ALIGNED, 6)) == 46

@@ -116,8 +116,8 @@ class TimerSchedule:
         """
         return self._watermarks.pause_ahead(ended)
 
-    def awaited(self, ended: Collection[str]) -> list[str]:
-        """Names of the time sources that others wait for."""
+    def awaited(self, ended: Collection[str]) -> dict[str, int]:
+        """Watermarks of the sources that others wait for, by uid."""
         return self._watermarks.awaited(ended)
 
     def ended(

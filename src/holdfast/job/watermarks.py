@@ -262,14 +262,16 @@ class Watermarks:
         passed = max(0, at - ago_ms - self._looked_at)
         self._looked_at += passed
         for uid in self._sources:
-            # A source that waits for others is not silent.
-            is_quiet = uid not in found and uid not in self._waiting
-            self._quiet_ms[uid] = self._quiet_ms[uid] + passed if is_quiet else 0
+            if uid in found:
+                self._quiet_ms[uid] = 0
+            elif uid not in self._waiting:
+                # A source that waits for others is not asked.
+                self._quiet_ms[uid] += passed
 
     def pause_ahead(self, ended: Collection[str]) -> frozenset[str]:
         """Decide which sources must wait for others of their alignment group.
 
-        The last one of a group never waits, so that one of them always reads.
+        The one with the least watermark never waits, so that one of them always reads.
 
         Args:
             ended: Uids of the sources that have nothing more to read.
@@ -290,20 +292,30 @@ class Watermarks:
         reading = {uid for source in aligned if source.uid not in waiting for uid in source.reads}
         return frozenset(uid for source in aligned for uid in source.reads) - reading
 
-    def awaited(self, ended: Collection[str]) -> list[str]:
-        """Names of the time sources that others wait for."""
+    def awaited(self, ended: Collection[str]) -> dict[str, int]:
+        """Watermarks of the sources that others wait for, by uid."""
         groups = {
             source.alignment.group
             for source in self._sources.values()
             if source.alignment is not None and source.uid in self._waiting
         }
-        return [one.name for group, one in self._last_of_groups(ended).items() if group in groups]
+        return {
+            uid: self._seen[slowest.uid]
+            for group, slowest in self._last_of_groups(ended).items()
+            if group in groups
+            for uid in slowest.reads
+        }
 
     def _last_of_groups(self, ended: Collection[str]) -> dict[str, TimeSource]:
-        """The time source with the least watermark of every alignment group."""
+        """The time source with the least watermark of every alignment group.
+
+        Those without a watermark, idle ones and those that have ended do not count.
+        """
         found: dict[str, TimeSource] = {}
         for source in self._sources.values():
-            if source.alignment is None or self._is_idle(source.uid) or source.reads <= set(ended):
+            if source.alignment is None or self._seen[source.uid] == MIN_WATERMARK:
+                continue
+            if self._is_idle(source.uid) or source.reads <= set(ended):
                 continue
             known = found.setdefault(source.alignment.group, source)
             if self._seen[source.uid] < self._seen[known.uid]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import socket
 from collections import Counter, defaultdict
 from dataclasses import replace
@@ -40,8 +41,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("holdfast")
 
-LONG_PAUSE_MS = 60_000
-"""Time without rows after which sources that wait for others are warned of."""
+LONG_WAIT_MS = 60_000
+"""Time without progress after which a warning names the source that others wait for."""
+NEVER = math.inf
 
 
 class EpochRunner:
@@ -84,8 +86,10 @@ class EpochRunner:
         self._time = TimerSchedule(plan, restored, start.event_times)
         self._interval_ms = interval_ms
         self._gates = gates or Gates()
-        self._aligned_at: int | None = None
-        """When no source had to wait, or an epoch ran; None if a long wait was warned of."""
+        self.paused_sources: frozenset[str] = frozenset()
+        """Uids of the sources that must wait."""
+        self._awaited: dict[str, tuple[int, float]] = {}
+        """Watermark of every source that others wait for, and since when it is that."""
         self._tables = LookupTables(spark, plan.lookups)
         self._keys = KeyAgreement(plan, start.key_shapes)
         self._pinning = pinning
@@ -96,27 +100,43 @@ class EpochRunner:
         self._warnings: list[str] = []
         self.align()
 
-    def align(self) -> bool:
-        """Pause the sources that are too far ahead of others; whether any may read again."""
+    def align(self) -> None:
+        """Pause the sources that are too far ahead of others, and let the others read."""
         if not self._gates:
-            return False
+            return
         ended = self._gates.ended()
         paused = self._time.pause_ahead(ended)
+        self.paused_sources = paused
         self._statistics.paused_sources = tuple(sorted(paused))
+        self._gates.close_only(paused)
+        self._warn_of_long_waits(paused, self._time.awaited(ended))
+
+    def _warn_of_long_waits(self, paused: frozenset[str], awaited: dict[str, int]) -> None:
         now = self._clock.monotonic_ms()
-        if not paused:
-            self._aligned_at = now
-        elif self._aligned_at is not None and now - self._aligned_at > LONG_PAUSE_MS:
-            self._aligned_at = None
-            logger.warning(
-                "job %r: for %d s the sources %s have waited for %s, whose event time does not "
-                "advance; if it may have no rows for long, add with_idleness to its strategy",
-                self._job.name,
-                LONG_PAUSE_MS / 1000,
-                ", ".join(sorted(paused)),
-                ", ".join(map(repr, self._time.awaited(ended))),
-            )
-        return self._gates.close_only(paused)
+        before, self._awaited = self._awaited, {}
+        for uid, watermark in awaited.items():
+            known, since = before.get(uid, (watermark, now))
+            if known != watermark:
+                since = now
+            if now - since > LONG_WAIT_MS:
+                logger.warning(
+                    "job %r: for %d s %s waited for the source %s, whose event time does not "
+                    "advance; if it may have no rows for long, add with_idleness to its strategy",
+                    self._job.name,
+                    LONG_WAIT_MS / 1000,
+                    ", ".join(sorted(paused)),
+                    uid,
+                )
+                since = NEVER
+            self._awaited[uid] = watermark, since
+
+    def sources_that_wait(self) -> frozenset[str]:
+        """Uids of the sources that were told to wait when the query last asked them."""
+        return self._gates.refused()
+
+    def let_all_read(self) -> None:
+        """Let all sources read on, however far ahead they are."""
+        self._gates.reset()
 
     def first_rows(self, frames: list[DataFrame]) -> DataFrame:
         """The rows of all sources on the first exchange, after the operators at the sources."""
@@ -237,8 +257,6 @@ class EpochRunner:
             self.channel_rows = tuple(left for report in reports for left in report.channel_state)
         read_at = None if batch is None else started
         self._time.ended(reports, read_at=read_at, channel_state=bool(self.channel_rows))
-        if batch is not None:
-            self._aligned_at = self._clock.monotonic_ms()
         self.align()
         duration = self._clock.monotonic_ms() - started
         statistics = self._statistics.add(self.epoch, duration, reports, self.watermarks())
@@ -246,6 +264,8 @@ class EpochRunner:
 
     def close(self) -> None:
         """Release the resources of the epochs; no other follows."""
+        # The gates belong to the next job attempt, should an epoch of this one still run.
+        self._gates = Gates()
         # pyspark would keep it forever. Late reports are dropped.
         _accumulatorRegistry.pop(self._reports.aid, None)
         self._reports.value = []

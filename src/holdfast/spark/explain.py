@@ -103,7 +103,7 @@ def _strategy_text(strategy: WatermarkStrategy) -> str:
         text += f", idle after {strategy.idle_after_ms} ms"
     if strategy.alignment is not None:
         group, drift_ms = strategy.alignment.group, strategy.alignment.max_drift_ms
-        text += f", at most {drift_ms} ms ahead of group {group!r}"
+        text += f", waits if more than {drift_ms} ms ahead of group {group!r}"
     return text
 
 

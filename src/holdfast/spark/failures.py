@@ -1,4 +1,4 @@
-"""Finds the error that broke a job in the exceptions of Spark."""
+"""Errors of a job's query, and the error that broke a job in the exceptions of Spark."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from holdfast import errors
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, JobExecutionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +24,33 @@ _TRAILERS = (
 
 _JAVA_CAUSE = re.compile(r"\nCaused by: (.+)")
 _CAUSED = re.compile(r"\n\n(?:The above exception was|During handling of the above exception)")
+
+
+INTERRUPTED = (
+    "the job was stopped during an epoch (py4j.protocol.Py4JJavaError: An error occurred while "
+    "calling Spark: java.lang.InterruptedException)"
+)
+"""Tells Spark that an epoch has failed because its query was stopped.
+
+Spark looks for these class names in what a Python function raises, by a regular expression that
+overflows the stack on a long text, and prints a thousand lines then. So the text is short.
+"""
+
+
+class EpochInterrupted(Exception):
+    """An epoch has ended early, because its query was stopped."""
+
+
+class QueryStoppedError(JobExecutionError):
+    """The query of a job was stopped from outside; nothing that the job needs is lost."""
+
+
+def stopped_early(query: str) -> QueryStoppedError:
+    """The error of a query that was stopped from outside while there was more to read."""
+    return QueryStoppedError(
+        f"the query {query!r} was stopped before it had read all input, and not by this job; call "
+        "cancel() or suspend() of the job instead"
+    )
 
 
 def original_error(failure: BaseException) -> BaseException:

@@ -18,14 +18,16 @@ from pyspark import InheritableThread
 from holdfast.clock import monotonic
 from holdfast.errors import JobExecutionError
 from holdfast.job.threads import TimeLimits, guarded, start_thread
-from holdfast.spark.failures import headline, original_error, summary
-from holdfast.spark.idle_epochs import IdleEpochs
-from holdfast.spark.session import (
-    QUERY_SETTINGS,
-    one_pass_settings,
-    polling_every,
-    settings,
+from holdfast.spark.failures import (
+    INTERRUPTED,
+    EpochInterrupted,
+    headline,
+    original_error,
+    stopped_early,
+    summary,
 )
+from holdfast.spark.idle_epochs import IdleEpochs
+from holdfast.spark.session import QUERY_SETTINGS, one_pass_settings, polling_every, settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,24 +53,6 @@ TRY_AGAIN = 0.5
 """Seconds before a failed final checkpoint, or stopping a query, is tried again."""
 CANCEL_AGAIN = 0.1
 """Seconds between two attempts to cancel a job that runs in one pass."""
-
-INTERRUPTED = (
-    "the job was stopped during an epoch (py4j.protocol.Py4JJavaError: An error occurred while "
-    "calling Spark: java.lang.InterruptedException)"
-)
-"""Tells Spark that an epoch has failed because its query was stopped.
-
-Spark looks for these class names in what a Python function raises, by a regular expression that
-overflows the stack on a long text, and prints a thousand lines then. So the text is short.
-"""
-
-
-class EpochInterrupted(Exception):
-    """An epoch has ended early, because its query was stopped."""
-
-
-class QueryStoppedError(JobExecutionError):
-    """The query of a job was stopped from outside; nothing that the job needs is lost."""
 
 
 class JobAttempt:
@@ -125,6 +109,8 @@ class JobAttempt:
         self._idle.last_batch = restored_batch
         self._idle.resumed = restored_batch is None
         self._last_start: float | None = None
+        self._read_before: int | None = None
+        """Last batch before the query was started again; None if it was not."""
         self.epoch_thread: int | None = None
         """The thread that runs an epoch now."""
         self._runs_idle_epoch = False
@@ -165,8 +151,23 @@ class JobAttempt:
         return original_error(self._failure)
 
     def _read_on(self) -> None:
-        """Continue a query that ended while sources waited for others, which have ended."""
-        while self._trigger.available_now and not self._is_ending() and self._runner.align():
+        """Continue a query that ended while sources waited for others.
+
+        Spark ends it when no source has anything new. The sources that others waited for have
+        ended then, so that these may read.
+
+        Raises:
+            QueryStoppedError: They have not, so somebody else has stopped the query.
+        """
+        while self._trigger.available_now and not self._is_ending():
+            with self._between_two_epochs():
+                waiting = self._runner.sources_that_wait()
+                self._runner.align()
+            if not waiting:
+                return
+            if waiting <= set(self._runner.paused_sources):
+                raise stopped_early(self._name)
+            self._read_before = self._idle.last_batch
             with settings(self._spark, QUERY_SETTINGS):
                 self.query = self._start_query()
             if self._stopping.is_set():
@@ -354,6 +355,9 @@ class JobAttempt:
             if self._is_finished:
                 # A job that continues from the savepoint reads it again.
                 return
+            if self._read_before is not None and batch_id <= self._read_before:
+                # The query was stopped before it had noted the batch, and was started again.
+                return
             self._idle.has_looked = True
             self._idle.resume()
             order = self._checkpoints.next_epoch(idle=False)
@@ -464,6 +468,7 @@ class JobAttempt:
         if not self._trigger.confirms_end or self._is_ending():
             return
         more = threading.Event()
+        self._runner.let_all_read()
         with settings(self._spark, QUERY_SETTINGS):
             writer = self._writer(lambda batch, number: more.set(), f"{self._name}-end")
             rest = writer.trigger(availableNow=True).start()
@@ -471,10 +476,7 @@ class JobAttempt:
             self._stopping.wait(LOOK_AROUND)
         rest.stop()
         if more.is_set():
-            raise QueryStoppedError(
-                f"the query {self._name!r} was stopped before it had read all input, and not by "
-                "this job; call cancel() or suspend() of the job instead"
-            )
+            raise stopped_early(self._name)
 
     def _take_final_checkpoint(self) -> None:
         """Take checkpoints until one covers all epochs."""

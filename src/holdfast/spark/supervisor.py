@@ -35,8 +35,8 @@ from holdfast.job.statistics import EpochStatistics, JobStatistics, JobStatus
 from holdfast.job.statistics_keeper import StatisticsKeeper
 from holdfast.job.timer_schedule import warn_of_held_time
 from holdfast.spark.epoch_runner import EpochRunner
-from holdfast.spark.failures import original_error, summary
-from holdfast.spark.job_attempt import JobAttempt, QueryStoppedError
+from holdfast.spark.failures import QueryStoppedError, original_error, summary
+from holdfast.spark.job_attempt import JobAttempt
 from holdfast.spark.outputs import publish_frame
 from holdfast.spark.placement.executor_calls import ExecutorCalls
 from holdfast.spark.placement.executors import ExecutorWatch
@@ -115,6 +115,8 @@ class Supervisor:
             {
                 uid: Gate(str(self._scratch / f"gate-{number}"))
                 for number, uid in enumerate(sorted(order.plan.time.aligned))
+                # One pass reads everything at once.
+                if not order.trigger.one_pass
             }
         )
         self.job_attempt: JobAttempt | None = None

@@ -84,10 +84,11 @@ def _waits_for_spark() -> bool:
 
 
 class HangUps:
-    """Stands for the module `traceback` in Spark's daemon, from which workers are forked.
+    """Stands for the module `traceback` where Spark's daemon ends a worker.
 
-    A worker that is stopped while it writes finds that Spark has hung up, and ends with a traceback
-    of the daemon. It tells nothing, so it is left out.
+    A worker that is stopped while it writes finds that Spark has hung up. It would print a
+    traceback, which tells nothing. Workers are forked from the daemon, so each has its own copy of
+    the daemon's main module.
     """
 
     format_exc = staticmethod(traceback.format_exc)

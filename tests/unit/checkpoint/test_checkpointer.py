@@ -124,7 +124,7 @@ class Listener:
         self.heard.append(("aborted", checkpoint_id))
 
 
-def unread(_: str) -> Any:
+def unread(_: object) -> Any:
     raise AssertionError("nothing is read here")
 
 

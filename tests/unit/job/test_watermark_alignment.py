@@ -34,10 +34,10 @@ def aligned(*sources: TimeSource, **latest: int) -> Watermarks:
 def test_a_source_waits_while_it_is_more_than_the_drift_ahead_of_the_last_one() -> None:
     watermarks = aligned(time_source("a"), time_source("b"), time_source("c"), a=0, b=100, c=101)
     assert watermarks.pause_ahead(()) == {"c"}
-    assert watermarks.awaited(()) == ["a"]
+    assert watermarks.awaited(()) == {"a": -1}
     watermarks.saw({"time-a": 1}, 1)
     assert watermarks.pause_ahead(()) == set()
-    assert watermarks.awaited(()) == []
+    assert watermarks.awaited(()) == {}
 
 
 def test_every_source_has_a_drift_of_its_own_and_other_groups_do_not_count() -> None:
@@ -51,8 +51,11 @@ def test_every_source_has_a_drift_of_its_own_and_other_groups_do_not_count() -> 
     assert watermarks.pause_ahead(()) == set()
 
 
-def test_a_source_that_has_shown_nothing_yet_holds_back_the_others() -> None:
-    assert aligned(time_source("a"), time_source("b"), a=0).pause_ahead(()) == {"a"}
+def test_a_source_that_has_shown_nothing_yet_holds_back_nobody() -> None:
+    watermarks = aligned(time_source("a"), time_source("b"), a=500)
+    assert watermarks.pause_ahead(()) == set()
+    watermarks.saw({"time-b": 0}, 1)
+    assert watermarks.pause_ahead(()) == {"a"}
 
 
 def test_ended_and_idle_sources_hold_back_nobody() -> None:
@@ -62,7 +65,7 @@ def test_ended_and_idle_sources_hold_back_nobody() -> None:
     assert idle.pause_ahead(()) == {"b"}
     idle.looked(10)
     assert idle.pause_ahead(()) == set()
-    assert idle.awaited(()) == []
+    assert idle.awaited(()) == {}
 
 
 def test_a_source_that_waits_does_not_become_idle() -> None:
@@ -74,6 +77,15 @@ def test_a_source_that_waits_does_not_become_idle() -> None:
     assert watermarks.pause_ahead(()) == set()
     watermarks.looked(105)
     assert watermarks.event_times().quiet_ms == {"time-b": 5}
+
+
+def test_a_source_that_is_idle_remains_so_while_it_waits() -> None:
+    watermarks = aligned(time_source("a"), time_source("b", idle=10), b=500)
+    watermarks.looked(10)
+    watermarks.saw({"time-a": 0}, 11)
+    assert watermarks.pause_ahead(()) == {"b"}
+    watermarks.saw({"time-a": 900}, 12)
+    assert watermarks.pause_ahead(()) == set(), "nobody waits for b, which is silent"
 
 
 def test_a_restored_job_continues_with_the_same_sources_waiting() -> None:

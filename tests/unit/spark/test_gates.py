@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from holdfast.spark.sources import data_source
 from holdfast.spark.sources.data_source import IndexedSource, ReplayedElements, _StreamReader
 from holdfast.spark.sources.gates import Gate, Gates
 from holdfast.types.stream_type import StreamType
@@ -37,9 +38,30 @@ def test_a_source_behind_a_closed_gate_has_nothing_new(gate: Gate) -> None:
     assert asked(numbers, 0) == 4
     gate.set_closed(True)
     assert asked(numbers, 4) == 4
-    assert not gate.has_ended, "it waits, and there is more"
+    assert (gate.has_refused, gate.has_ended) == (True, False), "there is more"
     gate.set_closed(False)
+    assert gate.has_refused, "it was not asked again"
     assert asked(numbers, 4) == 8
+    assert not gate.has_refused
+
+
+def test_a_rate_does_not_make_up_for_a_pause(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(data_source, "monotonic", lambda: now[0])
+    source = IndexedSource("numbers", range(10), 10, rate=1.0)
+    numbers = _StreamReader(
+        ReplayedElements(source, StreamType.of("n bigint"), "numbers", "index", gate)
+    )
+    assert asked(numbers, 0) == 0
+    now[0] = 2
+    assert asked(numbers, 0) == 2
+    gate.set_closed(True)
+    now[0] = 6
+    assert asked(numbers, 2) == 2
+    gate.set_closed(False)
+    assert asked(numbers, 2) == 2
+    now[0] = 7
+    assert asked(numbers, 2) == 3
 
 
 def test_a_source_tells_when_it_has_nothing_more_to_read(gate: Gate) -> None:
@@ -66,12 +88,14 @@ def test_gates_are_opened_and_closed_together(tmp_path: Path) -> None:
     assert gates
     assert not Gates()
     assert (gates.get("a"), gates.get("c")) == (one, None)
-    assert not gates.close_only({"a"})
+    gates.close_only({"a"})
     assert [one.is_closed, two.is_closed] == [True, False]
-    assert gates.close_only({"b"}), "a may read again"
+    gates.close_only({"b"})
     assert [one.is_closed, two.is_closed] == [False, True]
-    two.set_ended(True)
+    two.note(ended=True)
+    one.note(refused=True)
     assert gates.ended() == {"b"}
+    assert gates.refused() == {"a"}
     gates.reset()
     assert not two.is_closed
     assert gates.ended() == frozenset()

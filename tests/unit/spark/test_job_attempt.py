@@ -19,6 +19,7 @@ from holdfast.job.threads import TimeLimits
 from holdfast.job.trigger import JobTrigger
 from holdfast.spark import idle_epochs
 from holdfast.spark import job_attempt as module
+from holdfast.spark.failures import QueryStoppedError
 from holdfast.spark.job_attempt import JobAttempt
 
 if TYPE_CHECKING:
@@ -92,8 +93,22 @@ class Runner:
     def found_nothing(self) -> None:
         self.looks += 1
 
-    def align(self) -> bool:
-        return False
+    def align(self) -> None:
+        self.aligned += 1
+        self.paused_sources = self.pauses
+
+    def sources_that_wait(self) -> frozenset[str]:
+        return self.waiting
+
+    def let_all_read(self) -> None:
+        self.waiting = self.paused_sources = self.pauses = frozenset()
+
+    aligned = 0
+    waiting: frozenset[str] = frozenset()
+    """Sources that were told to wait when the query last asked them."""
+    pauses: frozenset[str] = frozenset()
+    """Those that must still wait."""
+    paused_sources: frozenset[str] = frozenset()
 
 
 class Query:
@@ -613,3 +628,99 @@ def test_a_checkpoint_of_a_job_that_was_stopped_has_no_problem(bench: Bench) -> 
     with pytest.raises(RuntimeError):
         bench.batch()
     assert bench.checkpoints.problem is None
+
+
+# Sources that wait for others
+
+
+def ended_query() -> Query:
+    query = Query()
+    query.stopped.set()
+    return query
+
+
+@pytest.fixture
+def drained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """A job that ends when there is nothing new; its first query has ended."""
+    monkeypatch.setattr(module, "settings", _nothing_set)
+    bench = Bench(tmp_path, trigger=JobTrigger(0, True, False, ends=True))
+    bench.query.stopped.set()
+    bench.job_attempt._run_batch("rows", 0)  # type: ignore[arg-type]
+    return bench
+
+
+def test_a_query_that_ended_while_a_source_waited_is_started_again(
+    drained: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has opened the gate."""
+    started: list[Query] = []
+
+    def start() -> Query:
+        started.append(ended_query())
+        # The second query has read all.
+        drained.runner.waiting = frozenset({"slow"} if len(started) < 2 else ())
+        return started[-1]
+
+    monkeypatch.setattr(drained.job_attempt, "_start_query", start)
+    drained.runner.waiting = frozenset({"fast"})
+    assert drained.job_attempt.wait() is None
+    assert len(started) == 2
+    assert id(drained.job_attempt.query) == id(started[-1])
+
+
+def test_a_query_that_ends_while_nobody_waits_is_not_started_again(
+    drained: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drained.job_attempt, "_start_query", lambda: pytest.fail("started"))
+    assert drained.job_attempt.wait() is None
+
+
+def test_a_query_that_is_stopped_while_a_source_must_wait_has_not_read_all(
+    drained: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drained.job_attempt, "_start_query", lambda: pytest.fail("started"))
+    drained.runner.waiting = drained.runner.pauses = frozenset({"fast"})
+    failure = drained.job_attempt.wait()
+    assert isinstance(failure, QueryStoppedError)
+    assert "before it had read all input" in str(failure)
+
+
+def test_a_batch_that_a_query_has_not_noted_does_not_run_twice(
+    drained: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start() -> Query:
+        drained.runner.waiting = frozenset()
+        for batch in (0, 1):
+            drained.batch(batch)
+        return ended_query()
+
+    monkeypatch.setattr(drained.job_attempt, "_start_query", start)
+    drained.runner.waiting = frozenset({"fast"})
+    assert drained.job_attempt.wait() is None
+    assert drained.runner.ran == ["rows", "rows"]
+
+
+def test_a_job_that_is_stopped_while_its_query_starts_again_stops_that_one(
+    drained: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = Query()
+
+    def start() -> Query:
+        drained.job_attempt._stopping.set()
+        return again
+
+    monkeypatch.setattr(drained.job_attempt, "_start_query", start)
+    drained.runner.waiting = frozenset({"fast"})
+    assert drained.job_attempt.wait() is None
+    assert again.stopped.is_set()
+
+
+def test_a_query_that_cannot_be_started_again_fails_the_job_attempt(
+    drained: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start() -> Query:
+        raise ConnectionError("Java is away")
+
+    monkeypatch.setattr(drained.job_attempt, "_start_query", start)
+    drained.runner.waiting = frozenset({"fast"})
+    assert isinstance(drained.job_attempt.wait(), ConnectionError)

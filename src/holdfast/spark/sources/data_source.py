@@ -94,6 +94,10 @@ class IndexedSource(ReplayableSource):
         """Wait for elements from now on: the query ends when there is nothing new."""
         self._draining = True
 
+    def pause(self) -> None:
+        """Begin to count anew: a rate does not make up for the time of a pause."""
+        self._started = None
+
     def latest_offset(self, start: int) -> int:
         """The number up to which the next epoch may read."""
         end = self._due(start)
@@ -270,14 +274,17 @@ class _StreamReader(_Ranges, DataSourceStreamReader, SupportsTriggerAvailableNow
             self._elements.source.drain()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """End offset of the next epoch; the source decides, unless it must wait."""
-        elements = self._elements
-        if elements.gate is not None and elements.gate.is_closed:
+        """End offset of the next epoch, which the source decides; `start` while it must wait."""
+        elements, gate = self._elements, self._elements.gate
+        if gate is not None and gate.is_closed:
+            if isinstance(elements.source, IndexedSource):
+                elements.source.pause()
+            gate.note(refused=True)
             return start
         end = {elements.key: elements.latest(start[elements.key])}
-        if elements.gate is not None:
+        if gate is not None:
             ends = elements.source.bounded or self._draining
-            elements.gate.set_ended(ends and end == start)
+            gate.note(ended=ends and end == start)
         return end
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

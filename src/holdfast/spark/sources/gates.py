@@ -1,10 +1,11 @@
 """Gates: the driver pauses sources between two epochs.
 
-Spark asks a source for its next offset in a process of its own. The driver and this process share
-two files:
+Spark asks a source for its next offset in a process of its own, beside the driver. Three files
+are shared by both:
 
-    <gate>          exists while the source must wait
-    <gate>.ended    the source had nothing more to read when it was last asked
+    <gate>            the driver: the source must wait
+    <gate>.refused    the source: it had to wait when it was last asked
+    <gate>.ended      the source: it had nothing more to read when it was last asked
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Gate:
-    """The gate of one source, as seen from both sides."""
+    """The gate of one source."""
 
     path: str
 
@@ -29,20 +30,30 @@ class Gate:
         return Path(self.path).exists()
 
     @property
-    def has_ended(self) -> bool:
-        """Whether the source has nothing more to read."""
-        return self._end.exists()
-
-    def set_closed(self, closed: bool) -> None:
-        """Let the source wait, or not."""
-        _set(Path(self.path), closed)
-
-    def set_ended(self, ended: bool) -> None:
-        """Note whether the source has nothing more to read."""
-        _set(self._end, ended)
+    def has_refused(self) -> bool:
+        """Whether the source had to wait when it was last asked."""
+        return self._refused.exists()
 
     @property
-    def _end(self) -> Path:
+    def has_ended(self) -> bool:
+        """Whether the source had nothing more to read when it was last asked."""
+        return self._ended.exists()
+
+    def set_closed(self, closed: bool) -> None:
+        """Let the source wait, or not; the driver calls it."""
+        _set(Path(self.path), closed)
+
+    def note(self, *, refused: bool = False, ended: bool = False) -> None:
+        """Note what the source has answered; its process calls it."""
+        _set(self._refused, refused)
+        _set(self._ended, ended)
+
+    @property
+    def _refused(self) -> Path:
+        return Path(f"{self.path}.refused")
+
+    @property
+    def _ended(self) -> Path:
         return Path(f"{self.path}.ended")
 
 
@@ -52,7 +63,6 @@ class Gates:
     def __init__(self, gates: Mapping[str, Gate] | None = None) -> None:
         """All gates are open."""
         self._gates = dict(gates or {})
-        self._closed: frozenset[str] = frozenset()
 
     def __bool__(self) -> bool:
         """Whether there are any."""
@@ -63,26 +73,23 @@ class Gates:
         return self._gates.get(uid)
 
     def reset(self) -> None:
-        """Open all gates, and forget which sources have ended: they may read again."""
+        """Open all gates, and forget what sources have answered: they are asked again."""
+        self.close_only(())
         for gate in self._gates.values():
-            gate.set_closed(False)
-            gate.set_ended(False)
-        self._closed = frozenset()
+            gate.note()
 
     def ended(self) -> frozenset[str]:
-        """Uids of the sources that have nothing more to read."""
+        """Uids of the sources that had nothing more to read when they were last asked."""
         return frozenset(uid for uid, gate in self._gates.items() if gate.has_ended)
 
-    def close_only(self, uids: Collection[str]) -> bool:
-        """Close the gates of these sources and open the others; whether any was opened."""
-        closed = frozenset(uids)
-        opened = self._closed - closed
-        for uid in opened:
-            self._gates[uid].set_closed(False)
-        for uid in closed - self._closed:
-            self._gates[uid].set_closed(True)
-        self._closed = closed
-        return bool(opened)
+    def refused(self) -> frozenset[str]:
+        """Uids of the sources that had to wait when they were last asked."""
+        return frozenset(uid for uid, gate in self._gates.items() if gate.has_refused)
+
+    def close_only(self, uids: Collection[str]) -> None:
+        """Close the gates of these sources, and open the others."""
+        for uid, gate in self._gates.items():
+            gate.set_closed(uid in uids)
 
 
 def _set(path: Path, there: bool) -> None:
