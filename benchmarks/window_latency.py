@@ -102,7 +102,9 @@ def run_spark(
     rows: DataFrame, checkpoint: Path, arrivals: Arrivals
 ) -> tuple[Callable[[], bool], Callable[[], None]]:
     """Start Spark's aggregation; returns how to see whether it runs, and how to stop it."""
-    timed = rows.select("key", F.timestamp_millis("ts").alias("ts")).withWatermark("ts", "0 seconds")
+    timed = rows.select("key", F.timestamp_millis("ts").alias("ts")).withWatermark(
+        "ts", "0 seconds"
+    )
     counts = timed.groupBy(F.window("ts", "1 second"), "key").count()
     found = counts.select("key", F.unix_millis("window.start").alias("start"), "count")
     writer = found.writeStream.outputMode("append").option("checkpointLocation", str(checkpoint))

@@ -23,8 +23,9 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from holdfast.clock import monotonic
 from holdfast.state.store.directories import WORKERS, claim_job, job_directory
@@ -46,6 +47,7 @@ CLOSING_SECONDS: Final = 10.0
 COLLECT_EVERY: Final = 64
 """Tasks between two complete runs of the garbage collector."""
 
+_DAEMON: Final = "pyspark.daemon"
 _POLL_SECONDS: Final = 0.1
 _CLOSING: Final = "closing"
 _WAKE: Final = signal.SIGURG
@@ -352,6 +354,29 @@ class IdleWatch:
             self._tasks.close_ended()
         except BaseException as error:
             print(f"holdfast: closing functions: {error!r}", file=sys.stderr)
+
+
+class HangUps:
+    """Stands for the module `traceback` where Spark's daemon ends a worker.
+
+    A worker that is stopped while it writes finds that Spark has hung up. It would print a
+    traceback, which tells nothing. Workers are forked from the daemon, so each has its own copy of
+    the daemon's main module.
+    """
+
+    format_exc = staticmethod(traceback.format_exc)
+
+    @staticmethod
+    def print_exc() -> None:
+        """Print the current exception, unless it is that Spark has hung up."""
+        if not isinstance(sys.exc_info()[1], BrokenPipeError | ConnectionResetError):
+            traceback.print_exc()
+
+    @classmethod
+    def leave_out(cls, main: Any) -> None:
+        """Leave them out in this process, if `main`, its main module, is the daemon's."""
+        if getattr(getattr(main, "__spec__", None), "name", None) == _DAEMON:
+            main.traceback = cls
 
 
 def memory_to_keep(most: int) -> int:

@@ -6,11 +6,10 @@ import os
 import pickle
 import sys
 import threading
-import traceback
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from pyspark import TaskContext, daemon
+from pyspark import TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.serializers import read_int
 
@@ -20,6 +19,7 @@ from holdfast.runtime.report import TaskReport, WorkerReport
 from holdfast.runtime.task import StageTask
 from holdfast.runtime.worker import (
     Garbage,
+    HangUps,
     IdleWatch,
     TaskKey,
     WorkerTasks,
@@ -81,29 +81,6 @@ def _waits_for_spark() -> bool:
     """Whether the main thread reads from Spark's socket, and runs nobody's function."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     return frame is not None and frame.f_code is read_int.__code__
-
-
-class HangUps:
-    """Stands for the module `traceback` where Spark's daemon ends a worker.
-
-    A worker that is stopped while it writes finds that Spark has hung up. It would print a
-    traceback, which tells nothing. Workers are forked from the daemon, so each has its own copy of
-    the daemon's main module.
-    """
-
-    format_exc = staticmethod(traceback.format_exc)
-
-    @staticmethod
-    def print_exc() -> None:
-        """Print the current exception, unless it is that Spark has hung up."""
-        if not isinstance(sys.exc_info()[1], BrokenPipeError | ConnectionResetError):
-            traceback.print_exc()
-
-    @classmethod
-    def leave_out(cls, main: Any) -> None:
-        """Leave them out in this process, if `main`, its main module, is the daemon's."""
-        if getattr(main, "__file__", None) == daemon.__file__:
-            main.traceback = cls
 
 
 HangUps.leave_out(sys.modules["__main__"])

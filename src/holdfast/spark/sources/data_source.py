@@ -9,6 +9,7 @@ number of the next element.
 from __future__ import annotations
 
 import json
+import sys
 import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -28,6 +29,7 @@ from holdfast.api.streams.output_type import declared_output, output_type_of
 from holdfast.clock import monotonic, wait
 from holdfast.errors import HoldfastError, JobGraphError, NotSerializableError, OutputTypeError
 from holdfast.runtime.operators.base import user_error
+from holdfast.runtime.worker import HangUps
 from holdfast.spark.serialization import ShippedByValue, dumps
 from holdfast.spark.sources.source import Source
 from holdfast.spark.types import spark_schema
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from holdfast.spark.sources.gates import Gate
 
 pickle_by_value_with(dumps)
+HangUps.leave_out(sys.modules["__main__"])
 
 OFFSET: Final = "offset"
 """Key under which the user's offset lies in the one that Spark keeps."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import traceback
 from types import SimpleNamespace
 
 import pytest
-from pyspark import daemon
 
-from holdfast.spark.task import HangUps
+from holdfast.runtime.worker import HangUps
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError(32, "Broken pipe"), ConnectionResetError()])
@@ -32,10 +32,11 @@ def test_other_errors_of_a_worker_are_printed(capsys: pytest.CaptureFixture[str]
 
 
 def test_only_the_daemon_of_spark_is_changed() -> None:
-    main = SimpleNamespace(__file__=daemon.__file__, traceback=traceback)
+    spec = importlib.util.find_spec("pyspark.daemon")
+    main = SimpleNamespace(__spec__=spec, traceback=traceback)
     HangUps.leave_out(main)
     assert main.traceback is HangUps
-    others = SimpleNamespace(__file__="program.py", traceback=traceback), SimpleNamespace()
+    others = SimpleNamespace(__spec__=None, traceback=traceback), SimpleNamespace()
     for other in others:
         HangUps.leave_out(other)
     assert others[0].traceback is traceback
