@@ -6,6 +6,7 @@ from collections import Counter
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import msgspec
 import pyarrow as pa
@@ -23,6 +24,7 @@ from holdfast import (
 from holdfast.errors import StateError
 from holdfast.serde.keys import key_group_of
 from holdfast.state.snapshots import open_snapshot_of
+from holdfast.state.store.directories import file_name
 from holdfast.state.store.snapshot import CANONICAL
 from holdfast.state.tables.files import TableFile
 from holdfast.state.tables.reader import TablesSnapshot
@@ -85,7 +87,7 @@ def test_a_value_is_a_row(tmp_path: Path, backend: str) -> None:
 
 
 @BACKEND
-def test_rows_lie_in_the_order_of_the_store_and_every_table_has_an_encoded_column(
+def test_rows_lie_in_the_order_of_the_store_in_the_columns_that_they_need(
     tmp_path: Path, backend: str
 ) -> None:
     state = State(tmp_path, backend)
@@ -93,9 +95,8 @@ def test_rows_lie_in_the_order_of_the_store_and_every_table_has_an_encoded_colum
     for state.current.key in range(300):
         count.update(1)
     found = pq.read_table(state.written() / "keyed" / "count.parquet")
-    assert found.column_names == ["key_group", "key", "value", "encoded"]
+    assert found.column_names == ["key_group", "key", "value"]
     assert found["key_group"].to_pylist() == sorted(found["key_group"].to_pylist())
-    assert found["encoded"].null_count == 300
 
 
 @BACKEND
@@ -145,6 +146,87 @@ def test_what_a_column_cannot_hold_is_encoded_beside_a_null(tmp_path: Path) -> N
     assert found[1]["encoded"][:1] == b"\xc1"
     assert found[None]["value"] == 1
     assert found[None]["map_key_encoded"][:1] == b"\xc1"
+    require_same_state(state, tables)
+
+
+def test_only_a_table_with_a_row_that_needs_them_has_encoded_columns(tmp_path: Path) -> None:
+    state = State(tmp_path)
+    state.current.key = "k"
+    columns = {}
+    for number, entry in enumerate([(1, 1), (1, 2**70), (2**70, 1), (2**70, 2**70)]):
+        state.register(MapStateDescriptor(f"m{number}", int, int)).put(*entry)
+    tables = state.written()
+    for number in range(4):
+        found = pq.read_schema(tables / "keyed" / f"m{number}.parquet").names
+        columns[number] = [name for name in found if name.endswith("encoded")]
+    assert list(columns.values()) == [
+        [],
+        ["encoded"],
+        ["map_key_encoded"],
+        ["map_key_encoded", "encoded"],
+    ]
+    require_same_state(state, tables)
+
+
+def test_a_decimal_is_a_number_and_its_digits_are_kept(tmp_path: Path) -> None:
+    state = State(tmp_path)
+    price = state.register(ValueStateDescriptor("price", Decimal))
+    rates = state.register(MapStateDescriptor("rates", Decimal, Decimal, ttl=TTL))
+    prices = ["1.10", "1.1", "-0", "1E+3", "NaN", "0.125", "7"]
+    for state.current.key, text in enumerate(prices):
+        price.update(Decimal(text))
+        rates.put_all({Decimal(text): Decimal("0.5"), Decimal("0.25"): None})
+    tables = state.written()
+    found = {row["key"]: row for row in rows(tables, "keyed/price")}
+    assert [found[key]["value"] for key in range(7)] == [
+        *map(Decimal, ("1.1", "1.1", "0", "1000")),
+        None,
+        *map(Decimal, ("0.125", "7")),
+    ]
+    encoded = {key: row["encoded"] for key, row in found.items() if row["encoded"] is not None}
+    # All that is not the shortest text of a number.
+    assert encoded == {key: msgspec.msgpack.encode(prices[key]) for key in (0, 2, 3, 4)}
+    types = pq.read_schema(tables / "keyed" / "rates.ttl.parquet")
+    assert types.field("map_key").type == types.field("value").type == pa.decimal128(38, 18)
+    about = msgspec.json.decode(types.metadata[b"holdfast"])
+    assert about["digits"] == {"map_key": [0], "value": [0]}
+    require_same_state(state, tables)
+
+
+def test_the_first_rows_decide_the_digits_and_later_ones_are_exact(tmp_path: Path) -> None:
+    state = State(tmp_path)
+    price = state.register(ValueStateDescriptor("price", Decimal))
+    keys = sorted(range(9), key=lambda key: key_group_of(key, 128))
+    texts = ["1.10", "2.20", "3.30", "4.4", "5.555", "6.60", "7", "NaN", "9.99"]
+    for state.current.key, text in zip(keys, texts, strict=True):
+        price.update(Decimal(text))
+    tables = state.written(portion=Portion(rows=2))
+    file = pq.ParquetFile(tables / "keyed" / "price.parquet")
+    sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+    assert sizes == [2, 2, 2, 2, 1]
+    found = file.read()
+    about = msgspec.json.decode(found.schema.metadata[b"holdfast"])
+    assert about["digits"] == {"value": [2]}
+    shown = [None if text == "NaN" else Decimal(text) for text in texts]
+    assert found["value"].to_pylist() == shown
+    assert found["encoded"].is_valid().to_pylist() == [
+        text in ("4.4", "7", "NaN") for text in texts
+    ]
+    assert sorted(path.name for path in (tables / "keyed").iterdir()) == ["price.parquet"]
+    require_same_state(state, tables)
+
+
+def test_a_datetime_of_another_zone_is_shown_in_utc_and_keeps_its_zone(tmp_path: Path) -> None:
+    state = State(tmp_path)
+    seen = state.register(ValueStateDescriptor("seen", datetime))
+    zoned = datetime(2026, 11, 15, 12, tzinfo=ZoneInfo("Europe/Berlin"))
+    for state.current.key, when in enumerate((zoned, zoned.astimezone(UTC), datetime(2026, 1, 1))):
+        seen.update(when)
+    tables = state.written()
+    found = {row["key"]: row for row in rows(tables, "keyed/seen")}
+    noon = datetime(2026, 11, 15, 11, tzinfo=UTC)
+    assert [found[key]["value"] for key in range(3)] == [noon, noon, None]
+    assert [found[key]["encoded"] is None for key in range(3)] == [False, True, False]
     require_same_state(state, tables)
 
 
@@ -346,7 +428,7 @@ def test_tables_say_all_that_the_store_knows_of_the_state(tmp_path: Path) -> Non
     about = msgspec.json.decode(pq.read_schema(path).metadata[b"holdfast"])
     schema = about["state"].pop("schema")
     assert about == {
-        "format": 1,
+        "format": 2,
         "store_format": 1,
         "version": "1-test",
         "max_parallelism": 128,
@@ -374,6 +456,32 @@ def test_names_that_only_their_case_tells_apart_have_tables_of_their_own(tmp_pat
     state.register(ValueStateDescriptor("a ", int, ttl=TTL)).update(9)
     tables = state.written()
     assert len({path.name.casefold() for path in (tables / "keyed").iterdir()}) == 8
+    require_same_state(state, tables)
+
+
+def test_words_with_spaces_stay_in_the_names_of_tables(tmp_path: Path) -> None:
+    state = State(tmp_path)
+    state.current.key = "k"
+    for number, name in enumerate(["my state", "my_state", "my  state", "My state"]):
+        state.register(ValueStateDescriptor(name, int)).update(number)
+    state.register(ValueStateDescriptor("my state too", int, ttl=TTL)).update(9)
+    tables = state.written()
+    assert [row["value"] for row in rows(tables, "keyed/my state")] == [0]
+    assert [row["value"] for row in rows(tables, "keyed/my state too.ttl")] == [9]
+    assert len({path.name.casefold() for path in (tables / "keyed").iterdir()}) == 5
+    require_same_state(state, tables)
+
+
+def test_tables_are_found_under_the_names_that_earlier_releases_gave_them(tmp_path: Path) -> None:
+    state = State(tmp_path)
+    state.current.key = "k"
+    state.register(ValueStateDescriptor("my state", int)).update(7)
+    tables = state.written()
+    before = file_name("my state")
+    (tables / "keyed" / "my state.parquet").rename(tables / "keyed" / f"{before}.parquet")
+    index = pq.read_table(tables / "keyed_states.parquet")
+    listed = index.set_column(0, "table", pa.array([f"keyed/{before}"]))
+    pq.write_table(listed, tables / "keyed_states.parquet")
     require_same_state(state, tables)
 
 
@@ -423,7 +531,7 @@ def test_columns_that_only_later_rows_need_are_there_for_all(tmp_path: Path) -> 
     found = pq.read_table(tables / "keyed" / "calls.ttl.parquet")
     assert found.column_names == [
         *("key_group", "key", "window_start", "window_end", "namespace"),
-        *("last_access", "last_access_ms", "value", "encoded"),
+        *("last_access", "last_access_ms", "value"),
     ]
     assert [found[name].null_count for name in found.column_names[2:7]] == [8, 8, 8, 1, 8]
     require_same_state(state, tables)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, IntEnum
 from typing import Any, Literal, NamedTuple, NotRequired, Optional, TypedDict
@@ -108,7 +108,16 @@ class Cased(TypedDict):
 
 
 NOON = datetime(2026, 11, 15, 12, 0, 0, 250)
-LINE = {"item": "tea", "price": "1.10", "tags": ["a", "ü"]}
+DECIMAL = pa.decimal128(38, 18)
+BERLIN = ZoneInfo("Europe/Berlin")
+LINE = {"item": "tea", "price": Decimal("1.10"), "tags": ["a", "ü"]}
+LINE_COLUMN = pa.struct(
+    [
+        ("item", pa.string()),
+        ("price", DECIMAL),
+        ("tags", pa.list_(pa.field("element", pa.string()))),
+    ]
+)
 
 
 def list_of(column: pa.DataType) -> pa.DataType:
@@ -130,7 +139,20 @@ EXACT: list[tuple[Any, Any, pa.DataType, Any]] = [
      datetime(9999, 12, 31, 23, 59, 59, 999999)),
     (timedelta, timedelta(-5, 3, 7), pa.duration("us"), timedelta(-5, 3, 7)),
     (time, time(23, 59, 59, 999999), pa.time64("us"), time(23, 59, 59, 999999)),
-    (Decimal, Decimal("1E+5"), pa.string(), "1E+5"),
+    (Decimal, Decimal("1.10"), DECIMAL, Decimal("1.10")),
+    (Decimal, Decimal("-12"), DECIMAL, Decimal(-12)),
+    (Decimal, Decimal("9" * 38), pa.decimal128(38, 0), Decimal("9" * 38)),
+    (Decimal, Decimal("1E-38"), pa.decimal128(38, 38), Decimal("1E-38")),
+    (Decimal, Decimal("-3.3330E-10"), DECIMAL, Decimal("-3.333E-10")),
+    (Decimal, Decimal("0E-7"), DECIMAL, Decimal("0E-7")),
+    (list[Decimal | None], [None, Decimal("0.5")], list_of(DECIMAL), [None, Decimal("0.5")]),
+    (list[Decimal], [], list_of(DECIMAL), []),
+    (list[Decimal], list(map(Decimal, ("1", "2.25", "3.125"))), list_of(DECIMAL),
+     list(map(Decimal, ("1", "2.25", "3.125")))),
+    (dict[Decimal, Decimal], {Decimal("1.5"): Decimal(2)}, pa.map_(DECIMAL, DECIMAL),
+     [(Decimal("1.5"), Decimal(2))]),
+    (int | Decimal, Decimal("1.5"), pa.struct([("int", pa.int64()), ("decimal", DECIMAL)]),
+     {"int": None, "decimal": Decimal("1.5")}),
     (UUID, UUID(int=7), pa.string(), str(UUID(int=7))),
     (list[int], [1, 2], list_of(pa.int64()), [1, 2]),
     (list[int], [], list_of(pa.int64()), []),
@@ -144,12 +166,8 @@ EXACT: list[tuple[Any, Any, pa.DataType, Any]] = [
      {"left": 1, "right": None}),
     (Compact, Compact(1, "a"), pa.struct([("n", pa.int64()), ("name", pa.string())]),
      {"n": 1, "name": "a"}),
-    (Line, Line("tea", Decimal("1.10"), ["a", "ü"]),
-     pa.struct([("item", pa.string()), ("price", pa.string()), ("tags", list_of(pa.string()))]),
-     LINE),
-    (Optional[Line], Line("tea", Decimal("1.10"), ["a", "ü"]),  # noqa: UP045
-     pa.struct([("item", pa.string()), ("price", pa.string()), ("tags", list_of(pa.string()))]),
-     LINE),
+    (Line, Line("tea", Decimal("1.10"), ["a", "ü"]), LINE_COLUMN, LINE),
+    (Optional[Line], Line("tea", Decimal("1.10"), ["a", "ü"]), LINE_COLUMN, LINE),  # noqa: UP045
     (Options, {"name": "a"}, pa.struct([("name", pa.string()), ("size", pa.int64())]),
      {"name": "a", "size": None}),
     (Sparse, Sparse(name="a"), pa.struct([("n", pa.int64()), ("name", pa.string())]),
@@ -212,7 +230,7 @@ def test_a_value_is_shown_in_its_column_and_comes_back(
     codec = codec_for(spec)
     data = codec.encode(value)
     target = value_column(codec.schema)
-    typed = target.typed([data, data])
+    typed = target.typed([data, data]).column
     assert typed.to_pylist() == [shown, shown]
     assert typed.type == target.arrow
     if column is not None:
@@ -223,14 +241,28 @@ def test_a_value_is_shown_in_its_column_and_comes_back(
 INEXACT: list[tuple[Any, Any]] = [
     (int, 2**63),
     (int, -(2**90)),
-    (datetime, NOON.replace(tzinfo=ZoneInfo("Europe/Berlin"))),
-    (datetime, NOON.replace(fold=1)),
+    (datetime, datetime.max.replace(tzinfo=timezone(timedelta(hours=-1)))),
+    (datetime | None, datetime.min.replace(tzinfo=timezone(timedelta(hours=1)))),
+    (tuple[datetime, time], (NOON, time(1, fold=1))),
+    (tuple[datetime, time], (NOON, time(1, tzinfo=BERLIN))),
+    (tuple[datetime, int], (NOON.replace(tzinfo=BERLIN), 2**70)),
+    (Decimal, Decimal("NaN")),
+    (Decimal, Decimal("-Infinity")),
+    (Decimal, Decimal("9" * 39)),
+    (Decimal, Decimal("1E-39")),
+    (Decimal, Decimal("1E+38")),
+    (list[Decimal], [Decimal(1), Decimal("NaN")]),
+    (list[Decimal | None], [Decimal(1), Decimal("NaN")]),
+    (dict[Decimal, int], {Decimal("NaN"): 1}),
+    (dict[str, Decimal], {"a": Decimal("Infinity")}),
+    (Line, Line("tea", Decimal("NaN"), [])),
+    (int | Decimal, Decimal("NaN")),
+    (list[int | Decimal], [1, Decimal("NaN")]),
     (time, time(1, tzinfo=UTC)),
     (timedelta, timedelta.max),
     (list[int], [1, 2**64]),
     (dict[str, int], {"a": 2**63}),
     (pa.float32(), 0.1),
-    (pa.decimal128(5, 2), Decimal("1.1")),
     (Optional[Sparse], Sparse(2**63)),  # noqa: UP045
     (int | str, 2**64),
 ]
@@ -240,21 +272,142 @@ INEXACT: list[tuple[Any, Any]] = [
 def test_a_value_that_its_column_cannot_hold_leaves_a_null(spec: Any, value: Any) -> None:
     codec = codec_for(spec)
     target = value_column(codec.schema)
-    assert target.typed([codec.encode(value)]).to_pylist() == [None]
+    assert target.typed([codec.encode(value)]).column.to_pylist() == [None]
+
+
+# A value, another of the same type that comes first, and what is shown of the value.
+SHOWN: list[tuple[Any, Any, Any, Any]] = [
+    (Decimal, Decimal("1.1"), Decimal("1.10"), Decimal("1.10")),
+    (Decimal, Decimal("1.00"), Decimal("1.1"), Decimal(1)),
+    (Decimal, Decimal("1E+5"), Decimal(1), Decimal(100_000)),
+    (Decimal, Decimal("0E+50"), Decimal("1.0"), Decimal(0)),
+    (Decimal, Decimal("-0.00"), Decimal("1.00"), Decimal("0.00")),
+    (pa.decimal128(5, 2), Decimal("1.1"), Decimal("1.10"), Decimal("1.10")),
+    (list[Decimal], [Decimal("1.1"), Decimal(2)], [Decimal("0.50")], [Decimal("1.1"), Decimal(2)]),
+    (tuple[Decimal, Any], (Decimal(1), [1]), (Decimal("0.0"), 0),
+     {"_1": Decimal(1), "_2": b"\x91\x01"}),
+    (tuple[Decimal, float], (Decimal(1), math.inf), (Decimal("0.0"), 0.0),
+     {"_1": Decimal(1), "_2": math.inf}),
+    (Line, Line("tea", Decimal("1.1"), ["a", "ü"]), Line("", Decimal("1.10"), []), LINE),
+    (Optional[Line], Line("tea", Decimal("1.1"), ["a", "ü"]),  # noqa: UP045
+     Line("", Decimal("1.10"), []), LINE),
+    (dict[Decimal, Decimal], {Decimal(1): Decimal(2)}, {Decimal("1.0"): Decimal("0.50")},
+     [(Decimal(1), Decimal(2))]),
+    (int | Decimal, Decimal(2), Decimal("0.0"), {"int": None, "decimal": Decimal(2)}),
+    (list[int | Decimal | None], [1, None, Decimal(2)], [Decimal("0.0")],
+     [{"int": 1, "decimal": None}, None, {"int": None, "decimal": Decimal(2)}]),
+    (datetime, NOON.replace(tzinfo=BERLIN), NOON.replace(tzinfo=UTC),
+     NOON.replace(hour=11, tzinfo=UTC)),
+    (datetime, datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN, fold=1), NOON.replace(tzinfo=UTC),
+     datetime(2026, 10, 25, 1, 30, tzinfo=UTC)),
+    (datetime, NOON.replace(fold=1), NOON, NOON),
+    (datetime | bool, NOON.replace(tzinfo=BERLIN), NOON.replace(tzinfo=UTC),
+     {"datetime": NOON.replace(hour=11, tzinfo=UTC), "bool": None}),
+    (tuple[datetime, Any, Decimal], (NOON.replace(tzinfo=BERLIN), {"a": [1]}, Decimal(1)),
+     (NOON.replace(tzinfo=UTC), 0, Decimal(1)),
+     {"_1": NOON.replace(hour=11, tzinfo=UTC), "_2": b"\x81\xa1a\x91\x01", "_3": Decimal(1)}),
+    (datetime, datetime(1800, 1, 1, tzinfo=BERLIN), NOON.replace(tzinfo=UTC),
+     datetime(1799, 12, 31, 23, 6, 32, tzinfo=UTC)),
+    (dict[datetime, list[datetime]], {NOON.replace(tzinfo=BERLIN): [NOON.replace(tzinfo=BERLIN)]},
+     {NOON.replace(tzinfo=UTC): []},
+     [(NOON.replace(hour=11, tzinfo=UTC), [NOON.replace(hour=11, tzinfo=UTC)])]),
+    (Order, Order(1, [], NOON.replace(tzinfo=BERLIN), {}), Order(2, [], NOON.replace(tzinfo=UTC)),
+     {"id": 1, "lines": [], "at": NOON.replace(hour=11, tzinfo=UTC), "by": []}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("spec", "value", "first", "shown"), SHOWN, ids=str)
+def test_an_equal_value_is_shown_and_its_bytes_are_kept_beside_it(
+    spec: Any, value: Any, first: Any, shown: Any
+) -> None:
+    codec = codec_for(spec)
+    blobs = [codec.encode(first), codec.encode(value)] * 2
+    target = value_column(codec.schema)
+    column, rest = target.typed(blobs)
+    assert column.to_pylist()[1::2] == [shown, shown]
+    assert rest in ([1, 3], [0, 2])
+    back = target.stored(column)
+    assert [row for row in range(4) if back[row] != blobs[row]] == rest
+
+
+@pytest.mark.parametrize(
+    ("first", "scale", "digits", "rest"),
+    [
+        (["1.5", "2.25", "3"], 18, 0, []),
+        (["1.50", "2.25", "3.00", "4"], 18, 2, [3]),
+        (["1.50", "2.25", "3.125", "4"], 18, 0, [0]),
+        (["1.5", "2.50", "3.500", "4.25"], 18, 0, [1, 2]),
+        (["1.50", "2.50", "3.500", "4.2525"], 18, 2, [2]),
+        (["7", "-0"], 18, 0, [1]),
+        (["1E+3"], 18, 0, [0]),
+        (["1E-38", "123456789012.50", "4.25"], 18, 2, [0]),
+        (["NaN", "1E-39", "Infinity"], 18, 0, [0, 1, 2]),
+        (["0.000", "0E+50", "NaN"], 18, 3, [1, 2]),
+        (["9" * 38, "0.5"], 18, 0, [0]),
+        (["9" * 30, "0.5"], 18, 0, [0]),
+        (["9" * 30, "0.5", "8" * 30], 1, 0, []),
+        (["9" * 38, "9" * 37], 0, 0, []),
+        ([str(Decimal(1) / 3), str(Decimal(10) / 7), "2"], 28, 0, []),
+        (["0." + "1" * 30, "2"], 18, 0, [0]),
+        (["0." + "1" * 30, "2", "0." + "2" * 31], 31, 0, []),
+        (["1.1" + "0" * 25, "1.1"], 18, 0, [0]),
+        (["1.1" + "0" * 16, "2.2" + "0" * 16, "1E-17"], 18, 17, []),
+    ],
+)
+def test_the_first_decimals_decide_which_numbers_are_shown_and_which_texts_come_back(
+    first: list[str], scale: int, digits: int, rest: list[int]
+) -> None:
+    codec = codec_for(Decimal)
+    target = value_column(codec.schema)
+    blobs = [codec.encode(Decimal(one)) for one in first]
+    typed = target.typed(blobs)
+    assert typed.column.type == pa.decimal128(38, scale)
+    assert [one.digits for one in target.decimals()] == [digits]
+    assert typed.rest == rest
+    # They decide for all that follow.
+    typed = target.typed([codec.encode(Decimal("0." + "1" * 37))])
+    assert typed.column.type == target.arrow == pa.decimal128(38, scale)
+    assert (typed.column.to_pylist(), typed.rest) == ([None], [0])
+
+
+def test_a_datetime_without_a_zone_is_never_shown_as_one_with_a_zone() -> None:
+    codec = codec_for(datetime)
+    zoned = NOON.replace(tzinfo=BERLIN)
+    for values in ([NOON, NOON, zoned], [zoned, zoned, NOON]):
+        target = value_column(codec.schema)
+        column, rest = target.typed(list(map(codec.encode, values)))
+        assert column.is_valid().to_pylist() == [True, True, False]
+        assert 2 in rest
+
+
+def test_a_class_that_has_lost_a_field_shows_the_others_and_keeps_all_bytes() -> None:
+    target = value_column(codec_for(Line).schema)
+    fields = {"item": "tea", "price": "1.10", "tags": [], "gone": 1}
+    column, rest = target.typed([msgspec.msgpack.encode(fields)])
+    assert column.to_pylist() == [{"item": "tea", "price": Decimal("1.10"), "tags": []}]
+    assert rest == [0]
+
+
+def test_a_nan_beside_an_inexact_decimal_is_shown() -> None:
+    codec = codec_for(tuple[Decimal, float])
+    target = value_column(codec.schema)
+    blobs = [codec.encode((Decimal(one), math.nan)) for one in ("0.50", "1")]
+    column, rest = target.typed(blobs)
+    assert (column.null_count, rest) == (0, [0])
 
 
 def test_values_beside_those_that_the_column_cannot_hold_are_in_it() -> None:
     values = [n if n % 7 else 2**63 + n for n in range(1000)]
     values[3] = 2**80
     codec = codec_for(int)
-    typed = value_column(codec.schema).typed(list(map(codec.encode, values)))
+    typed = value_column(codec.schema).typed(list(map(codec.encode, values))).column
     assert typed.to_pylist() == [n if n < 2**63 else None for n in values]
 
 
 def test_the_bits_of_a_nan_are_kept() -> None:
     data = b"\xcb\x7f\xf8\x00\x00\x00\x00\x00\x07"
     target = value_column(codec_for(float).schema)
-    typed = target.typed([data])
+    typed = target.typed([data]).column
     assert typed.null_count == 0
     assert target.stored(typed) == [data]
 
@@ -263,31 +416,31 @@ def test_the_first_datetimes_decide_whether_the_column_has_a_zone() -> None:
     codec = codec_for(list[datetime])
     naive, aware = codec.encode([NOON]), codec.encode([NOON.replace(tzinfo=UTC)])
     target = value_column(codec.schema)
-    assert target.typed([codec.encode([])]).to_pylist() == [[]]
+    assert target.typed([codec.encode([])]).column.to_pylist() == [[]]
     target = value_column(codec.schema)
-    assert target.typed([naive, aware, naive]).to_pylist() == [[NOON], None, [NOON]]
-    assert target.typed([aware, aware]).to_pylist() == [None, None]
+    assert target.typed([naive, aware, naive]).column.to_pylist() == [[NOON], None, [NOON]]
+    assert target.typed([aware, aware]).column.to_pylist() == [None, None]
     assert target.arrow == list_of(pa.timestamp("us"))
 
 
 def test_a_value_that_does_not_fit_decides_nothing() -> None:
     codec = codec_for(tuple[int, datetime])
     target = value_column(codec.schema)
-    typed = target.typed([codec.encode((2**63, NOON)), codec.encode((1, NOON))])
+    typed = target.typed([codec.encode((2**63, NOON)), codec.encode((1, NOON))]).column
     assert typed.to_pylist() == [None, {"_1": 1, "_2": NOON}]
 
 
 def test_each_datetime_of_a_class_has_a_zone_or_none_of_its_own() -> None:
     codec = codec_for(tuple[datetime, datetime])
     target = value_column(codec.schema)
-    typed = target.typed([codec.encode((NOON, NOON.replace(tzinfo=UTC)))])
+    typed = target.typed([codec.encode((NOON, NOON.replace(tzinfo=UTC)))]).column
     assert typed.to_pylist() == [{"_1": NOON, "_2": NOON.replace(tzinfo=UTC)}]
 
 
 def test_a_typed_dict_in_another_order_is_the_same() -> None:
     codec = codec_for(Options)
     target = value_column(codec.schema)
-    typed = target.typed([codec.encode({"size": 1, "name": "a"})])
+    typed = target.typed([codec.encode({"size": 1, "name": "a"})]).column
     assert typed.to_pylist() == [{"name": "a", "size": 1}]
     (data,) = target.stored(typed)
     assert data is not None
@@ -300,7 +453,7 @@ def test_a_type_without_a_column_is_kept_as_it_is_encoded(spec: Any) -> None:
     codec = codec_for(spec)
     data = codec.encode(values.get(spec, 5))
     target = value_column(codec.schema)
-    typed = target.typed([data])
+    typed = target.typed([data]).column
     if target.arrow == pa.binary():
         assert typed.to_pylist() == [data]
     assert target.stored(typed) == [data]
@@ -309,13 +462,36 @@ def test_a_type_without_a_column_is_kept_as_it_is_encoded(spec: Any) -> None:
 def test_a_serializer_of_the_user_is_kept_as_it_is_encoded() -> None:
     target = value_column({"format": 1, "kind": "serializer", "class": "a.B"})
     blobs = [b"\xc1\xc1", b"", b"\xc1"]
-    assert target.typed(blobs).to_pylist() == blobs
+    assert target.typed(blobs).column.to_pylist() == blobs
 
 
 def test_bytes_that_are_no_message_leave_a_null() -> None:
     target = value_column(codec_for(int).schema)
     blobs = [b"\x01\x02", b"", b"\x05", b"\xcb", b"\x92"]
-    assert target.typed(blobs).to_pylist() == [None, None, 5, None, None]
+    assert target.typed(blobs).column.to_pylist() == [None, None, 5, None, None]
+
+
+def test_a_decimal_with_a_time_or_on_one_side_is_shown_with_its_bytes_beside_it() -> None:
+    prices = list(map(Decimal, ("1.10", "1.1", "NaN", "2")))
+    codec = timestamped(codec_for(Decimal))
+    blobs = [codec.encode((price, 1_000)) for price in prices[:3]]
+    blobs += [codec.encode((prices[3], None)), codec.encode((prices[1], 2**63 - 1))]
+    column, rest = value_column(codec.schema).typed(blobs)
+    shown = [None if one is None else one["value"] for one in column.to_pylist()]
+    assert (shown, rest) == ([*prices[:2], None, prices[3], None], [0, 2, 4])
+    sides = either(codec_for(Decimal), codec_for(list[Decimal]))
+    blobs = [sides.encode((0, price)) for price in prices]
+    blobs += [sides.encode((1, [price])) for price in prices]
+    column, rest = value_column(sides.schema).typed(blobs)
+    assert rest == [0, 2, 4, 6]
+    assert column.to_pylist() == [
+        *({"left": one, "right": None} for one in prices[:2]),
+        None,
+        {"left": prices[3], "right": None},
+        *({"left": None, "right": [one]} for one in prices[:2]),
+        None,
+        {"left": None, "right": [prices[3]]},
+    ]
 
 
 def test_timestamped_values_are_structs() -> None:
@@ -323,7 +499,7 @@ def test_timestamped_values_are_structs() -> None:
     pairs: list[Any] = [(5, 1_000), (6, None), (7, 2**63 - 1), (2**63, 0), (8, -1)]
     blobs = list(map(codec.encode, pairs))
     target = value_column(codec.schema)
-    typed = target.typed(blobs)
+    typed = target.typed(blobs).column
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
     assert typed.to_pylist() == [
         {"timestamp": epoch + timedelta(seconds=1), "value": 5},
@@ -339,7 +515,7 @@ def test_values_of_either_side_are_structs() -> None:
     codec = either(codec_for(int), codec_for(Optional[str]))  # noqa: UP045
     blobs = list(map(codec.encode, [(1, "a"), (0, 5), (1, None), (0, 2**63), (0, 6)]))
     target = value_column(codec.schema)
-    typed = target.typed(blobs)
+    typed = target.typed(blobs).column
     assert typed.to_pylist() == [
         {"left": None, "right": "a"},
         {"left": 5, "right": None},
@@ -363,7 +539,7 @@ def schema(spec: Any) -> dict[str, Any]:
 def test_a_state_that_has_changed_has_the_column_of_the_type_of_now() -> None:
     entry = {"schema": [schema(int)], "others": {NAME: [schema(int | None)]}, "now": NAME}
     target = state_value_column(entry)
-    typed = target.typed([b"\x05", HEAD + b"\x06", b"\xc1\xc1....\x07"])
+    typed = target.typed([b"\x05", HEAD + b"\x06", b"\xc1\xc1....\x07"]).column
     assert typed.to_pylist() == [None, 6, None]
     assert target.stored(typed) == [None, HEAD + b"\x06", None]
 
@@ -371,12 +547,21 @@ def test_a_state_that_has_changed_has_the_column_of_the_type_of_now() -> None:
 def test_values_of_another_type_are_kept_as_they_are_encoded() -> None:
     entry = {"schema": [schema(int)], "others": {NAME: [schema(int | str)]}, "now": NAME}
     target = state_value_column(entry)
-    typed = target.typed([b"\x05", HEAD + b"\x06"])
+    typed = target.typed([b"\x05", HEAD + b"\x06"]).column
     assert typed.to_pylist() == [None, {"int": 6, "str": None}]
+
+
+def test_an_equal_value_of_the_type_of_now_is_shown_beside_values_of_others() -> None:
+    entry = {"schema": [schema(int)], "others": {NAME: [schema(Decimal)]}, "now": NAME}
+    target = state_value_column(entry)
+    blobs = [b"\x05", HEAD + b"\xa41.10", b"\x06", HEAD + b"\xa31.1"]
+    column, rest = target.typed(blobs)
+    assert column.to_pylist() == [None, Decimal("1.10"), None, Decimal("1.10")]
+    assert rest == [0, 1, 2]
 
 
 def test_a_state_that_has_its_first_type_again_has_its_column() -> None:
     target = state_value_column({"schema": [schema(int)], "others": {NAME: [schema(str)]}})
-    typed = target.typed([HEAD + b"\xa1a", b"\x05"])
+    typed = target.typed([HEAD + b"\xa1a", b"\x05"]).column
     assert typed.to_pylist() == [None, 5]
     assert target.stored(typed) == [None, b"\x05"]
