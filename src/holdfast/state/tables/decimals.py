@@ -120,7 +120,8 @@ def _scale(values: list[_Written]) -> int:
     shown = list(accumulate(changes[scale] for scale in range(_PRECISION + 1)))
     if 2 * shown[_USUAL_SCALE] >= max(shown):
         return _USUAL_SCALE
-    return max((_SCALE_OF_QUOTIENTS, *range(_PRECISION + 1)), key=shown.__getitem__)
+    others: list[int] = [_SCALE_OF_QUOTIENTS, *range(_PRECISION + 1)]
+    return max(others, key=lambda scale: shown[scale])
 
 
 def _digits(values: list[_Written], scale: int) -> int:
