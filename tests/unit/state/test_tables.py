@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
@@ -372,8 +372,8 @@ def test_a_timer_is_a_row(tmp_path: Path, backend: str) -> None:
     window = TimeWindow(NOW, NOW + 60_000).to_bytes()
     state.current.key = "k"
     state.keyed.timers(EVENT_TIMERS).register(NOW, window)
-    for time in (FIRST_TIME, -1, NOW, LAST_TIME):
-        state.keyed.timers(PROCESSING_TIMERS).register(time)
+    for moment_of in (FIRST_TIME, -1, NOW, LAST_TIME):
+        state.keyed.timers(PROCESSING_TIMERS).register(moment_of)
     tables = state.written()
     (row,) = rows(tables, "timers/event")
     assert (row["timestamp"], row["key"], row["window_start"]) == (moment(NOW), "k", moment(NOW))
@@ -534,6 +534,42 @@ def test_columns_that_only_later_rows_need_are_there_for_all(tmp_path: Path) -> 
         *("last_access", "last_access_ms", "value"),
     ]
     assert [found[name].null_count for name in found.column_names[2:7]] == [8, 8, 8, 1, 8]
+    require_same_state(state, tables)
+
+
+@pytest.mark.parametrize(
+    ("spec", "value"),
+    [
+        (list[list[str]], [["a"], []]),
+        (dict[str, dict[str, int | None]], {"a": {"b": None}}),
+        (dict[str, tuple[date, timedelta, time]], {"a": (date(2026, 1, 1), timedelta(1), time(1))}),
+        (list[int | str], ["a", 1]),
+        (list[Any], [1, None, "a"]),
+        (tuple[datetime, datetime], (datetime(2026, 1, 1), datetime(2026, 1, 1, tzinfo=UTC))),
+        (tuple[float, None], (0.5, None)),
+        (dict[Decimal, list[Decimal]], {Decimal("1.10"): [Decimal(1)]}),
+        ("a decimal(5,2), b map<string, struct<c: time, d: void>>", (None, {"a": (time(1), None)})),
+    ],
+    ids=str,
+)
+def test_rows_are_copied_as_they_are_when_later_ones_need_more_columns(
+    tmp_path: Path, spec: Any, value: Any
+) -> None:
+    state = State(tmp_path, now=NOW)
+    values = state.register(MapStateDescriptor("m", int, spec, ttl=TTL), state.windows)
+    keys = sorted(range(6), key=lambda key: key_group_of(key, 128))
+    for number, key in enumerate(keys):
+        window = TimeWindow(0, 10).to_bytes() if number > 3 else b""
+        state.windows.current.key = (key, window)
+        values.put(2**70 if number > 1 else number, value)
+    tables = state.written(portion=Portion(rows=1))
+    file = pq.ParquetFile(tables / "keyed" / "m.ttl.parquet")
+    assert file.num_row_groups == 6
+    found = file.read()
+    assert found["map_key_encoded"].null_count == 2
+    assert found["window_start"].null_count == 4
+    assert found["value"].null_count == 0
+    assert [path.name for path in (tables / "keyed").iterdir()] == ["m.ttl.parquet"]
     require_same_state(state, tables)
 
 

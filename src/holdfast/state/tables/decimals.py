@@ -21,6 +21,7 @@ from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from typing_extensions import override
 
 from holdfast.state.tables.shapes import Shape
@@ -29,6 +30,8 @@ _PRECISION: Final = 38
 """Most digits of a decimal that all Parquet readers have."""
 _USUAL_SCALE: Final = 18
 _SCALE_OF_QUOTIENTS: Final = 28
+_SAMPLE: Final = 1000
+"""How many of the first values decide; they lie evenly among them."""
 _PLAIN: Final = 6
 """Most digits after the point with which no number is written with an exponent."""
 
@@ -51,8 +54,8 @@ class DecimalColumn(Shape):
     def array(self, values: list[Any]) -> pa.Array:
         """See `Shape.array`; the first call decides the type and the digits."""
         if self._arrow is None:
-            finite = (value for value in values if value is not None and value.is_finite())
-            first = list(map(_Written.of, finite))
+            finite = [value for value in values if value is not None and value.is_finite()]
+            first = list(map(_Written.of, finite[:: max(1, len(finite) // _SAMPLE)]))
             self._arrow = pa.decimal128(_PRECISION, _scale(first))
             self.digits = _digits(first, self._arrow.scale)
         try:
@@ -68,10 +71,10 @@ class DecimalColumn(Shape):
             return texts
         if self.digits is None or self.digits > array.type.scale:
             raise ValueError(f"texts of {array.type} with {self.digits} digits after the point")
-        if self.digits <= _PLAIN:
+        for most in (self.digits, _PLAIN) if self.digits <= _PLAIN else ():
             # Some numbers may have more digits.
             with suppress(pa.ArrowInvalid):
-                return list(_texts(array, self.digits))
+                return _texts(array, self.digits, most)
         unit = Decimal(1).scaleb(-self.digits)
         return [None if value is None else _text(value, unit) for value in array.to_pylist()]
 
@@ -150,15 +153,19 @@ def _fitting(values: list[Decimal | None], arrow: pa.DataType) -> list[Decimal |
     return list(map(fitting, values))
 
 
-def _texts(array: pa.Array, digits: int) -> list[str | None]:
-    """Texts of numbers, all with so many digits after the point.
+def _texts(array: pa.Array, least: int, most: int) -> list[Any]:
+    """The shortest texts with `least` to `most` digits after the point; None for null.
 
     Raises:
         pa.ArrowInvalid: A number has more of them.
     """
-    narrow = array.cast(pa.decimal128(array.type.precision, digits))
-    texts: list[str | None] = narrow.cast(pa.string()).to_pylist()
-    return texts
+    texts = array.cast(pa.decimal128(array.type.precision, most)).cast(pa.string())
+    if least < most:
+        heads = pc.utf8_slice_codeunits(texts, 0, least - most)
+        tails = pc.utf8_rtrim(pc.utf8_slice_codeunits(texts, least - most), "0")
+        texts = pc.utf8_rtrim(pc.binary_join_element_wise(heads, tails, ""), ".")
+    found: list[Any] = texts.to_pylist()
+    return found
 
 
 def _text(value: Decimal, unit: Decimal) -> str:
