@@ -2,7 +2,8 @@
 
 `savepoint_tables_v1` holds the tables that a small program leaves behind, and the entries of
 stores that they stand for. It never changes: a new format gets a new number and a directory of
-its own, and this one stays, to show that tables of format 1 are still read.
+its own, and this one stays, to show that tables of format 1 are still read. Only tables of
+format 2 are written now (`test_savepoint_tables_2.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pyarrow.parquet as pq
 import pytest
 
 from holdfast import (
@@ -30,7 +30,7 @@ from holdfast.serde.factory import codec_for
 from holdfast.serde.tagged import either, timestamped
 from holdfast.state.operator.backend import OperatorStateBackend
 from holdfast.state.store.opening import open_store
-from holdfast.state.tables.operator import read_operator_tables, write_operator_tables
+from holdfast.state.tables.operator import read_operator_tables
 from holdfast.state.tables.reader import TablesSnapshot
 from holdfast.state.timers.table import EVENT_TIMERS, PROCESSING_TIMERS
 from holdfast.windows import GlobalWindow, TimeWindow
@@ -173,25 +173,6 @@ def operator_state(directory: Path) -> OperatorStateSnapshot:
     store.abort()
     assert exported is not None
     return exported
-
-
-def write_program(root: Path, backend: str) -> Path:
-    """Directory of all tables that the program leaves behind today."""
-    state = State(root / "run", backend)
-    run_program(state)
-    tables = state.written()
-    write_operator_tables(operator_state(root / "own"), tables / "own")
-    return tables
-
-
-@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
-def test_tables_of_format_1_are_still_written(backend: str, tmp_path: Path) -> None:
-    tables = write_program(tmp_path, backend)
-    assert sorted(str(path.relative_to(tables)) for path in tables.rglob("*.parquet")) == FILES
-    for name in FILES:
-        found, golden = pq.read_table(tables / name), pq.read_table(GOLDEN / name)
-        assert found.schema.equals(golden.schema, check_metadata=True), name
-        assert found.equals(golden), name
 
 
 def test_tables_of_format_1_hold_the_entries_they_stand_for() -> None:

@@ -3,7 +3,7 @@
     scripts/with-spark.sh .venv/bin/python -m tests.support.golden_savepoints
 
 writes those of the formats that are written now, into directories that are not there yet.
-What is there never changes.
+What is there never changes. The canonical ones without a format of tables have format 1.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from holdfast import SavepointFormatType
 from holdfast.checkpoint.files.metadata import FORMAT
+from holdfast.state.tables.files import FORMAT as TABLES_FORMAT
 from tests.support.recovery_jobs import BACKENDS, Event, RecoveryJob, event
 from tests.support.recovery_tools import wait_for
 from tests.support.time_jobs import start_probe
@@ -46,7 +47,9 @@ def main() -> None:
     spark = SparkSession.builder.master("local[2]").getOrCreate()
     for form in SavepointFormatType:
         for backend in BACKENDS if form is SavepointFormatType.NATIVE else ["hashmap"]:
-            target = GOLDEN / f"format-{FORMAT}-{form.name.lower()}-{backend}"
+            is_native = form is SavepointFormatType.NATIVE
+            kind = "native" if is_native else f"canonical-tables-{TABLES_FORMAT}"
+            target = GOLDEN / f"format-{FORMAT}-{kind}-{backend}"
             if target.exists():
                 continue
             with tempfile.TemporaryDirectory() as directory:

@@ -74,6 +74,7 @@ class Operator:
     keyed: bool = True
     """Whether it is recorded as one whose rows come by key."""
     used: list[str] = field(default_factory=lambda: list(DESCRIPTORS))
+    uid: str = UID
 
     def savepoint(self, keys: list[Any], *, canonical: bool = True, **changes: Any) -> str:
         """Fill the state of all keys, and save it; other metadata may be given."""
@@ -88,7 +89,7 @@ class Operator:
             own = None if self.own is None else self.own[subtask]
             if own is not None:
                 (local / OPERATOR_STATE).write_bytes(own.encode())
-            part = write_part(local, target, uid=UID, subtask=subtask, checkpoint_id=7)
+            part = write_part(local, target, uid=self.uid, subtask=subtask, checkpoint_id=7)
             stores.append(
                 StoreSnapshot(
                     subtask=subtask,
@@ -103,7 +104,7 @@ class Operator:
                 )
             )
         operator = OperatorSnapshot(
-            uid=UID,
+            uid=self.uid,
             name="Operator",
             parallelism=self.parallelism,
             max_parallelism=self.max_parallelism,
@@ -208,10 +209,12 @@ class Restored:
     version = "restored"
     """At which the stores stand."""
 
-    def __init__(self, path: str, directory: Path, backend: str, parallelism: int) -> None:
+    def __init__(
+        self, path: str, directory: Path, backend: str, parallelism: int, uid: str = UID
+    ) -> None:
         files = FileSystemFiles(path)
         self.metadata: CheckpointMetadata = load_savepoint(files)
-        (self.snapshot,) = (op for op in self.metadata.operators if op.uid == UID)
+        (self.snapshot,) = (op for op in self.metadata.operators if op.uid == uid)
         self.own = read_operator_states(self.snapshot, files)
         self.backend = backend
         self.parallelism = parallelism

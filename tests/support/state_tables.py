@@ -17,6 +17,7 @@ from holdfast.state.snapshots import open_snapshot
 from holdfast.state.store.opening import open_store
 from holdfast.state.store.snapshot import CANONICAL
 from holdfast.state.table import CurrentKey
+from holdfast.state.tables.reader import TablesSnapshot
 from holdfast.state.tables.writer import write_tables
 from holdfast.state.ttl.states import ClockTime, TtlContext
 from holdfast.testing.clock import ManualClock
@@ -144,3 +145,18 @@ def by_name(stores: list[Entries]) -> dict[Any, Any]:
                 assert (names[state_id], key[2:]) not in found
                 found[names[state_id], key[2:]] = value
     return found
+
+
+def require_same_state(state: State, tables: Path) -> None:
+    """The tables hold the entries of the state's snapshot, and so does a store of each backend."""
+    with state.snapshot() as snapshot, TablesSnapshot(tables) as opened:
+        expected = kept_entries(snapshot)
+        assert kept_entries(opened) == expected
+        keys = [key for key, _ in opened.scan(b"")]
+        assert keys == sorted(set(keys))
+        assert opened.version == snapshot.version
+    for backend in ("hashmap", "rocksdb"):
+        found = restored_entries(
+            backend, [tables], state.root / backend, parallelism=1, max_parallelism=128
+        )
+        assert by_name(found) == by_name([expected])

@@ -14,7 +14,7 @@ or a time with `fold`.
 
 from __future__ import annotations
 
-from datetime import datetime, time, timedelta, timezone
+from datetime import UTC, datetime, time, timedelta, timezone
 from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
@@ -48,6 +48,19 @@ def extended_decoded(data: bytes, spec: Any) -> Any:
 def plain_decoded(data: bytes) -> Any:
     """Untyped value of bytes in either form."""
     return _decode(data[len(MARK) :]) if data.startswith(MARK) else _decode(data)
+
+
+def in_utc(data: bytes) -> bytes:
+    """Plain MessagePack of a value in its extended form, with datetimes in UTC.
+
+    Naive datetimes stay naive.
+
+    Raises:
+        OverflowError: A datetime is not in the years 1 to 9999 in UTC, or an integer is beyond
+            64 bits.
+        ValueError: It has a time of day that plain MessagePack cannot hold.
+    """
+    return _encode(_decode_in_utc(data[len(MARK) :]))
 
 
 def _spread(value: Any) -> Any:
@@ -88,10 +101,24 @@ def _restored(code: int, data: memoryview) -> Any:
         return int.from_bytes(data, "big", signed=True)
     content = _decode(bytes(data))
     if code == _DICT:
-        return dict(zip(map(_as_key, content[::2]), content[1::2], strict=True))
+        return _as_dict(content)
     text, fold, zone = content
     cls = datetime if code == _DATETIME else time
     return cls.fromisoformat(text).replace(tzinfo=_as_zone(zone), fold=fold)
+
+
+def _restored_in_utc(code: int, data: memoryview) -> Any:
+    if code == _DICT:
+        return _as_dict(_decode_in_utc(bytes(data)))
+    value = _restored(code, data)
+    if code == _TIME:
+        raise ValueError("a time of day with a zone or a fold")
+    is_aware = code == _DATETIME and value.tzinfo is not None
+    return value.astimezone(UTC) if is_aware else value
+
+
+def _as_dict(content: list[Any]) -> dict[Any, Any]:
+    return dict(zip(map(_as_key, content[::2]), content[1::2], strict=True))
 
 
 def _as_zone(zone: Any) -> Any:
@@ -109,3 +136,4 @@ def _as_key(key: Any) -> Any:
 
 
 _decode = msgspec.msgpack.Decoder(ext_hook=_restored).decode
+_decode_in_utc = msgspec.msgpack.Decoder(ext_hook=_restored_in_utc).decode

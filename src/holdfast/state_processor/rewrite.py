@@ -185,7 +185,7 @@ class _Part:
         try:
             write_tables(state, scratch / "state", key_groups=self.key_groups)
             if own is not None:
-                write_operator_tables(own, scratch / "own")
+                write_operator_tables(own, scratch / "own", subtask=self.subtask)
             files = upload_tables(scratch / "state", target, self.uid, self.subtask)
             tables = upload_tables(scratch / "own", target, self.uid, self.subtask)
         finally:

@@ -201,35 +201,12 @@ def _hashable(column: pa.DataType) -> bool:
 
 
 def same_values(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether two column types have the same values.
+    """Whether two column types without parts have the same values.
 
-    Ignores differences that do not change values: the width of offsets, the field names of
-    lists and the zone of timestamps. A program that rewrites a table may introduce them.
+    Ignores differences that do not change values: the width of offsets and the zone of
+    timestamps. A program that rewrites a table may introduce them.
     """
-    of = pa.types
-    if of.is_timestamp(wanted):
-        return bool(of.is_timestamp(found))
+    if pa.types.is_timestamp(wanted):
+        return bool(pa.types.is_timestamp(found))
     leaf = leaf_of(wanted)
-    if leaf is not None:
-        return bool(found == wanted or (leaf.layouts and leaf_of(found) is leaf))
-    if of.is_struct(wanted):
-        return of.is_struct(found) and _have_like_fields(found, wanted)
-    if of.is_map(wanted):
-        return (
-            of.is_map(found)
-            and same_values(found.key_type, wanted.key_type)
-            and same_values(found.item_type, wanted.item_type)
-        )
-    if _is_list(wanted):
-        return _is_list(found) and same_values(found.value_type, wanted.value_type)
-    return bool(found == wanted)
-
-
-def _have_like_fields(found: pa.DataType, wanted: pa.DataType) -> bool:
-    if [field.name for field in found] != [field.name for field in wanted]:
-        return False
-    return all(same_values(a.type, b.type) for a, b in zip(found, wanted, strict=True))
-
-
-def _is_list(column: pa.DataType) -> bool:
-    return bool(pa.types.is_list(column) or pa.types.is_large_list(column))
+    return bool(found == wanted or (leaf and leaf.layouts and leaf_of(found) is leaf))

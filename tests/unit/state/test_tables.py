@@ -23,6 +23,7 @@ from holdfast import (
 from holdfast.errors import StateError
 from holdfast.serde.keys import key_group_of
 from holdfast.state.snapshots import open_snapshot_of
+from holdfast.state.store.directories import file_name
 from holdfast.state.store.snapshot import CANONICAL
 from holdfast.state.tables.files import TableFile
 from holdfast.state.tables.reader import TablesSnapshot
@@ -32,7 +33,7 @@ from holdfast.state.timers.layout import FIRST_TIME, LAST_TIME
 from holdfast.state.timers.table import EVENT_TIMERS, PROCESSING_TIMERS
 from holdfast.windows import GlobalWindow, TimeWindow
 from tests.support.functions import Mean, plus
-from tests.support.state_tables import State, by_name, kept_entries, restored_entries, rows
+from tests.support.state_tables import State, require_same_state, restored_entries, rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,21 +47,6 @@ OTHER = {"hashmap": "rocksdb", "rocksdb": "hashmap"}
 
 def moment(time: int) -> datetime:
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time)
-
-
-def require_same_state(state: State, tables: Path) -> None:
-    """The tables hold the entries of the state's snapshot, and so does a store of each backend."""
-    with state.snapshot() as snapshot, TablesSnapshot(tables) as opened:
-        expected = kept_entries(snapshot)
-        assert kept_entries(opened) == expected
-        keys = [key for key, _ in opened.scan(b"")]
-        assert keys == sorted(set(keys))
-        assert opened.version == snapshot.version
-    for backend in OTHER:
-        found = restored_entries(
-            backend, [tables], state.root / backend, parallelism=1, max_parallelism=128
-        )
-        assert by_name(found) == by_name([expected])
 
 
 @BACKEND
@@ -85,7 +71,7 @@ def test_a_value_is_a_row(tmp_path: Path, backend: str) -> None:
 
 
 @BACKEND
-def test_rows_lie_in_the_order_of_the_store_and_every_table_has_an_encoded_column(
+def test_rows_lie_in_the_order_of_the_store_in_the_columns_that_they_need(
     tmp_path: Path, backend: str
 ) -> None:
     state = State(tmp_path, backend)
@@ -93,9 +79,8 @@ def test_rows_lie_in_the_order_of_the_store_and_every_table_has_an_encoded_colum
     for state.current.key in range(300):
         count.update(1)
     found = pq.read_table(state.written() / "keyed" / "count.parquet")
-    assert found.column_names == ["key_group", "key", "value", "encoded"]
+    assert found.column_names == ["key_group", "key", "value"]
     assert found["key_group"].to_pylist() == sorted(found["key_group"].to_pylist())
-    assert found["encoded"].null_count == 300
 
 
 @BACKEND
@@ -131,20 +116,6 @@ def test_an_entry_of_a_map_is_a_row(tmp_path: Path, backend: str) -> None:
         ("one", 1.5),
         ("none", None),
     ]
-    require_same_state(state, tables)
-
-
-def test_what_a_column_cannot_hold_is_encoded_beside_a_null(tmp_path: Path) -> None:
-    state = State(tmp_path)
-    big = state.register(MapStateDescriptor("big", int, int))
-    state.current.key = "k"
-    big.put_all({1: 2**70, 2**64: 1})
-    tables = state.written()
-    found = {row["map_key"]: row for row in rows(tables, "keyed/big")}
-    assert found[1]["value"] is None
-    assert found[1]["encoded"][:1] == b"\xc1"
-    assert found[None]["value"] == 1
-    assert found[None]["map_key_encoded"][:1] == b"\xc1"
     require_same_state(state, tables)
 
 
@@ -346,7 +317,7 @@ def test_tables_say_all_that_the_store_knows_of_the_state(tmp_path: Path) -> Non
     about = msgspec.json.decode(pq.read_schema(path).metadata[b"holdfast"])
     schema = about["state"].pop("schema")
     assert about == {
-        "format": 1,
+        "format": 2,
         "store_format": 1,
         "version": "1-test",
         "max_parallelism": 128,
@@ -374,6 +345,32 @@ def test_names_that_only_their_case_tells_apart_have_tables_of_their_own(tmp_pat
     state.register(ValueStateDescriptor("a ", int, ttl=TTL)).update(9)
     tables = state.written()
     assert len({path.name.casefold() for path in (tables / "keyed").iterdir()}) == 8
+    require_same_state(state, tables)
+
+
+def test_words_with_spaces_stay_in_the_names_of_tables(tmp_path: Path) -> None:
+    state = State(tmp_path)
+    state.current.key = "k"
+    for number, name in enumerate(["my state", "my_state", "my  state", "My state"]):
+        state.register(ValueStateDescriptor(name, int)).update(number)
+    state.register(ValueStateDescriptor("my state too", int, ttl=TTL)).update(9)
+    tables = state.written()
+    assert [row["value"] for row in rows(tables, "keyed/my state")] == [0]
+    assert [row["value"] for row in rows(tables, "keyed/my state too.ttl")] == [9]
+    assert len({path.name.casefold() for path in (tables / "keyed").iterdir()}) == 5
+    require_same_state(state, tables)
+
+
+def test_tables_are_found_under_the_names_that_earlier_releases_gave_them(tmp_path: Path) -> None:
+    state = State(tmp_path)
+    state.current.key = "k"
+    state.register(ValueStateDescriptor("my state", int)).update(7)
+    tables = state.written()
+    before = file_name("my state")
+    (tables / "keyed" / "my state.parquet").rename(tables / "keyed" / f"{before}.parquet")
+    index = pq.read_table(tables / "keyed_states.parquet")
+    listed = index.set_column(0, "table", pa.array([f"keyed/{before}"]))
+    pq.write_table(listed, tables / "keyed_states.parquet")
     require_same_state(state, tables)
 
 
@@ -406,26 +403,6 @@ def test_parts_are_bounded_in_bytes_too(tmp_path: Path) -> None:
     tables = state.written(portion=Portion(bytes=1000))
     for table, least in (("names", 30), ("long", 3)):
         assert pq.ParquetFile(tables / "keyed" / f"{table}.parquet").num_row_groups >= least
-    require_same_state(state, tables)
-
-
-def test_columns_that_only_later_rows_need_are_there_for_all(tmp_path: Path) -> None:
-    state = State(tmp_path)
-    calls = state.register(ValueStateDescriptor("calls", int, ttl=TTL), state.windows)
-    windows = [b""] * 9
-    windows[5], windows[7] = TimeWindow(0, 10).to_bytes(), b"other"
-    for number, key in enumerate(sorted(range(9), key=lambda key: key_group_of(key, 128))):
-        state.clock.set(LAST_TIME if number == 8 else number)
-        state.windows.current.key = (key, windows[number])
-        calls.update(number)
-    state.clock.set(0)
-    tables = state.written(portion=Portion(rows=2))
-    found = pq.read_table(tables / "keyed" / "calls.ttl.parquet")
-    assert found.column_names == [
-        *("key_group", "key", "window_start", "window_end", "namespace"),
-        *("last_access", "last_access_ms", "value", "encoded"),
-    ]
-    assert [found[name].null_count for name in found.column_names[2:7]] == [8, 8, 8, 1, 8]
     require_same_state(state, tables)
 
 

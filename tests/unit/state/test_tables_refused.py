@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -27,9 +28,13 @@ def tables(tmp_path: Path) -> Path:
     state = State(tmp_path)
     value = state.register(ValueStateDescriptor("v", int))
     names = state.register(ListStateDescriptor("l", str))
+    price = state.register(ValueStateDescriptor("d", Decimal))
+    nested = state.register(ValueStateDescriptor("n", dict[str, list[tuple[Decimal, int | str]]]))
     for state.current.key in range(200):
         value.update(7)
         names.add_all(["x", "y"])
+        price.update(Decimal("1.10"))
+        nested.update({"a": [(Decimal(1), "b")]})
         state.keyed.timers(EVENT_TIMERS).register(state.current.key)
     return state.written()
 
@@ -57,7 +62,7 @@ def described(table: pa.Table) -> dict[str, Any]:
 
 
 def test_the_tables_themselves_are_read(tables: Path) -> None:
-    assert len(read(tables)) == 4 + 3 * 200
+    assert len(read(tables)) == 6 + 5 * 200
 
 
 @pytest.mark.parametrize("name", ["keyed/v", "keyed/l", "timers/event", "keyed_states"])
@@ -119,8 +124,9 @@ def test_a_parquet_file_that_does_not_describe_itself_is_refused(
 
 @pytest.mark.parametrize("name", ["keyed/v", "keyed_states"])
 def test_a_table_of_a_later_format_is_refused(tables: Path, name: str) -> None:
-    changed(tables / f"{name}.parquet", {}, format=2)
-    with pytest.raises(StateError, match="has format 2, and this release reads format 1 only"):
+    changed(tables / f"{name}.parquet", {}, format=3)
+    message = "has format 3, and this release reads the formats 1 and 2 only"
+    with pytest.raises(StateError, match=message):
         read(tables)
 
 
@@ -163,12 +169,15 @@ def test_a_table_that_says_of_its_state_what_cannot_be_understood_is_refused(tab
     [
         ("keyed/v", "key", None),
         ("keyed/v", "value", None),
-        ("keyed/v", "encoded", None),
         ("keyed/v", "key_group", None),
         ("keyed/v", "key", pa.nulls(200, pa.int64())),
         ("keyed/v", "key", pa.array([[1]] * 200)),
         ("keyed/v", "key_group", pa.nulls(200, pa.int32())),
         ("keyed/v", "value", pa.array([[1]] * 200)),
+        ("keyed/v", "value", pa.array([Decimal(1)] * 200)),
+        ("keyed/d", "value", pa.array([Decimal(1)] * 200, pa.decimal128(9, 2))),
+        ("keyed/d", "value", pa.array([1.5] * 200)),
+        ("keyed/n", "value", pa.array([1] * 200)),
         ("keyed/l", "position", None),
         ("timers/event", "timestamp", pa.nulls(200, pa.timestamp("ms"))),
     ],
@@ -177,6 +186,43 @@ def test_a_table_without_its_columns_is_refused(
     tables: Path, name: str, column: str, content: Any
 ) -> None:
     changed(tables / f"{name}.parquet", {column: content})
+    with pytest.raises(StateError, match="does not have the expected columns"):
+        read(tables)
+
+
+@pytest.mark.parametrize("digits", [{}, {"value": []}, {"value": [1, 1]}, {"value": ["1"]}])
+def test_a_table_that_does_not_say_the_digits_of_its_decimals_is_refused(
+    tables: Path, digits: Any
+) -> None:
+    changed(tables / "keyed" / "d.parquet", {}, digits=digits)
+    with pytest.raises(StateError, match="description of its state cannot be read"):
+        read(tables)
+
+
+def test_a_table_that_says_more_digits_than_its_decimals_have_is_refused(tables: Path) -> None:
+    changed(tables / "keyed" / "d.parquet", {}, digits={"value": [19]})
+    with pytest.raises(StateError, match="does not have the expected columns"):
+        read(tables)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [("a", [{"_1": "x", "_2": None}])],
+        [("a", [{"_1": Decimal(1), "_2": {"int": 1}}])],
+        [("a", [{"_1": Decimal(1), "_2": {"str": "b", "int": 1}}])],
+        [("a", [{"_2": {"int": 1, "str": "b"}, "_1": Decimal(1)}])],
+        [("a", [Decimal(1)])],
+        [("a", Decimal(1))],
+        [(b"a", [{"_1": Decimal(1), "_2": {"int": 1, "str": "b"}}])],
+    ],
+    ids=str,
+)
+def test_nested_values_of_another_type_are_refused(tables: Path, value: Any) -> None:
+    path = tables / "keyed" / "n.parquet"
+    key, item = value[0]
+    column = pa.map_(pa.array([key]).type, pa.array([item]).type)
+    changed(path, {"value": pa.array([value] * 200, column)})
     with pytest.raises(StateError, match="does not have the expected columns"):
         read(tables)
 

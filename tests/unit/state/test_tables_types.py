@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, IntEnum
 from typing import Any, Literal, NamedTuple, NotRequired, Optional, TypedDict
@@ -108,7 +108,16 @@ class Cased(TypedDict):
 
 
 NOON = datetime(2026, 11, 15, 12, 0, 0, 250)
-LINE = {"item": "tea", "price": "1.10", "tags": ["a", "ü"]}
+DECIMAL = pa.decimal128(38, 18)
+BERLIN = ZoneInfo("Europe/Berlin")
+LINE = {"item": "tea", "price": Decimal("1.10"), "tags": ["a", "ü"]}
+LINE_COLUMN = pa.struct(
+    [
+        ("item", pa.string()),
+        ("price", DECIMAL),
+        ("tags", pa.list_(pa.field("element", pa.string()))),
+    ]
+)
 
 
 def list_of(column: pa.DataType) -> pa.DataType:
@@ -130,7 +139,20 @@ EXACT: list[tuple[Any, Any, pa.DataType, Any]] = [
      datetime(9999, 12, 31, 23, 59, 59, 999999)),
     (timedelta, timedelta(-5, 3, 7), pa.duration("us"), timedelta(-5, 3, 7)),
     (time, time(23, 59, 59, 999999), pa.time64("us"), time(23, 59, 59, 999999)),
-    (Decimal, Decimal("1E+5"), pa.string(), "1E+5"),
+    (Decimal, Decimal("1.10"), DECIMAL, Decimal("1.10")),
+    (Decimal, Decimal("-12"), DECIMAL, Decimal(-12)),
+    (Decimal, Decimal("9" * 38), pa.decimal128(38, 0), Decimal("9" * 38)),
+    (Decimal, Decimal("1E-38"), pa.decimal128(38, 38), Decimal("1E-38")),
+    (Decimal, Decimal("-3.3330E-10"), DECIMAL, Decimal("-3.333E-10")),
+    (Decimal, Decimal("0E-7"), DECIMAL, Decimal("0E-7")),
+    (list[Decimal | None], [None, Decimal("0.5")], list_of(DECIMAL), [None, Decimal("0.5")]),
+    (list[Decimal], [], list_of(DECIMAL), []),
+    (list[Decimal], list(map(Decimal, ("1", "2.25", "3.125"))), list_of(DECIMAL),
+     list(map(Decimal, ("1", "2.25", "3.125")))),
+    (dict[Decimal, Decimal], {Decimal("1.5"): Decimal(2)}, pa.map_(DECIMAL, DECIMAL),
+     [(Decimal("1.5"), Decimal(2))]),
+    (int | Decimal, Decimal("1.5"), pa.struct([("int", pa.int64()), ("decimal", DECIMAL)]),
+     {"int": None, "decimal": Decimal("1.5")}),
     (UUID, UUID(int=7), pa.string(), str(UUID(int=7))),
     (list[int], [1, 2], list_of(pa.int64()), [1, 2]),
     (list[int], [], list_of(pa.int64()), []),
@@ -144,12 +166,8 @@ EXACT: list[tuple[Any, Any, pa.DataType, Any]] = [
      {"left": 1, "right": None}),
     (Compact, Compact(1, "a"), pa.struct([("n", pa.int64()), ("name", pa.string())]),
      {"n": 1, "name": "a"}),
-    (Line, Line("tea", Decimal("1.10"), ["a", "ü"]),
-     pa.struct([("item", pa.string()), ("price", pa.string()), ("tags", list_of(pa.string()))]),
-     LINE),
-    (Optional[Line], Line("tea", Decimal("1.10"), ["a", "ü"]),  # noqa: UP045
-     pa.struct([("item", pa.string()), ("price", pa.string()), ("tags", list_of(pa.string()))]),
-     LINE),
+    (Line, Line("tea", Decimal("1.10"), ["a", "ü"]), LINE_COLUMN, LINE),
+    (Optional[Line], Line("tea", Decimal("1.10"), ["a", "ü"]), LINE_COLUMN, LINE),  # noqa: UP045
     (Options, {"name": "a"}, pa.struct([("name", pa.string()), ("size", pa.int64())]),
      {"name": "a", "size": None}),
     (Sparse, Sparse(name="a"), pa.struct([("n", pa.int64()), ("name", pa.string())]),
@@ -212,7 +230,7 @@ def test_a_value_is_shown_in_its_column_and_comes_back(
     codec = codec_for(spec)
     data = codec.encode(value)
     target = value_column(codec.schema)
-    typed = target.typed([data, data])
+    typed = target.typed([data, data]).column
     assert typed.to_pylist() == [shown, shown]
     assert typed.type == target.arrow
     if column is not None:
@@ -223,14 +241,28 @@ def test_a_value_is_shown_in_its_column_and_comes_back(
 INEXACT: list[tuple[Any, Any]] = [
     (int, 2**63),
     (int, -(2**90)),
-    (datetime, NOON.replace(tzinfo=ZoneInfo("Europe/Berlin"))),
-    (datetime, NOON.replace(fold=1)),
+    (datetime, datetime.max.replace(tzinfo=timezone(timedelta(hours=-1)))),
+    (datetime | None, datetime.min.replace(tzinfo=timezone(timedelta(hours=1)))),
+    (tuple[datetime, time], (NOON, time(1, fold=1))),
+    (tuple[datetime, time], (NOON, time(1, tzinfo=BERLIN))),
+    (tuple[datetime, int], (NOON.replace(tzinfo=BERLIN), 2**70)),
+    (Decimal, Decimal("NaN")),
+    (Decimal, Decimal("-Infinity")),
+    (Decimal, Decimal("9" * 39)),
+    (Decimal, Decimal("1E-39")),
+    (Decimal, Decimal("1E+38")),
+    (list[Decimal], [Decimal(1), Decimal("NaN")]),
+    (list[Decimal | None], [Decimal(1), Decimal("NaN")]),
+    (dict[Decimal, int], {Decimal("NaN"): 1}),
+    (dict[str, Decimal], {"a": Decimal("Infinity")}),
+    (Line, Line("tea", Decimal("NaN"), [])),
+    (int | Decimal, Decimal("NaN")),
+    (list[int | Decimal], [1, Decimal("NaN")]),
     (time, time(1, tzinfo=UTC)),
     (timedelta, timedelta.max),
     (list[int], [1, 2**64]),
     (dict[str, int], {"a": 2**63}),
     (pa.float32(), 0.1),
-    (pa.decimal128(5, 2), Decimal("1.1")),
     (Optional[Sparse], Sparse(2**63)),  # noqa: UP045
     (int | str, 2**64),
 ]
@@ -240,21 +272,21 @@ INEXACT: list[tuple[Any, Any]] = [
 def test_a_value_that_its_column_cannot_hold_leaves_a_null(spec: Any, value: Any) -> None:
     codec = codec_for(spec)
     target = value_column(codec.schema)
-    assert target.typed([codec.encode(value)]).to_pylist() == [None]
+    assert target.typed([codec.encode(value)]).column.to_pylist() == [None]
 
 
 def test_values_beside_those_that_the_column_cannot_hold_are_in_it() -> None:
     values = [n if n % 7 else 2**63 + n for n in range(1000)]
     values[3] = 2**80
     codec = codec_for(int)
-    typed = value_column(codec.schema).typed(list(map(codec.encode, values)))
+    typed = value_column(codec.schema).typed(list(map(codec.encode, values))).column
     assert typed.to_pylist() == [n if n < 2**63 else None for n in values]
 
 
 def test_the_bits_of_a_nan_are_kept() -> None:
     data = b"\xcb\x7f\xf8\x00\x00\x00\x00\x00\x07"
     target = value_column(codec_for(float).schema)
-    typed = target.typed([data])
+    typed = target.typed([data]).column
     assert typed.null_count == 0
     assert target.stored(typed) == [data]
 
@@ -263,31 +295,31 @@ def test_the_first_datetimes_decide_whether_the_column_has_a_zone() -> None:
     codec = codec_for(list[datetime])
     naive, aware = codec.encode([NOON]), codec.encode([NOON.replace(tzinfo=UTC)])
     target = value_column(codec.schema)
-    assert target.typed([codec.encode([])]).to_pylist() == [[]]
+    assert target.typed([codec.encode([])]).column.to_pylist() == [[]]
     target = value_column(codec.schema)
-    assert target.typed([naive, aware, naive]).to_pylist() == [[NOON], None, [NOON]]
-    assert target.typed([aware, aware]).to_pylist() == [None, None]
+    assert target.typed([naive, aware, naive]).column.to_pylist() == [[NOON], None, [NOON]]
+    assert target.typed([aware, aware]).column.to_pylist() == [None, None]
     assert target.arrow == list_of(pa.timestamp("us"))
 
 
 def test_a_value_that_does_not_fit_decides_nothing() -> None:
     codec = codec_for(tuple[int, datetime])
     target = value_column(codec.schema)
-    typed = target.typed([codec.encode((2**63, NOON)), codec.encode((1, NOON))])
+    typed = target.typed([codec.encode((2**63, NOON)), codec.encode((1, NOON))]).column
     assert typed.to_pylist() == [None, {"_1": 1, "_2": NOON}]
 
 
 def test_each_datetime_of_a_class_has_a_zone_or_none_of_its_own() -> None:
     codec = codec_for(tuple[datetime, datetime])
     target = value_column(codec.schema)
-    typed = target.typed([codec.encode((NOON, NOON.replace(tzinfo=UTC)))])
+    typed = target.typed([codec.encode((NOON, NOON.replace(tzinfo=UTC)))]).column
     assert typed.to_pylist() == [{"_1": NOON, "_2": NOON.replace(tzinfo=UTC)}]
 
 
 def test_a_typed_dict_in_another_order_is_the_same() -> None:
     codec = codec_for(Options)
     target = value_column(codec.schema)
-    typed = target.typed([codec.encode({"size": 1, "name": "a"})])
+    typed = target.typed([codec.encode({"size": 1, "name": "a"})]).column
     assert typed.to_pylist() == [{"name": "a", "size": 1}]
     (data,) = target.stored(typed)
     assert data is not None
@@ -300,7 +332,7 @@ def test_a_type_without_a_column_is_kept_as_it_is_encoded(spec: Any) -> None:
     codec = codec_for(spec)
     data = codec.encode(values.get(spec, 5))
     target = value_column(codec.schema)
-    typed = target.typed([data])
+    typed = target.typed([data]).column
     if target.arrow == pa.binary():
         assert typed.to_pylist() == [data]
     assert target.stored(typed) == [data]
@@ -309,13 +341,13 @@ def test_a_type_without_a_column_is_kept_as_it_is_encoded(spec: Any) -> None:
 def test_a_serializer_of_the_user_is_kept_as_it_is_encoded() -> None:
     target = value_column({"format": 1, "kind": "serializer", "class": "a.B"})
     blobs = [b"\xc1\xc1", b"", b"\xc1"]
-    assert target.typed(blobs).to_pylist() == blobs
+    assert target.typed(blobs).column.to_pylist() == blobs
 
 
 def test_bytes_that_are_no_message_leave_a_null() -> None:
     target = value_column(codec_for(int).schema)
     blobs = [b"\x01\x02", b"", b"\x05", b"\xcb", b"\x92"]
-    assert target.typed(blobs).to_pylist() == [None, None, 5, None, None]
+    assert target.typed(blobs).column.to_pylist() == [None, None, 5, None, None]
 
 
 def test_timestamped_values_are_structs() -> None:
@@ -323,7 +355,7 @@ def test_timestamped_values_are_structs() -> None:
     pairs: list[Any] = [(5, 1_000), (6, None), (7, 2**63 - 1), (2**63, 0), (8, -1)]
     blobs = list(map(codec.encode, pairs))
     target = value_column(codec.schema)
-    typed = target.typed(blobs)
+    typed = target.typed(blobs).column
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
     assert typed.to_pylist() == [
         {"timestamp": epoch + timedelta(seconds=1), "value": 5},
@@ -339,7 +371,7 @@ def test_values_of_either_side_are_structs() -> None:
     codec = either(codec_for(int), codec_for(Optional[str]))  # noqa: UP045
     blobs = list(map(codec.encode, [(1, "a"), (0, 5), (1, None), (0, 2**63), (0, 6)]))
     target = value_column(codec.schema)
-    typed = target.typed(blobs)
+    typed = target.typed(blobs).column
     assert typed.to_pylist() == [
         {"left": None, "right": "a"},
         {"left": 5, "right": None},
@@ -363,7 +395,7 @@ def schema(spec: Any) -> dict[str, Any]:
 def test_a_state_that_has_changed_has_the_column_of_the_type_of_now() -> None:
     entry = {"schema": [schema(int)], "others": {NAME: [schema(int | None)]}, "now": NAME}
     target = state_value_column(entry)
-    typed = target.typed([b"\x05", HEAD + b"\x06", b"\xc1\xc1....\x07"])
+    typed = target.typed([b"\x05", HEAD + b"\x06", b"\xc1\xc1....\x07"]).column
     assert typed.to_pylist() == [None, 6, None]
     assert target.stored(typed) == [None, HEAD + b"\x06", None]
 
@@ -371,12 +403,21 @@ def test_a_state_that_has_changed_has_the_column_of_the_type_of_now() -> None:
 def test_values_of_another_type_are_kept_as_they_are_encoded() -> None:
     entry = {"schema": [schema(int)], "others": {NAME: [schema(int | str)]}, "now": NAME}
     target = state_value_column(entry)
-    typed = target.typed([b"\x05", HEAD + b"\x06"])
+    typed = target.typed([b"\x05", HEAD + b"\x06"]).column
     assert typed.to_pylist() == [None, {"int": 6, "str": None}]
+
+
+def test_an_equal_value_of_the_type_of_now_is_shown_beside_values_of_others() -> None:
+    entry = {"schema": [schema(int)], "others": {NAME: [schema(Decimal)]}, "now": NAME}
+    target = state_value_column(entry)
+    blobs = [b"\x05", HEAD + b"\xa41.10", b"\x06", HEAD + b"\xa31.1"]
+    column, rest = target.typed(blobs)
+    assert column.to_pylist() == [None, Decimal("1.10"), None, Decimal("1.10")]
+    assert rest == [0, 1, 2]
 
 
 def test_a_state_that_has_its_first_type_again_has_its_column() -> None:
     target = state_value_column({"schema": [schema(int)], "others": {NAME: [schema(str)]}})
-    typed = target.typed([HEAD + b"\xa1a", b"\x05"])
+    typed = target.typed([HEAD + b"\xa1a", b"\x05"]).column
     assert typed.to_pylist() == [None, 5]
     assert target.stored(typed) == [None, b"\x05"]

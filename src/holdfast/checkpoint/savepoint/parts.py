@@ -106,7 +106,7 @@ def _canonical(
         state = directory / OPERATOR_STATE
         if state.exists():
             exported = OperatorStateSnapshot.decode(state.read_bytes())
-            write_operator_tables(exported, scratch / "own")
+            write_operator_tables(exported, scratch / "own", subtask=subtask)
         upload = partial(
             upload_tables, files=target.files, uid=uid, subtask=subtask, cancelled=cancelled
         )

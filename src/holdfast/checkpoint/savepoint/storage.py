@@ -29,8 +29,8 @@ from holdfast.errors import (
     HoldfastError,
     RestoreError,
 )
-from holdfast.state.store.directories import file_name
 from holdfast.state.store.snapshot import SNAPSHOT_FILE
+from holdfast.state.tables.names import table_name
 from holdfast.storage.file_system import FileSystemFiles
 from holdfast.storage.files import never
 
@@ -67,7 +67,7 @@ def operator_directory(uid: str) -> str:
         ('count', 'sources~')
     """
     # No file name ends in "~", so the directories of operators differ.
-    name = file_name(uid)
+    name = table_name(uid)
     return f"{name}~" if name in _TAKEN else name
 
 

@@ -16,26 +16,31 @@ from holdfast.state.tables.keys import (
     namespace_arrays,
     namespace_type,
     namespaces_of,
-    needed_columns,
 )
 from holdfast.state.tables.rows import Rows, TableKind
 from holdfast.state.tables.shapes import listed, spread
 from holdfast.state.tables.times import TIMESTAMP, is_near, time_array, times_of
-from holdfast.state.tables.values import encoded_column, state_value_column, value_column
+from holdfast.state.tables.values import state_value_column, value_column
 from holdfast.state.timers.layout import FIRST_TIME
-from holdfast.types.arrow import same_values
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from holdfast.state.tables.files import Digits
     from holdfast.state.tables.values import ValueColumn
 
 _ORDER: Final = (
     "key_group", "timestamp", "timestamp_ms", "key", *WINDOWS, NAMESPACE, "position", "map_key",
     "map_key_encoded", "last_access", "last_access_ms", "value", "encoded",
 )  # fmt: skip
+_OPTIONAL: Final = {
+    "timestamp_ms", *WINDOWS, NAMESPACE, "map_key_encoded", "last_access_ms", "encoded",
+}  # fmt: skip
+"""Columns that a table has only if a row needs them."""
 
 
 class TypedColumns:
-    """A typed column of stored bytes, and a column of the bytes that it cannot represent."""
+    """A typed column of stored bytes, and one of the bytes that do not come back from it."""
 
     def __init__(self, column: ValueColumn, typed: str = "value", encoded: str = "encoded") -> None:
         """Columns of these names."""
@@ -52,30 +57,51 @@ class TypedColumns:
         """Types of the columns; the first values may decide them."""
         return {self._typed: self._column.arrow, self._encoded: pa.binary()}
 
+    def digits(self) -> Digits:
+        """Digits of the decimals, for the metadata of the table; nothing if it has none."""
+        found = [column.digits or 0 for column in self._column.decimals()]
+        return {self._typed: found} if found else {}
+
+    def expect(self, digits: Digits) -> None:
+        """Read a table with such digits. One of format 1 has none.
+
+        Raises:
+            KeyError, ValueError: They are not those of these columns.
+        """
+        found = self._column.decimals()
+        for column, own in zip(found, digits[self._typed] if found else (), strict=True):
+            if not isinstance(own, int) or own < 0:
+                raise ValueError(f"{own!r} digits after the point")
+            column.digits = own
+
     def arrays(self, blobs: list[bytes | None]) -> dict[str, pa.Array]:
-        """Columns of stored bytes; null in both for None."""
+        """Columns of stored bytes; null for None. The second is left out if it is not needed."""
         present = [data for data in blobs if data is not None]
-        typed = self._column.typed(present)
-        encoded = encoded_column(present, typed)
+        column, rest = self._column.typed(present)
+        arrays = {self._typed: column}
+        if rest:
+            encoded = pa.array([present[row] for row in rest], pa.binary())
+            arrays[self._encoded] = spread(encoded, rest, len(present))
         if len(present) < len(blobs):
             rows = np.flatnonzero([data is not None for data in blobs])
-            typed, encoded = (spread(array, rows, len(blobs)) for array in (typed, encoded))
-        return {self._typed: typed, self._encoded: encoded}
+            arrays = {name: spread(one, rows, len(blobs)) for name, one in arrays.items()}
+        return arrays
 
     def stored(self, columns: dict[str, pa.Array]) -> list[bytes | None]:
         """Stored bytes from the columns of a table; None where both are null.
 
         Raises:
+            KeyError: There is no typed column.
             TypeError: The typed column has the wrong type.
         """
-        typed, encoded, wanted = columns[self._typed], columns[self._encoded], self._column.arrow
-        if not same_values(typed.type, wanted):
-            raise TypeError(f"{self._typed} is {typed.type} and should be {wanted}")
+        typed, encoded = columns[self._typed], columns.get(self._encoded)
+        if not self._column.reads(typed.type):
+            raise TypeError(f"{self._typed} is {typed.type} and should be {self._column.arrow}")
         found = self._column.stored(typed)
-        if encoded.null_count == len(found):
+        if encoded is None or encoded.null_count == len(found):
             return found
         others = encoded.to_pylist()
-        return [other if data is None else data for data, other in zip(found, others, strict=True)]
+        return [data if other is None else other for data, other in zip(found, others, strict=True)]
 
 
 class Columns:
@@ -96,39 +122,46 @@ class Columns:
             self._value = TypedColumns(state_value_column(entry))
         if self.kind.kind == "map":
             self._map_key = TypedColumns.of_map_keys(entry["schema"][1])
+        self._typed = [one for one in (self._map_key, self._value) if one is not None]
         self._time = "timestamp" if self.kind.kind == "timers" else "last_access"
         self._unknown = FIRST_TIME if self.kind.timed else None
         """Time that stands for none; null in the table."""
 
-    def needed(self, rows: Rows) -> set[str]:
-        """Optional columns that these rows need."""
-        needed = needed_columns(rows.namespaces)
-        if any(not is_near(time) and time != self._unknown for time in rows.times or ()):
-            needed.add(f"{self._time}_ms")
-        return needed
+    def digits(self) -> Digits:
+        """Digits of the decimals in the typed columns; see `TypedColumns.digits`."""
+        return {name: own for one in self._typed for name, own in one.digits().items()}
 
-    def schema(self, wanted: set[str]) -> pa.Schema:
+    def expect(self, digits: Digits) -> None:
+        """Read a table with such digits; see `TypedColumns.expect`."""
+        for columns in self._typed:
+            columns.expect(digits)
+
+    def schema(self, wanted: Collection[str]) -> pa.Schema:
         """Schema of the table, with the wanted optional columns."""
         types = {"key_group": pa.int32(), "key": self._key.arrow}
-        types |= {name: namespace_type(name) for name in (*WINDOWS, NAMESPACE) if name in wanted}
+        types |= {name: namespace_type(name) for name in (*WINDOWS, NAMESPACE)}
         if self.kind.timed or self.kind.kind == "timers":
-            types[self._time] = TIMESTAMP
-        if f"{self._time}_ms" in wanted:
-            types[f"{self._time}_ms"] = pa.int64()
+            types |= {self._time: TIMESTAMP, f"{self._time}_ms": pa.int64()}
         if self.kind.kind == "list":
             types["position"] = pa.int64()
-        for columns in (self._map_key, self._value):
-            types |= {} if columns is None else columns.types()
-        return pa.schema([(name, types[name]) for name in _ORDER if name in types])
+        for columns in self._typed:
+            types |= columns.types()
+        return pa.schema(
+            [
+                (name, types[name])
+                for name in _ORDER
+                if name in types and (name in wanted or name not in _OPTIONAL)
+            ]
+        )
 
-    def arrays(self, rows: Rows, wanted: set[str]) -> dict[str, pa.Array]:
-        """Columns of the rows."""
+    def arrays(self, rows: Rows) -> dict[str, pa.Array]:
+        """Columns of the rows, with the optional columns that they need."""
         groups = np.frombuffer(b"".join(rows.groups), ">u2").astype(np.int32)
         arrays = {"key_group": pa.array(groups)}
         arrays["key"] = key_array(self._key, rows.keys, self._where)
-        arrays |= namespace_arrays(rows.namespaces, wanted)
+        arrays |= namespace_arrays(rows.namespaces)
         if rows.times is not None:
-            arrays |= self._time_arrays(rows.times, wanted)
+            arrays |= self._time_arrays(rows.times)
         if rows.positions is not None:
             arrays["position"] = pa.array(rows.positions, pa.int64())
         for columns, blobs in ((self._map_key, rows.map_keys), (self._value, rows.values)):
@@ -171,12 +204,12 @@ class Columns:
             rows.values = self._value.stored(columns)
         return rows
 
-    def _time_arrays(self, times: list[int], wanted: set[str]) -> dict[str, pa.Array]:
-        arrays = {self._time: time_array([time if is_near(time) else None for time in times])}
-        far = f"{self._time}_ms"
-        if far in wanted:
-            numbers = [None if is_near(t) or t == self._unknown else t for t in times]
-            arrays[far] = pa.array(numbers, pa.int64())
+    def _time_arrays(self, times: list[int]) -> dict[str, pa.Array]:
+        near = [time if is_near(time) else None for time in times]
+        arrays = {self._time: time_array(near)}
+        far = [None if is_near(t) or t == self._unknown else t for t in times]
+        if any(time is not None for time in far):
+            arrays[f"{self._time}_ms"] = pa.array(far, pa.int64())
         return arrays
 
     def _times(self, columns: dict[str, pa.Array]) -> list[int]:

@@ -16,15 +16,16 @@ import msgspec
 import pyarrow as pa
 from typing_extensions import override
 
+from holdfast.state.tables.decimals import DecimalColumn
 from holdfast.state.tables.nested_shapes import (
     ArrayStructColumn,
     ListColumn,
     MapColumn,
     MapStructColumn,
     nulls,
+    reads_struct,
 )
 from holdfast.state.tables.shapes import (
-    DecimalColumn,
     OpaqueColumn,
     Shape,
     packed,
@@ -54,6 +55,8 @@ _TAG_FIELD: Final = "type"
 def shape_of(described: Any) -> Shape:
     """Shape of a described type."""
     match described:
+        case "decimal":
+            return DecimalColumn()
         case str():
             return scalar_shape(described) or OpaqueColumn()
         case {"union": members}:
@@ -68,7 +71,7 @@ def shape_of(described: Any) -> Shape:
         case {"class": _}:
             return _class(described)
         case {"decimal": [precision, scale]}:
-            return DecimalColumn(str, pa.decimal128(precision, scale))
+            return DecimalColumn(pa.decimal128(precision, scale))
         case {"list": item} | {"tuple_of": item} | {"set": item} | {"frozenset": item}:
             return ListColumn(shape_of(item))
     return OpaqueColumn()
@@ -169,6 +172,7 @@ class UnionColumn(Shape):
     def __init__(self, members: Sequence[_Member]) -> None:
         """Union of `members`, which must be distinct."""
         self._members = list(members)
+        self.parts = [member.shape for member in members]
         self._places = {
             (wire, member.tag): place
             for place, member in enumerate(members)
@@ -182,6 +186,23 @@ class UnionColumn(Shape):
         }
         self._unpack = [unpacked(member.shape.decoded) for member in members]
         self.reorders = any(member.shape.reorders for member in members)
+        self.moments = any(member.shape.moments for member in members)
+
+    @override
+    def reads(self, found: pa.DataType) -> bool:
+        names = [member.name for member in self._members]
+        return reads_struct(found, names, self.parts)
+
+    @override
+    def same(self, one: Any, other: Any) -> bool:
+        data, back = packed([one, other])
+        if data is None or back is None:
+            return data is back
+        place = self._place(data)
+        if place != self._place(back):
+            return False
+        (value,), (shown,) = self._unpack[place]([data]), self._unpack[place]([back])
+        return self.parts[place].same(value, shown)
 
     @override
     def array(self, values: list[Any]) -> pa.Array:

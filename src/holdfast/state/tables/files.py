@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -15,12 +15,22 @@ from holdfast.state.store.directories import NO_ROOM
 from holdfast.state.store.snapshot import Closing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
     from pathlib import Path
 
-FORMAT: Final = 1
-"""Version of the table format."""
+    Columns = dict[str, pa.Array]
+    """Columns of some rows, by name."""
+    Digits = dict[str, list[int]]
+    """Digits of the decimals in each column that has some (`decimals.py`), in the order of its
+    type."""
 
+FORMAT: Final = 2
+"""Version of the table format."""
+_READ: Final = (1, FORMAT)
+"""Formats that are read."""
+
+DIGITS: Final = "digits"
+"""Field of the metadata with the digits of decimals."""
 _KEY: Final = b"holdfast"
 _OTHERWISE: Final = "restore from another savepoint or checkpoint"
 
@@ -44,11 +54,16 @@ class TableFile(Closing):
             self.close()
             raise
 
+    @property
+    def digits(self) -> Digits | None:
+        """Digits of the decimals in its columns; None if they are texts, as in format 1."""
+        return None if self.about["format"] == 1 else self.about.get(DIGITS, {})
+
     def __len__(self) -> int:
         """Number of rows."""
         return int(self._file.metadata.num_rows)
 
-    def parts(self, key_groups: range | None = None) -> Iterator[dict[str, pa.Array]]:
+    def parts(self, key_groups: range | None = None) -> Iterator[Columns]:
         """The columns of the rows, a bounded number at a time.
 
         Args:
@@ -96,7 +111,7 @@ def listed_file(directory: Path, table: str) -> Path:
 
 
 def write_table(
-    path: Path, schema: pa.Schema, about: dict[str, Any], parts: Iterable[dict[str, pa.Array]]
+    path: Path, schema: pa.Schema, about: dict[str, Any], parts: Iterable[Columns]
 ) -> int:
     """Write a table; return the number of its rows.
 
@@ -104,7 +119,8 @@ def write_table(
         path: Path of the new file.
         schema: Columns of the table.
         about: Metadata of the file.
-        parts: The columns, in parts; each becomes a row group.
+        parts: The columns, in parts; each becomes a row group. A column that a part does not
+            have is null there.
 
     Raises:
         StoreFullError: The disk is full.
@@ -123,11 +139,61 @@ def write_table(
             write_page_checksum=True,
         ) as writer:
             for columns in parts:
-                arrays = [columns[name] for name in described.names]
-                table = pa.Table.from_arrays(arrays, schema=described)
+                table = _table(columns, described)
                 writer.write_table(table, row_group_size=max(1, len(table)))
                 rows += len(table)
     return rows
+
+
+class TableColumns(Protocol):
+    """The columns of a table of state; the first values may decide their types."""
+
+    def schema(self, wanted: Collection[str]) -> pa.Schema:
+        """Schema of the table, with the wanted optional columns."""
+
+    def digits(self) -> Digits:
+        """Digits of the decimals in its columns."""
+
+
+def write_growing_table(
+    path: Path, columns: TableColumns, about: dict[str, Any], parts: Iterator[Columns]
+) -> int:
+    """Write a table whose later parts may need more columns; return the number of its rows.
+
+    The columns of a file are fixed when its first part is written. If a part needs more, which
+    is rare, the file is begun anew, and the parts in it are copied.
+
+    Args:
+        path: Path of the new file.
+        columns: Columns of the table.
+        about: Metadata of the file, without the digits of decimals.
+        parts: The columns, in parts, each with the optional columns that it needs.
+
+    Raises:
+        StoreFullError: The disk is full.
+        StateError: The file cannot be written.
+    """
+    earlier = path.with_name(f"{path.name}.earlier")
+    part, wanted = next(parts, None), set[str]()
+
+    def fitting() -> Iterator[Columns]:
+        nonlocal part
+        if earlier.exists():
+            with TableFile(earlier) as file:
+                yield from file.parts()
+        while part is not None and wanted.issuperset(part):
+            yield part
+            part = next(parts, None)
+
+    while True:
+        wanted.update(part or ())
+        schema, digits = columns.schema(wanted), columns.digits()
+        own = about | {DIGITS: digits} if digits else about
+        rows = write_table(path, schema, own, fitting())
+        earlier.unlink(missing_ok=True)
+        if part is None:
+            return rows
+        path.rename(earlier)
 
 
 @contextmanager
@@ -173,13 +239,22 @@ def _about(metadata: dict[bytes, bytes] | None, path: Path) -> dict[str, Any]:
             f"under {_KEY.decode()!r} what is in it. If another program has rewritten it, "
             f"let that keep the metadata of the file; else {_OTHERWISE}"
         ) from error
-    if number != FORMAT:
+    if number not in _READ:
         raise StateError(
-            f"{path}: the table has format {number}, and this release reads format {FORMAT} "
-            "only; run the release that wrote it"
+            f"{path}: the table has format {number}, and this release reads the formats "
+            f"{' and '.join(map(str, _READ))} only; run the release that wrote it"
         )
     found: dict[str, Any] = about
     return found
+
+
+def _table(columns: Columns, schema: pa.Schema) -> pa.Table:
+    count = len(next(iter(columns.values())))
+    arrays = [
+        columns[field.name] if field.name in columns else pa.nulls(count, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:

@@ -16,7 +16,7 @@ from holdfast.state.tables.shapes import with_nulls
 from holdfast.state.tables.times import TIMESTAMP, is_near, time_array, times_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 
 WINDOWS: Final = ("window_start", "window_end")
@@ -33,23 +33,15 @@ _bounds: Final = Struct(">QQ")
 _NO_WINDOW: Final = (None, None)
 
 
-def needed_columns(namespaces: Iterable[bytes]) -> set[str]:
-    """Columns that the namespaces need."""
-    needed: set[str] = set()
-    for namespace in set(namespaces) - {b""}:
-        needed.update([NAMESPACE] if _window(namespace) is None else WINDOWS)
-    return needed
-
-
-def namespace_arrays(namespaces: Sequence[bytes], wanted: Iterable[str]) -> dict[str, pa.Array]:
-    """The wanted columns of namespaces."""
+def namespace_arrays(namespaces: Sequence[bytes]) -> dict[str, pa.Array]:
+    """The columns that the namespaces need."""
     known = {namespace: _window(namespace) for namespace in set(namespaces)}
     arrays: dict[str, pa.Array] = {}
-    for place, name in enumerate(WINDOWS):
-        if name in wanted:
+    if any(known.values()):
+        for place, name in enumerate(WINDOWS):
             bounds = [(known[namespace] or _NO_WINDOW)[place] for namespace in namespaces]
             arrays[name] = time_array(bounds)
-    if NAMESPACE in wanted:
+    if any(namespace and window is None for namespace, window in known.items()):
         others = [None if known[n] is not None or not n else n for n in namespaces]
         arrays[NAMESPACE] = pa.array(others, pa.binary())
     return arrays

@@ -22,10 +22,12 @@ class ListColumn(Shape):
     def __init__(self, item: Shape) -> None:
         """Lists of `item`."""
         self._item = item
+        self.parts = [item]
         # Tuples rather than lists, since they may be keys of a dict.
         self.python = GenericAlias(tuple, (item.decoded, ...))
         self.hashable = item.hashable
         self.reorders = item.reorders
+        self.moments = item.moments
 
     @override
     def array(self, values: list[Any]) -> pa.Array:
@@ -44,6 +46,17 @@ class ListColumn(Shape):
         found = [tuple(items[a:b]) for a, b in pairwise(array.offsets.to_pylist())]
         return with_nulls(found, array)
 
+    @override
+    def reads(self, found: pa.DataType) -> bool:
+        is_list = pa.types.is_list(found) or pa.types.is_large_list(found)
+        return bool(is_list) and self._item.reads(found.value_type)
+
+    @override
+    def same(self, one: Any, other: Any) -> bool:
+        if one is None or other is None:
+            return one is other
+        return len(one) == len(other) and all(map(self._item.same, one, other))
+
 
 class MapColumn(Shape):
     """A map column, for dicts in their order."""
@@ -54,8 +67,10 @@ class MapColumn(Shape):
         """Dicts of `key` and `value`; the key must be hashable and not nullable."""
         self._key = key
         self._value = value
+        self.parts = [key, value]
         self.python = GenericAlias(dict, (key.decoded, value.decoded))
         self.reorders = value.reorders
+        self.moments = key.moments or value.moments
 
     @override
     def array(self, values: list[Any]) -> pa.Array:
@@ -79,22 +94,40 @@ class MapColumn(Shape):
         ]
         return with_nulls(found, array)
 
+    @override
+    def reads(self, found: pa.DataType) -> bool:
+        if not pa.types.is_map(found):
+            return False
+        return self._key.reads(found.key_type) and self._value.reads(found.item_type)
+
+    @override
+    def same(self, one: Any, other: Any) -> bool:
+        if one is None or other is None:
+            return one is other
+        same = self._value.same
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+
 
 class _Struct(Shape):
     """A struct column."""
 
     def __init__(self, names: Sequence[str], parts: Sequence[Shape]) -> None:
         self._names = list(names)
-        self._parts = list(parts)
+        self.parts = list(parts)
+        self.moments = any(part.moments for part in parts)
+
+    @override
+    def reads(self, found: pa.DataType) -> bool:
+        return reads_struct(found, self._names, self.parts)
 
     def _of_columns(self, columns: Sequence[Sequence[Any]], mask: pa.Array | None) -> pa.Array:
         arrays = [
-            part.array(list(column)) for part, column in zip(self._parts, columns, strict=True)
+            part.array(list(column)) for part, column in zip(self.parts, columns, strict=True)
         ]
         return pa.StructArray.from_arrays(arrays, self._names, mask=mask)
 
     def _columns_of(self, array: pa.Array) -> list[list[Any]]:
-        return [part.plain(array.field(place)) for place, part in enumerate(self._parts)]
+        return [part.plain(array.field(place)) for place, part in enumerate(self.parts)]
 
 
 class ArrayStructColumn(_Struct):
@@ -114,7 +147,7 @@ class ArrayStructColumn(_Struct):
         nothing = (None,) * len(self.python.__args__)
         columns = list(zip(*(value or nothing for value in values), strict=True))
         columns = columns or [()] * len(nothing)
-        return self._of_columns(columns[len(columns) - len(self._parts) :], nulls(values))
+        return self._of_columns(columns[len(columns) - len(self.parts) :], nulls(values))
 
     @override
     def plain(self, array: pa.Array) -> list[Any]:
@@ -122,6 +155,14 @@ class ArrayStructColumn(_Struct):
         if self._tag is not None:
             columns.insert(0, [self._tag] * len(array))
         return with_nulls(list(zip(*columns, strict=True)), array)
+
+    @override
+    def same(self, one: Any, other: Any) -> bool:
+        if one is None or other is None:
+            return one is other
+        count = len(one) - len(self.parts)
+        pairs = zip(self.parts, one[count:], other[count:], strict=True)
+        return bool(one[:count] == other[:count]) and all(p.same(a, b) for p, a, b in pairs)
 
 
 class MapStructColumn(_Struct):
@@ -175,6 +216,22 @@ class MapStructColumn(_Struct):
                     if not is_there:
                         del row[name]
         return with_nulls(found, array)
+
+    @override
+    def same(self, one: Any, other: Any) -> bool:
+        if one is None or other is None:
+            return one is other
+        parts = zip(self._names, self.parts, strict=True)
+        return one.keys() == other.keys() and all(
+            part.same(one[name], other[name]) for name, part in parts if name in one
+        )
+
+
+def reads_struct(found: pa.DataType, names: Sequence[str], parts: Sequence[Shape]) -> bool:
+    """Whether a type is a struct of fields that the parts read."""
+    if not pa.types.is_struct(found) or [field.name for field in found] != list(names):
+        return False
+    return all(part.reads(field.type) for part, field in zip(parts, found, strict=True))
 
 
 def nulls(values: list[Any]) -> pa.Array | None:

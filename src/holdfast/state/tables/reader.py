@@ -17,7 +17,7 @@ from holdfast.state.list import pack_chunk
 from holdfast.state.store.snapshot import ReadOnlySnapshot
 from holdfast.state.table import NONE, SOME
 from holdfast.state.tables.columns import Columns
-from holdfast.state.tables.files import TableFile, listed_file
+from holdfast.state.tables.files import DIGITS, TableFile, listed_file
 from holdfast.state.tables.writer import INDEX
 from holdfast.state.timers.layout import time_bytes
 from holdfast.state.ttl.layout import stored_name
@@ -221,6 +221,7 @@ class TablesSnapshot(ReadOnlySnapshot):
         file = TableFile(listed_file(directory, listed.pop("table")))
         self._files.append(file)
         about = dict(file.about)
+        about.pop(DIGITS, None)
         state = about.pop("state", {})
         found = {"name": state.get("name"), "kind": state.get("kind"), "rows": len(file)}
         if about != self._about or found != listed:
@@ -264,6 +265,8 @@ class _Table:
         self._file = file
         state = dict(file.about["state"])
         self._columns = Columns(state, file.about.get("key"))
+        if file.digits is not None:
+            self._columns.expect(file.digits)
         stored = stored_name(state.pop("name"), timed=self._columns.kind.timed)
         self.described = STATE_PREFIX + stored.encode(), msgspec.json.encode(state)
         """Catalog entry of the state, as a store entry."""

@@ -2,23 +2,24 @@
 
 A shape converts in both directions. MessagePack is decoded as `decoded`; `array` builds a
 column, and `plain` returns values that encode to the same MessagePack. A shape may fail, or
-change a value, if the column cannot represent it, so `values.py` always compares the result.
+change a value, if the column cannot represent it, so `values.py` always compares the result:
+first the bytes, then with `same` the values.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Final, Optional
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from typing_extensions import override
 
-from holdfast.types.arrow import LEAVES, NAIVE_TIMESTAMP, UTC_TIMESTAMP
+from holdfast.types.arrow import LEAVES, NAIVE_TIMESTAMP, UTC_TIMESTAMP, same_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 _NIL: Final = b"\xc0"
 _EPOCH: Final = datetime(1970, 1, 1)
 _EPOCH_UTC: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_FIRST: Final = (datetime.min - _EPOCH) // _MICROSECOND
+_LAST: Final = (datetime.max - _EPOCH) // _MICROSECOND
 
 
 class Shape(ABC):
@@ -41,6 +45,10 @@ class Shape(ABC):
     """Whether decoded and plain values can be keys of a dict."""
     reorders = False
     """Whether plain values may have their fields in another order."""
+    moments = False
+    """Whether values may contain datetimes, which a column shows in UTC."""
+    parts: Sequence[Shape] = ()
+    """Shapes of the parts of a value."""
 
     @property
     def arrow(self) -> pa.DataType:
@@ -62,6 +70,14 @@ class Shape(ABC):
     @abstractmethod
     def plain(self, array: pa.Array) -> list[Any]:
         """Values of a column for encoding; None for null."""
+
+    def reads(self, found: pa.DataType) -> bool:
+        """Whether a column of a table can have this type."""
+        return same_values(found, self.arrow)
+
+    def same(self, one: Any, other: Any) -> bool:
+        """Whether two decoded values are equal; a NaN equals any NaN."""
+        return bool(one == other or (one != one and other != other))
 
 
 class ScalarColumn(Shape):
@@ -86,6 +102,7 @@ class TimestampColumn(Shape):
     """Datetimes. The first values decide whether the column is in UTC or without a zone."""
 
     python = datetime
+    moments = True
 
     def __init__(self, arrow: pa.DataType | None = None) -> None:
         """Use this timestamp type, if it is known."""
@@ -96,25 +113,17 @@ class TimestampColumn(Shape):
         if self._arrow is None:
             zoned = [value.tzinfo is not None for value in values if value is not None]
             self._arrow = UTC_TIMESTAMP if 2 * sum(zoned) >= len(zoned) else NAIVE_TIMESTAMP
-        return pa.array(values, self._arrow)
+        array = pa.array(values, self._arrow)
+        bounds = pc.min_max(array.cast(pa.int64())).as_py()
+        if bounds["min"] is not None and not _FIRST <= bounds["min"] <= bounds["max"] <= _LAST:
+            raise OverflowError("a datetime is outside of the years 1 to 9999 in UTC")
+        return array
 
     @override
     def plain(self, array: pa.Array) -> list[Any]:
         epoch = _EPOCH if array.type.tz is None else _EPOCH_UTC
         micros = listed(array.cast(pa.timestamp("us", array.type.tz)).cast(pa.int64()))
         return [None if n is None else epoch + timedelta(microseconds=n) for n in micros]
-
-
-class DecimalColumn(ScalarColumn):
-    """Decimals with precision and scale, which are text in MessagePack."""
-
-    @override
-    def array(self, values: list[Any]) -> pa.Array:
-        return super().array([None if value is None else Decimal(value) for value in values])
-
-    @override
-    def plain(self, array: pa.Array) -> list[Any]:
-        return [None if value is None else str(value) for value in array.to_pylist()]
 
 
 class OpaqueColumn(Shape):
@@ -131,6 +140,10 @@ class OpaqueColumn(Shape):
     @override
     def plain(self, array: pa.Array) -> list[Any]:
         return [None if data is None else msgspec.Raw(data) for data in array.to_pylist()]
+
+    @override
+    def same(self, one: Any, other: Any) -> bool:
+        return packed([one]) == packed([other])
 
 
 encode_one = msgspec.msgpack.Encoder().encode
@@ -186,7 +199,7 @@ def listed(array: pa.Array) -> list[Any]:
 
 
 def scalar_shape(name: str) -> Shape | None:
-    """Shape of a described scalar type; None for `any`, which has none."""
+    """Shape of a described scalar type; None for `any` and `decimal`, which are not here."""
     if name == "datetime":
         return TimestampColumn()
     if name not in _SCALARS:
@@ -206,8 +219,6 @@ _SCALARS: Final[dict[str, tuple[Any, pa.DataType]]] = {
     "time": (time, pa.time64("us")),
     "date": (date, pa.date32()),
     "timedelta": (timedelta, pa.duration("us")),
-    # Text keeps their digits.
     "uuid": (str, pa.string()),
-    "decimal": (str, pa.string()),
     **{leaf.described: (leaf.python, leaf.arrow) for leaf in LEAVES if leaf.described},
 }

@@ -1,14 +1,15 @@
 """Converts stored bytes of one type to a column, and back.
 
-`typed` converts every value back and compares it. Bytes that do not come back are null in the
-typed column and go into a separate column.
+`typed` converts every value back and compares it. Bytes that do not come back go into a separate
+column. If they stand for the value that the typed column shows, it shows that; else it is null.
+So "1.1" among prices such as "1.10" is a number for other programs, and "1.1" for the store.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -16,20 +17,31 @@ from typing_extensions import override
 
 from holdfast.serde import extended
 from holdfast.state.schemas import HEAD, MARK, SchemaHistory
+from holdfast.state.tables.decimals import decimals_in
 from holdfast.state.tables.described_shapes import shape_of
 from holdfast.state.tables.shapes import OpaqueColumn, encode_one, spread, unpacked
-from holdfast.state.tables.times import is_near, time_array, times_of
+from holdfast.state.tables.times import TIMESTAMP, is_near, time_array, times_of
+from holdfast.types.arrow import same_values
 from holdfast.types.schema import described_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from holdfast.state.tables.decimals import DecimalColumn
     from holdfast.state.tables.shapes import Shape
 
 # Errors of decoding, and of building a column, for values that do not fit.
 _UNFIT: Final = (
     msgspec.MsgspecError, pa.ArrowException, ValueError, TypeError, ArithmeticError, LookupError,
 )  # fmt: skip
+
+
+class Typed(NamedTuple):
+    """Stored bytes as a typed column."""
+
+    column: pa.Array
+    rest: list[int]
+    """Rows whose bytes do not come back from the column, in order; it may be null there."""
 
 
 class ValueColumn(ABC):
@@ -48,17 +60,36 @@ class ValueColumn(ABC):
     def stored(self, array: pa.Array) -> list[bytes | None]:
         """Stored bytes from a column; None for null."""
 
-    def typed(self, blobs: list[bytes]) -> pa.Array:
-        """Column of stored bytes; null for bytes that would not come back."""
+    @abstractmethod
+    def reads(self, found: pa.DataType) -> bool:
+        """Whether a column of a table can have this type."""
+
+    def decimals(self) -> list[DecimalColumn]:
+        """Columns in it of decimals without a declared scale, in the order of the type."""
+        return []
+
+    def typed(self, blobs: list[bytes]) -> Typed:
+        """Column of stored bytes; null for bytes whose value it cannot represent."""
         array = self.array(blobs)
         back = self.stored(array)
         if back == blobs:
-            return array
-        kept = [
-            row if self._is_same(data, other) else None
-            for row, (data, other) in enumerate(zip(blobs, back, strict=True))
+            return Typed(array, [])
+        pairs = enumerate(zip(blobs, back, strict=True))
+        rest = [
+            row for row, (data, other) in pairs if data != other and not self._is_same(data, other)
         ]
-        return array.take(pa.array(kept, pa.int64()))
+        lost = {row for row in rest if not self._is_shown(blobs[row], back[row])}
+        if lost:
+            kept = [None if row in lost else row for row in range(len(blobs))]
+            array = array.take(pa.array(kept, pa.int64()))
+        return Typed(array, rest)
+
+    def is_equal(self, data: bytes, back: bytes) -> bool:
+        """Whether stored bytes have the value of the bytes that came back."""
+        return data == back
+
+    def _is_shown(self, data: bytes, back: bytes | None) -> bool:
+        return back is not None and self.is_equal(data, back)
 
     def _is_same(self, data: bytes, back: bytes | None) -> bool:
         return data == back
@@ -76,14 +107,23 @@ class Bytes(ValueColumn):
         found: list[bytes | None] = array.to_pylist()
         return found
 
+    @override
+    def reads(self, found: pa.DataType) -> bool:
+        return same_values(found, pa.binary())
+
 
 class Packed(ValueColumn):
-    """MessagePack. Values in the extended form (`serde/extended.py`) are null."""
+    """MessagePack.
+
+    Values in the extended form (`serde/extended.py`) are null, except for datetimes: those of
+    other zones are shown in UTC.
+    """
 
     def __init__(self, shape: Shape) -> None:
         """Store values of a shape."""
         self._shape = shape
         self._unpack = unpacked(shape.decoded)
+        self._decode = msgspec.msgpack.Decoder(shape.decoded).decode
 
     @override
     def array(self, blobs: list[bytes]) -> pa.Array:
@@ -102,9 +142,11 @@ class Packed(ValueColumn):
         """Columns of the rows that fit, with the numbers of these rows."""
         some = blobs if len(rows) == len(blobs) else [blobs[row] for row in rows]
         try:
-            array = self._shape.array(self._unpack(some))
+            array = self._shape.array(self._decoded(some))
         except _UNFIT:
-            narrow = [row for row in rows if blobs[row][:1] != extended.MARK]
+            narrow = rows
+            if not self._shape.moments:
+                narrow = [row for row in rows if blobs[row][:1] != extended.MARK]
             if len(narrow) < len(rows):
                 yield from self._fitting(blobs, narrow)
             elif len(rows) > 1:
@@ -117,6 +159,30 @@ class Packed(ValueColumn):
     @override
     def stored(self, array: pa.Array) -> list[bytes | None]:
         return [None if value is None else encode_one(value) for value in self._shape.plain(array)]
+
+    @override
+    def reads(self, found: pa.DataType) -> bool:
+        return self._shape.reads(found)
+
+    @override
+    def decimals(self) -> list[DecimalColumn]:
+        return decimals_in(self._shape)
+
+    @override
+    def is_equal(self, data: bytes, back: bytes) -> bool:
+        # By themselves: bytes that are no message may be one together with those of other rows.
+        try:
+            return self._shape.same(self._decode(_plain(data)), self._decode(back))
+        except _UNFIT:
+            return False
+
+    def _decoded(self, blobs: list[bytes]) -> list[Any]:
+        try:
+            return self._unpack(blobs)
+        except msgspec.MsgspecError:
+            if not self._shape.moments or not any(d.startswith(extended.MARK) for d in blobs):
+                raise
+        return self._unpack(list(map(_plain, blobs)))
 
     def _is_same(self, data: bytes, back: bytes | None) -> bool:
         if data == back or back is None or not self._shape.reorders:
@@ -154,6 +220,21 @@ class Timestamped(ValueColumn):
             for is_there, time, value in zip(valid, times, values, strict=True)
         ]
 
+    @override
+    def reads(self, found: pa.DataType) -> bool:
+        if not _has_fields(found, "timestamp", "value"):
+            return False
+        return same_values(found[0].type, TIMESTAMP) and self._value.reads(found[1].type)
+
+    @override
+    def decimals(self) -> list[DecimalColumn]:
+        return self._value.decimals()
+
+    @override
+    def is_equal(self, data: bytes, back: bytes) -> bool:
+        end = 9 if data[0] else 1
+        return data[:end] == back[:end] and self._value.is_equal(data[end:], back[end:])
+
 
 class Either(ValueColumn):
     """A struct of a left or a right value (`serde/tagged.py`)."""
@@ -180,6 +261,20 @@ class Either(ValueColumn):
                     found[row] = bytes((side,)) + data
         return found
 
+    @override
+    def reads(self, found: pa.DataType) -> bool:
+        if not _has_fields(found, "left", "right"):
+            return False
+        return all(one.reads(field.type) for one, field in zip(self._sides, found, strict=True))
+
+    @override
+    def decimals(self) -> list[DecimalColumn]:
+        return [found for column in self._sides for found in column.decimals()]
+
+    @override
+    def is_equal(self, data: bytes, back: bytes) -> bool:
+        return data[0] == back[0] and self._sides[data[0]].is_equal(data[1:], back[1:])
+
 
 class Evolved(ValueColumn):
     """Values of several schemas (`state/schemas.py`), one of which is current.
@@ -201,17 +296,27 @@ class Evolved(ValueColumn):
 
     @override
     def array(self, blobs: list[bytes]) -> pa.Array:
+        return self.typed(blobs).column
+
+    @override
+    def typed(self, blobs: list[bytes]) -> Typed:
         rows = [row for row, data in enumerate(blobs) if _schema_head(data) == self._head]
-        bare = [blobs[row][len(self._head) :] for row in rows]
-        return spread(self._column.typed(bare), rows, len(blobs))
+        found = self._column.typed([blobs[row][len(self._head) :] for row in rows])
+        others = set(range(len(blobs))).difference(rows)
+        rest = sorted(others.union(rows[row] for row in found.rest))
+        return Typed(spread(found.column, rows, len(blobs)), rest)
 
     @override
     def stored(self, array: pa.Array) -> list[bytes | None]:
         return [None if data is None else self._head + data for data in self._column.stored(array)]
 
-    def _is_same(self, data: bytes, back: bytes | None) -> bool:
-        """See `ValueColumn._is_same`: the column has only what was compared under its schema."""
-        return back is not None
+    @override
+    def reads(self, found: pa.DataType) -> bool:
+        return self._column.reads(found)
+
+    @override
+    def decimals(self) -> list[DecimalColumn]:
+        return self._column.decimals()
 
 
 def state_value_column(entry: dict[str, Any]) -> ValueColumn:
@@ -241,15 +346,12 @@ def value_column(schema: dict[str, Any]) -> ValueColumn:
     return Bytes()
 
 
-def encoded_column(blobs: Sequence[bytes | None], typed: pa.Array) -> pa.Array:
-    """Column of the stored bytes that are null in the typed column."""
-    if typed.null_count == 0:
-        return pa.nulls(len(blobs), pa.binary())
-    valid = typed.is_valid().to_pylist()
-    return pa.array(
-        [None if is_there else data for data, is_there in zip(blobs, valid, strict=True)],
-        pa.binary(),
-    )
+def _has_fields(found: pa.DataType, *names: str) -> bool:
+    return pa.types.is_struct(found) and [field.name for field in found] == list(names)
+
+
+def _plain(data: bytes) -> bytes:
+    return extended.in_utc(data) if data.startswith(extended.MARK) else data
 
 
 _decode_any: Final[Callable[[bytes], Any]] = msgspec.msgpack.Decoder().decode

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,21 +10,18 @@ import pyarrow as pa
 from holdfast.state.backend import read_operator
 from holdfast.state.catalog import read_catalog
 from holdfast.state.key_groups import ALL_KEY_GROUPS, scan_groups
-from holdfast.state.store.directories import file_name
 from holdfast.state.store.snapshot import built_aside
 from holdfast.state.tables.columns import Columns
-from holdfast.state.tables.files import write_table
+from holdfast.state.tables.files import write_growing_table, write_table
+from holdfast.state.tables.names import table_name
 from holdfast.state.tables.rows import PORTION, read_rows
 from holdfast.state.timers.table import KIND
 from holdfast.state.ttl.layout import TTL_SUFFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from holdfast.state.store.snapshot import ReadOnlySnapshot
-    from holdfast.state.tables.rows import Portion, Rows
+    from holdfast.state.tables.rows import Portion
 
-    Entries = Callable[[], Iterator[tuple[bytes, bytes]]]
     Listed = tuple[Path, str, str, int]
     """A table in the index: file, name, kind and number of rows."""
 
@@ -69,8 +64,11 @@ def write_tables(
         index: list[Listed] = []
         for state in sorted(states, key=lambda state: int(state["id"])):
             path = _table_path(state, has_keys=about.get("key") is not None)
-            entries = partial(scan_groups, snapshot, int(state["id"]), key_groups)
-            rows = _write(aside / path, state, about, entries, portion)
+            entries = scan_groups(snapshot, int(state["id"]), key_groups)
+            columns = Columns(state, about.get("key"))
+            parts = map(columns.arrays, read_rows(columns.kind, entries, portion))
+            own = about | {"state": state}
+            rows = write_growing_table(aside / path, columns, own, parts)
             index.append((path, state["name"], state["kind"], rows))
         return write_index(aside / INDEX, about, index)
 
@@ -92,10 +90,10 @@ def _table_path(state: dict[str, Any], *, has_keys: bool) -> Path:
     """
     name = state["name"]
     if state["kind"] == KIND:
-        directory, file = "timers", file_name(name.removeprefix("timers:"))
+        directory, file = "timers", table_name(name.removeprefix("timers:"))
     else:
-        # `file_name` never contains a dot.
-        directory, file = "keyed", f"{file_name(name)}{'.ttl' if state.get('ttl') else ''}"
+        # `table_name` never contains a dot.
+        directory, file = "keyed", f"{table_name(name)}{'.ttl' if state.get('ttl') else ''}"
     return Path(directory if has_keys else f"without_keys/{directory}", f"{file}.parquet")
 
 
@@ -108,44 +106,3 @@ def write_index(path: Path, about: dict[str, Any], listed: list[Listed]) -> list
     }
     write_table(path, INDEX_SCHEMA, about, [columns])
     return [*(file for file, *_ in listed), Path(path.name)]
-
-
-class _MoreColumns(Exception):
-    """Rows need columns that the partly written table does not have."""
-
-    def __init__(self, needed: set[str]) -> None:
-        super().__init__(needed)
-        self.needed = needed
-
-
-def _write(
-    path: Path, state: dict[str, Any], about: dict[str, Any], entries: Entries, portion: Portion
-) -> int:
-    """Write one table; return the number of its rows.
-
-    A table has the columns that its first rows need. If later rows need more columns, which is
-    rare, the table is written again.
-    """
-    columns, wanted = Columns(state, about.get("key")), set[str]()
-    while True:
-        parts = _parts(columns, read_rows(columns.kind, entries(), portion), wanted)
-        first = next(parts, None)
-        schema = columns.schema(wanted)
-        everything = [] if first is None else chain([first], parts)
-        try:
-            return write_table(path, schema, about | {"state": state}, everything)
-        except _MoreColumns as more:
-            wanted |= more.needed
-
-
-def _parts(
-    columns: Columns, portions: Iterator[Rows], wanted: set[str]
-) -> Iterator[dict[str, pa.Array]]:
-    begun = False
-    for rows in portions:
-        needed = columns.needed(rows)
-        if begun and not needed <= wanted:
-            raise _MoreColumns(needed)
-        wanted |= needed
-        begun = True
-        yield columns.arrays(rows, wanted)
