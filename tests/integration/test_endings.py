@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.ending_jobs import FINISHING, STOPPING
 
 ROOT = Path(__file__).parents[2]
@@ -21,9 +23,14 @@ FRIGHTENING = (
 )
 
 
-def test_a_job_that_finishes_is_cancelled_or_interrupted_prints_no_errors() -> None:
+IDLE = 90
+"""Spark ends workers that had nothing to do for 60 s; it looks every 10 s."""
+
+
+@pytest.mark.parametrize("pause", [0, pytest.param(IDLE, marks=pytest.mark.slow)])
+def test_a_job_that_finishes_is_cancelled_or_interrupted_prints_no_errors(pause: int) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.ending_jobs"],
+        [sys.executable, "-m", "tests.support.ending_jobs", str(pause)],
         cwd=ROOT,
         capture_output=True,
         text=True,

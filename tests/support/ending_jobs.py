@@ -1,6 +1,6 @@
 """A driver process of its own whose jobs end in every way; its output is what users see.
 
-python -m tests.support.ending_jobs
+python -m tests.support.ending_jobs [SECONDS]
 """
 
 from __future__ import annotations
@@ -65,11 +65,16 @@ def press_ctrl_c(env: StreamExecutionEnvironment) -> None:
     os.killpg(os.getpgrp(), signal.SIGINT)
 
 
-def main() -> None:
-    """Let jobs finish, cancel one in the middle of an epoch, and interrupt another there."""
+def main(pause: str = "0") -> None:
+    """Let jobs finish, cancel one in the middle of an epoch, and interrupt another there.
+
+    Args:
+        pause: Seconds without a job, after those that finish.
+    """
     for _ in range(FINISHING):
         result = environment(0).execute("finishing")
         print(result.statistics.status.name, flush=True)
+    time.sleep(float(pause))
     print(STOPPING, file=sys.stderr, flush=True)
     env = environment(0.2)
     job = env.execute_async("cancelled")
@@ -85,4 +90,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

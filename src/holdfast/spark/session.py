@@ -38,6 +38,7 @@ QUERY_SETTINGS: Final = {
 """Settings of the query's own copy of the session."""
 _SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
 """Without it the kernel delays the first bytes of every task by 40 ms."""
+_REUSES_WORKERS: Final = "spark.python.worker.reuse"
 LOCAL_SETTINGS: Final = {
     "spark.app.name": "holdfast",
     "spark.ui.showConsoleProgress": "false",
@@ -85,6 +86,7 @@ def check_session(spark: object) -> SparkSession:
     else:
         _check_cluster(spark)
     _advise(spark)
+    _find_data_sources(spark)
     return spark
 
 
@@ -112,6 +114,27 @@ def _advise(spark: SparkSession) -> None:
             "start the session with %s=true: each Python stage of an epoch then takes 40 ms less",
             _SOCKETS,
         )
+
+
+def _find_data_sources(spark: SparkSession) -> None:
+    """Let Spark find the Python data sources that are installed, in a worker that ends at once.
+
+    Spark does it once, when a data source is first used. Its worker then waits for more to do.
+    Spark hangs up on it a minute later, and the worker prints a BrokenPipeError.
+    """
+    context = spark.sparkContext
+    if context.applicationId in _found:
+        return
+    _found.add(context.applicationId)
+    with contextlib.suppress(Exception):
+        # Nothing depends on it.
+        conf = context._jsc.sc().conf()
+        reuses = conf.get(_REUSES_WORKERS, "true")
+        conf.set(_REUSES_WORKERS, "false")
+        try:
+            spark._jsparkSession.sessionState().dataSourceManager().dataSourceExists("holdfast")
+        finally:
+            conf.set(_REUSES_WORKERS, reuses)
 
 
 def _refuse(spark: SparkSession, key: str, why: str) -> None:
@@ -187,6 +210,8 @@ def _put_back(spark: SparkSession, before: dict[str, str | None]) -> None:
 
 _advised: set[str] = set()
 """Ids of applications that were told."""
+_found: set[str] = set()
+"""Ids of applications that have found their data sources."""
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from collections import defaultdict
 from contextlib import suppress
 from functools import partial
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast.checkpoint.transfer import files_at_a_time
 from holdfast.config.checkpoint_options import TRANSFER_THREADS
 from holdfast.job.threads import in_threads
+from holdfast.runtime.worker import HangUps
 from holdfast.spark.failures import original_error
 from holdfast.spark.serialization import dump_function
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from holdfast.spark.placement.pinning import Pinning
 
+HangUps.leave_out(sys.modules["__main__"])
 T = TypeVar("T")
 """Argument of a call."""
 R = TypeVar("R")
