@@ -58,8 +58,12 @@ def stages(spark: SparkSession) -> dict[str, list[float]]:
     """Times of all complete stages: from submission to completion, and of their tasks."""
     found: dict[str, list[float]] = defaultdict(list)
     store = spark.sparkContext._jsc.sc().statusStore()
-    listed = store.stageList(None, False, False, None, None)
-    for index in range(listed.size()):
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    no_quantiles = gateway.new_array(gateway.jvm.double, 0)
+    listed = store.stageList(None, False, False, no_quantiles, None)
+    for index in reversed(range(listed.size())):
+        # The newest comes first.
         stage = listed.apply(index)
         if stage.completionTime().isEmpty():
             continue
