@@ -208,8 +208,8 @@ class WatermarkStrategy:
             raise ConfigurationError(f"{method} takes the name of a group, not {watermark_group!r}")
         if self.out_of_orderness_ms is None and self.generator is None:
             raise ConfigurationError(
-                f"{method}: a strategy without watermarks would stop the other sources of the "
-                "group for good; use for_bounded_out_of_orderness"
+                f"{method}: a strategy without watermarks has nothing that others could wait for; "
+                "use for_bounded_out_of_orderness"
             )
         if update_interval is not None:
             options.argument(options.lasting(1), update_interval, method)

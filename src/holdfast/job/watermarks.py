@@ -119,7 +119,7 @@ def check_alignment(nodes: Iterable[Node], uids: Mapping[int, str], line: TimeLi
     for time_source in line.sources:
         if time_source.alignment is None:
             continue
-        where = f"with_watermark_alignment of {time_source.name!r}{time_source.made_at}"
+        where = f"with_watermark_alignment of {time_source.name!r}, made at {time_source.made_at}"
         group = time_source.alignment.group
         if len(time_source.reads) != 1:
             raise JobGraphError(
@@ -285,9 +285,11 @@ class Watermarks:
         for source in aligned:
             assert source.alignment is not None
             slowest = last.get(source.alignment.group)
-            if slowest is not None:
-                ahead_ms = self._seen[source.uid] - self._seen[slowest.uid]
-                waiting |= {source.uid} if ahead_ms > source.alignment.max_drift_ms else set()
+            if slowest is None:
+                continue
+            ahead_ms = self._seen[source.uid] - self._seen[slowest.uid]
+            if ahead_ms > source.alignment.max_drift_ms:
+                waiting.add(source.uid)
         self._waiting = frozenset(waiting)
         reading = {uid for source in aligned if source.uid not in waiting for uid in source.reads}
         return frozenset(uid for source in aligned for uid in source.reads) - reading

@@ -43,7 +43,8 @@ logger = logging.getLogger("holdfast")
 
 LONG_WAIT_MS = 60_000
 """Time without progress after which a warning names the source that others wait for."""
-NEVER = math.inf
+WARNED = math.inf
+"""Stands for the time of a wait that was warned of."""
 
 
 class EpochRunner:
@@ -89,7 +90,7 @@ class EpochRunner:
         self.paused_sources: frozenset[str] = frozenset()
         """Uids of the sources that must wait."""
         self._awaited: dict[str, tuple[int, float]] = {}
-        """Watermark of every source that others wait for, and since when it is that."""
+        """Watermark of every source that others wait for, and when it last advanced."""
         self._tables = LookupTables(spark, plan.lookups)
         self._keys = KeyAgreement(plan, start.key_shapes)
         self._pinning = pinning
@@ -127,7 +128,7 @@ class EpochRunner:
                     ", ".join(sorted(paused)),
                     uid,
                 )
-                since = NEVER
+                since = WARNED
             self._awaited[uid] = watermark, since
 
     def sources_that_wait(self) -> frozenset[str]:

@@ -227,5 +227,5 @@ def test_bad_alignment_is_refused(arguments: Any, problem: str) -> None:
 
 
 def test_a_source_without_watermarks_cannot_be_waited_for() -> None:
-    with pytest.raises(ConfigurationError, match="would stop the other sources of the group"):
+    with pytest.raises(ConfigurationError, match="has nothing that others could wait for"):
         WatermarkStrategy.no_watermarks().with_watermark_alignment("g", "1 s")

@@ -152,7 +152,9 @@ def test_the_job_knows_which_sources_wait_for_others() -> None:
 def test_a_source_that_spark_reads_by_itself_cannot_wait() -> None:
     job, [stream] = program("kafka", can_pause=False)
     job.collect(stream.assign_timestamps_and_watermarks(strategy()))
-    with pytest.raises(JobGraphError, match=r"a streaming DataFrame, which Holdfast cannot pause"):
+    with pytest.raises(
+        JobGraphError, match=r"made at .*: .* a streaming DataFrame, which Holdfast cannot pause"
+    ):
         job.compile()
 
 

@@ -104,7 +104,24 @@ class TypedColumns:
         return [data if other is None else other for data, other in zip(found, others, strict=True)]
 
 
-class Columns:
+class TypedTable:
+    """A table with typed columns."""
+
+    def __init__(self, *typed: TypedColumns | None) -> None:
+        """The typed columns that are there."""
+        self._typed = [one for one in typed if one is not None]
+
+    def digits(self) -> Digits:
+        """Digits of the decimals in the typed columns; see `TypedColumns.digits`."""
+        return {name: own for one in self._typed for name, own in one.digits().items()}
+
+    def expect(self, digits: Digits) -> None:
+        """Read a table with such digits; see `TypedColumns.expect`."""
+        for columns in self._typed:
+            columns.expect(digits)
+
+
+class Columns(TypedTable):
     """The columns of one state's table."""
 
     def __init__(self, entry: dict[str, Any], key: str | None) -> None:
@@ -122,19 +139,10 @@ class Columns:
             self._value = TypedColumns(state_value_column(entry))
         if self.kind.kind == "map":
             self._map_key = TypedColumns.of_map_keys(entry["schema"][1])
-        self._typed = [one for one in (self._map_key, self._value) if one is not None]
+        super().__init__(self._map_key, self._value)
         self._time = "timestamp" if self.kind.kind == "timers" else "last_access"
         self._unknown = FIRST_TIME if self.kind.timed else None
         """Time that stands for none; null in the table."""
-
-    def digits(self) -> Digits:
-        """Digits of the decimals in the typed columns; see `TypedColumns.digits`."""
-        return {name: own for one in self._typed for name, own in one.digits().items()}
-
-    def expect(self, digits: Digits) -> None:
-        """Read a table with such digits; see `TypedColumns.expect`."""
-        for columns in self._typed:
-            columns.expect(digits)
 
     def schema(self, wanted: Collection[str]) -> pa.Schema:
         """Schema of the table, with the wanted optional columns."""

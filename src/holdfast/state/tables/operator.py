@@ -13,7 +13,7 @@ from holdfast.errors import StateError
 from holdfast.state.operator.redistribution import NamedState, OperatorStateSnapshot
 from holdfast.state.store.snapshot import built_aside
 from holdfast.state.table import NONE, SOME
-from holdfast.state.tables.columns import TypedColumns
+from holdfast.state.tables.columns import TypedColumns, TypedTable
 from holdfast.state.tables.files import TableFile, listed_file, write_growing_table, write_table
 from holdfast.state.tables.names import table_name
 from holdfast.state.tables.rows import PORTION, bounded
@@ -23,7 +23,6 @@ from holdfast.state.tables.writer import write_index
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-    from holdfast.state.tables.files import Digits
     from holdfast.state.tables.rows import Portion
     from holdfast.state.tables.writer import Listed
 
@@ -119,7 +118,7 @@ def _write_state(path: Path, named: NamedState, subtask: int, portion: Portion) 
     return write_growing_table(path, columns, about, parts)
 
 
-class _Columns:
+class _Columns(TypedTable):
     """The columns of one state's table."""
 
     def __init__(self, named: NamedState) -> None:
@@ -128,16 +127,7 @@ class _Columns:
         """Columns of the keys, of a broadcast map; a list has positions."""
         if named.mode == "broadcast":
             self.map_key = TypedColumns.of_map_keys(named.schema[1])
-        self._typed = [one for one in (self.map_key, self.value) if one is not None]
-
-    def digits(self) -> Digits:
-        """Digits of the decimals in the typed columns."""
-        return {name: own for one in self._typed for name, own in one.digits().items()}
-
-    def expect(self, digits: Digits) -> None:
-        """Read a table with such digits."""
-        for columns in self._typed:
-            columns.expect(digits)
+        super().__init__(self.map_key, self.value)
 
     def schema(self, wanted: Collection[str]) -> pa.Schema:
         """Schema of the table, with the wanted optional columns."""
