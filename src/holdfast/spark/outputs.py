@@ -55,10 +55,12 @@ class Outputs:
         try:
             # Counting a persisted DataFrame computes and stores every partition.
             staged.count()
+            plan = staged._jdf.queryExecution().toRdd()
             for channel, sink in self._sinks:
                 _deliver(sink, self._view(staged, channel), channel, epoch)
         finally:
             staged.unpersist()
+        plan.cleanShuffleDependencies(False)
 
     def _view(self, rows: DataFrame, channel: Channel) -> DataFrame:
         exchange = self._exchange
@@ -71,7 +73,10 @@ class Outputs:
 
 def run_only(rows: DataFrame) -> None:
     """Run an epoch's plan that has no sinks."""
-    rows._jdf.queryExecution().toRdd().count()
+    plan = rows._jdf.queryExecution().toRdd()
+    plan.count()
+    # Spark does this itself only for actions of DataFrames.
+    plan.cleanShuffleDependencies(False)
 
 
 def _deliver(sink: Node, rows: DataFrame, channel: Channel, epoch: int) -> None:

@@ -31,6 +31,8 @@ QUERY_SETTINGS: Final = {
     "spark.sql.streaming.triggerAvailableNowWrapper.enabled": "true",
     # Adaptive execution would merge the partitions that stand for subtasks.
     "spark.sql.adaptive.enabled": "false",
+    # Otherwise the shuffle files of an epoch stay until Java collects garbage in the driver.
+    "spark.sql.classic.shuffleDependency.fileCleanup.enabled": "true",
     # Larger batches mean fewer, larger reads of state; bounded in bytes for wide rows.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(32 << 20),
