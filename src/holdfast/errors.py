@@ -7,6 +7,7 @@ driver), so all of them can be pickled: the constructor's arguments are exactly 
     ├── ConfigurationError          a setting, an option or an argument is wrong
     │   ├── UnknownOptionError      a configuration key that does not exist
     │   └── UnsupportedSparkError   the Spark session or a setting of it cannot be used
+    ├── RegistryError               a job is not listed, or the list cannot be read or written
     ├── JobGraphError               the program itself is wrong; nothing ran
     │   ├── DuplicateUidError       one uid given to two operators
     │   ├── TypeDeclarationError    a type that has no columnar form, or is not declared
@@ -51,6 +52,10 @@ class UnknownOptionError(ConfigurationError):
 
 class UnsupportedSparkError(ConfigurationError):
     """The Spark session, or one of its settings, cannot be used."""
+
+
+class RegistryError(HoldfastError):
+    """A job is not in the registry, or the registry cannot be read or written."""
 
 
 class JobGraphError(HoldfastError):

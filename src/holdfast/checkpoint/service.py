@@ -209,6 +209,11 @@ class CheckpointService:
         return f"{self._files.root}/{FINISHED}"
 
     @property
+    def directory(self) -> str | None:
+        """Where the job's checkpoints are; None if another driver cannot find them."""
+        return self._files.root if self._outlives_driver else None
+
+    @property
     def _outlives_driver(self) -> bool:
         """Whether another driver can find the job's checkpoints."""
         storage = None if self._settings is None else self._settings.storage

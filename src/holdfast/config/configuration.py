@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
 import warnings
 from dataclasses import dataclass
 from enum import Enum
@@ -34,6 +35,7 @@ from holdfast.config.options import (
     size_bytes,
     text,
 )
+from holdfast.config.registry_options import REGISTRY_OPTIONS
 from holdfast.config.restart_options import RESTART_OPTIONS
 from holdfast.errors import ConfigurationError, UnknownOptionError
 
@@ -146,7 +148,12 @@ JOB_ID: ConfigOption[str | None] = ConfigOption(
 
 OPTIONS: Final[dict[str, ConfigOption[Any]]] = {
     option.key: option
-    for option in (*declared_options(globals()), *CHECKPOINT_OPTIONS, *RESTART_OPTIONS)
+    for option in (
+        *declared_options(globals()),
+        *CHECKPOINT_OPTIONS,
+        *RESTART_OPTIONS,
+        *REGISTRY_OPTIONS,
+    )
 }
 """All options by key."""
 
@@ -208,6 +215,8 @@ class Configuration:
     def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
         """Settings from a mapping of keys to values."""
         self._values: dict[str, Any] = {}
+        self._submitted: dict[str, Any] = {}
+        """What `holdfast run` has set, and the program has not changed."""
         for key, value in (settings or {}).items():
             self._warn_and_take(read_setting(key, value))
 
@@ -229,7 +238,24 @@ class Configuration:
             UnknownOptionError: No option has that key.
             ConfigurationError: The option does not accept the value.
         """
-        return self._warn_and_take(read_setting(key, value))
+        setting = read_setting(key, value)
+        self.overrule(setting.option, setting.value)
+        return self._warn_and_take(setting)
+
+    def mark_submitted(self, setting: Setting) -> None:
+        """Note that `holdfast run` has set an option, so that `overrule` warns."""
+        self._submitted[setting.option.key] = setting.value
+
+    def overrule(self, option: ConfigOption[Any], value: object) -> None:
+        """Warn if the program uses another value than `holdfast run` has set."""
+        given = self._submitted.pop(option.key, value)
+        if given != value:
+            warnings.warn(
+                f"the program sets {option.key} to {value!r}, so {given!r} from `holdfast run` "
+                "has no effect",
+                UserWarning,
+                stacklevel=_level_of_the_program(),
+            )
 
     def get(self, option: ConfigOption[V]) -> V:
         """Value of an option, or its default."""
@@ -242,7 +268,9 @@ class Configuration:
 
     def update(self, other: Configuration) -> Configuration:
         """Set all options that are set in `other`; returns self."""
-        self._values.update(other._values)
+        for key, value in other._values.items():
+            self.overrule(OPTIONS[key], value)
+            self._values[key] = value
         return self
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
@@ -252,3 +280,11 @@ class Configuration:
     def __repr__(self) -> str:
         """The settings, as a mapping."""
         return f"Configuration({self._values!r})"
+
+
+def _level_of_the_program() -> int:
+    """The `stacklevel` with which the caller's warning names the line of the user's program."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith("holdfast."):
+        level, frame = level + 1, frame.f_back
+    return level

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 import yaml
 
 from holdfast.config.configuration import Configuration, Setting, read_setting
+from holdfast.config.submission import current_submission
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -38,9 +39,17 @@ _SHOWN: Final[dict[str | tuple[str, type[Warning], int], int]] = {}
 def load_configuration() -> Configuration:
     """Read the file in HOLDFAST_CONF, or `holdfast.yaml` in the working directory if it exists.
 
+    Settings that `holdfast run` was called with take precedence over the file.
+
     Raises:
         ConfigurationError: The file in HOLDFAST_CONF does not exist, or a file is invalid.
     """
+    submission = current_submission()
+    configuration = _from_file()
+    return configuration if submission is None else submission.apply(configuration)
+
+
+def _from_file() -> Configuration:
     named = os.environ.get(FILE_VARIABLE)
     if named:
         return read_configuration(Path(named))

@@ -18,8 +18,11 @@ from holdfast.config.backends import EmbeddedRocksDBStateBackend, StateBackend, 
 from holdfast.config.checkpoint_config import CheckpointConfig
 from holdfast.config.checkpoint_options import (
     CHECKPOINT_INTERVAL,
+    CLAIM_MODE,
+    IGNORE_UNCLAIMED_STATE,
     INCREMENTAL,
     NUM_RETAINED,
+    RECOVERY_PATH,
     SAVEPOINT_DIR,
     CheckpointingMode,
     RecoveryClaimMode,
@@ -29,6 +32,7 @@ from holdfast.config.configuration import Configuration, RuntimeExecutionMode
 from holdfast.config.configuration_file import load_configuration
 from holdfast.config.parallelism import check_max_parallelism
 from holdfast.config.restart import FallBack, RestartStrategy, restart_strategy
+from holdfast.control.announcement import announce
 from holdfast.errors import ConfigurationError
 from holdfast.job.compiler import compile_job
 from holdfast.job.model import JobExecutionResult, JobPlan, Settings
@@ -36,6 +40,7 @@ from holdfast.job.progress import wait_watched
 from holdfast.job.results import CollectedResults
 from holdfast.job.threads import TimeLimits
 from holdfast.job.trigger import job_trigger, runs_as_batch
+from holdfast.spark.explain import answer_preview, explain_job
 from holdfast.spark.job import JobClient, new_job_id
 from holdfast.spark.session import check_session, local_session
 from holdfast.spark.sources.methods import SourceMethods
@@ -118,6 +123,7 @@ class StreamExecutionEnvironment(SourceMethods):
         Its `enable_incremental_checkpointing` sets `execution.checkpointing.incremental`.
         """
         self._backend = backend
+        self._configuration.overrule(conf.STATE_BACKEND, backend.name)
         if getattr(backend, "enable_incremental_checkpointing", False):
             self._set(INCREMENTAL, True)
         return self
@@ -295,9 +301,17 @@ class StreamExecutionEnvironment(SourceMethods):
             claim_mode: Who owns the savepoint from now on; by default
                 `execution.state-recovery.claim-mode`.
         """
+        answer_preview(self)
         settings = self._configuration
         job_id = settings.get(conf.JOB_ID) or new_job_id()
         given = (from_savepoint, allow_non_restored_state, claim_mode)
+        for option, value in zip(
+            (RECOVERY_PATH, IGNORE_UNCLAIMED_STATE, CLAIM_MODE, conf.JOB_NAME),
+            (*given, job_name),
+            strict=True,
+        ):
+            if value is not None:
+                settings.overrule(option, value)
         checkpointing = self._checkpointing(job_id, recovery_order(settings, *given))
         graph, plan, trigger = self._compiled(checkpointing)
         order = JobOrder(
@@ -314,7 +328,9 @@ class StreamExecutionEnvironment(SourceMethods):
         supervisor = Supervisor(self.spark, order, checkpointing)
         supervisor.start()
         self._graph.mark_executed(graph)
-        return JobClient(supervisor)
+        client = JobClient(supervisor)
+        announce(client, settings)
+        return client
 
     def _checkpointing(self, job_id: str, recovery: RecoveryOrder) -> CheckpointService:
         """The checkpoint service of a job; a job in one pass takes no checkpoints."""
@@ -354,8 +370,6 @@ class StreamExecutionEnvironment(SourceMethods):
 
         Calls `open` on a copy of every keyed function to find its states.
         """
-        from holdfast.spark.explain import explain_job
-
         graph, plan, _ = self._compiled(
             self._checkpointing(PREVIEW, recovery_order(self._configuration))
         )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from holdfast.api.functions import Function
 from holdfast.api.streams.graph import OperatorKind, Partitioner
 from holdfast.api.windows.spec import Windowing
+from holdfast.config.submission import current_submission
 from holdfast.job.declared_states import declared_states
 from holdfast.job.model import EpochOrder, JobIdentity
 from holdfast.job.statistics_keeper import StatisticsKeeper
@@ -22,6 +26,31 @@ if TYPE_CHECKING:
     from holdfast.api.streams.graph import Edge, JobGraph, Node
     from holdfast.api.time import WatermarkStrategy
     from holdfast.job.model import JobPlan
+    from holdfast.spark.environment import StreamExecutionEnvironment
+
+
+def answer_preview(env: StreamExecutionEnvironment) -> None:
+    """End the program with an answer about its job, if `holdfast` has asked for one."""
+    submission = current_submission()
+    preview = None if submission is None else submission.preview
+    if preview is None:
+        return
+    answer: dict[str, Any] = {}
+    if preview.savepoint is None:
+        answer["explanation"] = env.explain()
+    else:
+        comparison = env.compare_savepoint(
+            preview.savepoint, allow_non_restored_state=preview.allow_non_restored_state
+        )
+        answer |= {
+            "fits": comparison.fits,
+            "problems": comparison.problems,
+            "operators": comparison.operators,
+            "sources": comparison.sources,
+            "text": str(comparison),
+        }
+    Path(preview.answer).write_bytes(msgspec.json.encode(answer, enc_hook=str))
+    raise SystemExit(0)
 
 
 def explain_job(spark: SparkSession, graph: JobGraph, plan: JobPlan) -> str:

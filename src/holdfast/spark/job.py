@@ -47,6 +47,21 @@ class JobClient:
         return self._name
 
     @property
+    def lasting_id(self) -> bool:
+        """Whether the program or the user chose the id, so that another start finds the job."""
+        return self._supervisor.order.lasting_id
+
+    @property
+    def checkpoint_directory(self) -> str | None:
+        """Where the job's checkpoints are; None if they do not outlive the driver."""
+        return self._supervisor.checkpointing.directory
+
+    @property
+    def final_savepoint(self) -> str | None:
+        """The savepoint that the job was stopped with, or None."""
+        return self._supervisor.savepoint
+
+    @property
     def cancelled(self) -> bool:
         """Whether the job was cancelled or suspended."""
         return self._supervisor.cancelled.is_set()

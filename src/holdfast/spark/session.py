@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import SparkSession
 
+from holdfast.config.submission import current_submission
 from holdfast.errors import UnsupportedSparkError
 
 if TYPE_CHECKING:
@@ -57,12 +58,17 @@ CLUSTER_SETTINGS: Final = {
 
 
 def local_session() -> SparkSession:
-    """The running session, or a new one on this machine's cores."""
+    """The running session, or a new one on this machine's cores.
+
+    `holdfast run --master` gives another master.
+    """
     running = SparkSession.getActiveSession()
     if running is not None:
         return running
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.master("local[*]")
+    builder = SparkSession.builder
+    if submitted_master() is None:
+        builder = builder.master("local[*]")
     for key, value in LOCAL_SETTINGS.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
@@ -87,9 +93,27 @@ def check_session(spark: object) -> SparkSession:
         _use_this_python(spark)
     else:
         _check_cluster(spark)
+    _warn_of_other_master(spark)
     _advise(spark)
     _find_data_sources(spark)
     return spark
+
+
+def submitted_master() -> str | None:
+    """The master that `holdfast run` was called with, or None."""
+    submission = current_submission()
+    return None if submission is None else submission.master
+
+
+def _warn_of_other_master(spark: SparkSession) -> None:
+    given, used = submitted_master(), spark.sparkContext.master
+    if given not in (None, used):
+        logger.warning(
+            "the program runs on the master %s that it sets itself, so %s from `holdfast run` has "
+            "no effect",
+            used,
+            given,
+        )
 
 
 def runs_locally(spark: SparkSession) -> bool:
