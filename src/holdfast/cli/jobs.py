@@ -13,21 +13,21 @@ from holdfast.cli.output import (
     UNKNOWN,
     CommandError,
     as_json,
-    moment,
     progress,
     size,
     table,
 )
 from holdfast.cli.programs import diff
-from holdfast.cli.remote import Remote, find_remote, registry
-from holdfast.cli.resuming import describe_end, newest_checkpoint, resume_command
+from holdfast.cli.remote import answered, client_at, find_remote, registry, status_of
 from holdfast.cli.snapshots import dispose, rewrite
 from holdfast.errors import RegistryError
+from holdfast.registry.entries import moment
+from holdfast.registry.resuming import describe_end, newest_checkpoint, resume_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.control.registry import FoundEntry
+    from holdfast.registry.directory import FoundEntry
 
 FOLLOW: Final = 0.3
 """Seconds between two looks at a log."""
@@ -76,8 +76,10 @@ def list_jobs(
 ) -> None:
     """List jobs. A job that failed or was lost is shown with the command that resumes it."""
     if rest is not None:
-        shown = Remote.at(rest, token_file).jobs()
-        rows = [{"job-id": one["jid"], "name": one["name"], "status": one["state"]} for one in shown]
+        shown = answered(client_at(rest, token_file).jobs)
+        rows = [
+            {"job-id": one["jid"], "name": one["name"], "status": one["state"]} for one in shown
+        ]
     else:
         rows = [_row(found) for found in registry().entries()]
     wanted = {"RUNNING"} if running else set()
@@ -97,13 +99,10 @@ def list_jobs(
 
 def _row(found: FoundEntry) -> dict[str, Any]:
     entry = found.entry
-    status = entry.state
-    if status == "RUNNING" and entry.url is not None:
-        status = Remote.of(entry).status_if_reachable() or "UNREACHABLE"
     row: dict[str, Any] = {
         "job-id": entry.job_id,
         "name": entry.name,
-        "status": status,
+        "status": entry.state if entry.has_ended else status_of(entry),
         "user": entry.user,
         "started": entry.started_ms,
         "ended": entry.ended_ms,
@@ -200,7 +199,7 @@ def _take(
     remote = find_remote(words[0], rest, token_file)
     directory = words[1] if len(words) == 2 else None
     with progress("taking a savepoint") as tick:
-        location = remote.savepoint(directory, form, tick)
+        location = remote.savepoint(directory, form, tick, cancels=False)
     as_json({"location": location}) if json else click.echo(location)
 
 
@@ -216,7 +215,12 @@ Examples:
 )
 @click.option("-d", "--drain", is_flag=True, help="Advance event time to its end first.")
 @click.option(
-    "-p", "--savepoint-path", "--savepointPath", "directory", metavar="DIR", help="Of the savepoint."
+    "-p",
+    "--savepoint-path",
+    "--savepointPath",
+    "directory",
+    metavar="DIR",
+    help="Of the savepoint.",
 )
 @_form
 @remote_options
@@ -233,7 +237,7 @@ def stop(
     """Stop JOB with a savepoint: all that was read is processed and published."""
     remote = find_remote(job, rest, token_file)
     with progress(f"stopping {job} with a savepoint") as tick:
-        location = remote.stop(directory, form, drain=drain, tick=tick)
+        location = remote.stop(directory, form, tick, drain=drain)
     as_json({"location": location}) if json else click.echo(location)
 
 

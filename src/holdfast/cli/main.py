@@ -77,7 +77,3 @@ for command in (
     *(info, explain, completion),
 ):
     main.add_command(command)
-
-
-if __name__ == "__main__":
-    main()

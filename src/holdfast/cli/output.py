@@ -63,13 +63,6 @@ def size(number: float) -> str:
     return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
 
 
-def moment(milliseconds: int | None) -> str:
-    """A time for people, in the zone of this machine."""
-    if milliseconds is None:
-        return "-"
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(milliseconds / 1000))
-
-
 @contextmanager
 def progress(what: str) -> Iterator[Callable[[], None]]:
     """Show on a terminal that something takes its time; the block calls what it is given."""

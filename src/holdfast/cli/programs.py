@@ -30,9 +30,7 @@ Example:
 @click.option("--json", "json", is_flag=True, help="Print JSON.")
 @click.argument("program", type=click.Path(exists=True, dir_okay=False))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def explain(
-    parallelism: int | None, json: bool, program: str, arguments: tuple[str, ...]
-) -> None:
+def explain(parallelism: int | None, json: bool, program: str, arguments: tuple[str, ...]) -> None:
     """Show the job of PROGRAM: operators, uids, states and Spark's plan. Nothing runs."""
     settings = {} if parallelism is None else {"parallelism.default": str(parallelism)}
     answer = ask(program, arguments, settings)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from holdfast.cli.output import FAILED, CommandError, as_json, progress
-from holdfast.cli.resuming import describe_end
 from holdfast.config.checkpoint_options import (
     CLAIM_MODE,
     IGNORE_UNCLAIMED_STATE,
@@ -24,13 +23,15 @@ from holdfast.config.checkpoint_options import (
 from holdfast.config.configuration import JOB_ID, JOB_NAME, PARALLELISM, read_setting
 from holdfast.config.configuration_file import load_configuration
 from holdfast.config.registry_options import REGISTRY_DIR
+from holdfast.config.rest_options import REST_ENABLED
 from holdfast.config.submission import Submission
-from holdfast.control.registry import JobRegistry
+from holdfast.registry.directory import JobRegistry
+from holdfast.registry.resuming import describe_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.control.registry import FoundEntry
+    from holdfast.registry.directory import FoundEntry
 
 LOOK: Final = 0.1
 """Seconds between two looks at a program that starts."""
@@ -54,7 +55,8 @@ Examples:
   holdfast run app.py --input /data
   holdfast run -d --job-id clicks -p 8 app.py
   holdfast run -s /savepoints/savepoint-1a2b3c -n app.py
-  holdfast run --master spark://host:7077 --py-files lib.zip -D state.backend.type=rocksdb app.py""",
+  holdfast run --master spark://host:7077 --py-files lib.zip app.py
+  holdfast run -D state.backend.type=rocksdb -D spark.driver.memory=4g app.py""",
 )
 @click.option("-d", "--detached", is_flag=True, help="Return when the job runs; it goes on.")
 @click.option(
@@ -96,7 +98,7 @@ Examples:
 @click.option("--json", "json", is_flag=True, help="Print the started job as JSON, with -d.")
 @click.argument("program", type=click.Path(exists=True, dir_okay=False))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def run(  # noqa: PLR0913
+def run(
     detached: bool,
     from_savepoint: str | None,
     allow_non_restored_state: bool,
@@ -137,7 +139,12 @@ def run(  # noqa: PLR0913
         else:
             read_setting(key, value)
             ours[key] = value
-    registry = _registry(ours)
+    known = load_configuration()
+    if not known.contains(REST_ENABLED):
+        # Whoever runs a job wants to stop it, too.
+        ours.setdefault(REST_ENABLED.key, "true")
+    directory = ours.get(REGISTRY_DIR.key) or known.get(REGISTRY_DIR)
+    registry = JobRegistry(None if directory is None else Path(directory))
     log = registry.new_log(job_id or Path(program).stem) if detached else None
     submission = Submission(
         settings=ours,
@@ -204,11 +211,6 @@ def _split(setting: str) -> tuple[str, str]:
     return key.strip(), value.strip()
 
 
-def _registry(settings: dict[str, str]) -> JobRegistry:
-    directory = settings.get(REGISTRY_DIR.key) or load_configuration().get(REGISTRY_DIR)
-    return JobRegistry(None if directory is None else Path(directory))
-
-
 def _again(command: list[str]) -> list[str]:
     """The command line, with the name of the command as people type it."""
     return ["holdfast", *command[1:]]
@@ -227,7 +229,7 @@ def _attached(command: list[str], environment: dict[str, str], registry: JobRegi
     return 128 - code if code < 0 else code
 
 
-class _ignored:  # noqa: N801
+class _ignored:
     """Ignores a signal within the block."""
 
     def __init__(self, number: int) -> None:

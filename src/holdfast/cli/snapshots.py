@@ -8,8 +8,9 @@ import click
 
 from holdfast.checkpoint.files.layout import checkpoint_directory
 from holdfast.checkpoint.restore.pointer import find_snapshot
-from holdfast.cli.output import UNKNOWN, CommandError, as_json, moment, progress, size, table
+from holdfast.cli.output import UNKNOWN, CommandError, as_json, progress, size, table
 from holdfast.errors import RestoreError
+from holdfast.registry.entries import moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

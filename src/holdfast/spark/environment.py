@@ -32,7 +32,6 @@ from holdfast.config.configuration import Configuration, RuntimeExecutionMode
 from holdfast.config.configuration_file import load_configuration
 from holdfast.config.parallelism import check_max_parallelism
 from holdfast.config.restart import FallBack, RestartStrategy, restart_strategy
-from holdfast.control.announcement import announce
 from holdfast.errors import ConfigurationError
 from holdfast.job.compiler import compile_job
 from holdfast.job.model import JobExecutionResult, JobPlan, Settings
@@ -40,6 +39,7 @@ from holdfast.job.progress import wait_watched
 from holdfast.job.results import CollectedResults
 from holdfast.job.threads import TimeLimits
 from holdfast.job.trigger import job_trigger, runs_as_batch
+from holdfast.registry.announcement import announce
 from holdfast.spark.explain import answer_preview, explain_job
 from holdfast.spark.job import JobClient, new_job_id
 from holdfast.spark.session import check_session, local_session

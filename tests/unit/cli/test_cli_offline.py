@@ -12,13 +12,16 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast.cli.main import main
-from holdfast.control.registry import JobEntry, JobRegistry, default_registry, user_name
+from holdfast.registry.directory import JobRegistry, default_registry, user_name
+from holdfast.registry.entries import JobEntry
 from holdfast.state.store.process import ProcessIdentity
 
 if TYPE_CHECKING:
     from click.testing import Result
 
-GOLDEN = Path(__file__).parents[2] / "formats" / "savepoints" / "format-5-canonical-tables-2-hashmap"
+GOLDEN = (
+    Path(__file__).parents[2] / "formats" / "savepoints" / "format-5-canonical-tables-2-hashmap"
+)
 
 
 @pytest.fixture(autouse=True)

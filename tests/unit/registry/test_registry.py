@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from holdfast.control.registry import JobEntry, JobRegistry, default_registry, user_name
 from holdfast.errors import RegistryError
+from holdfast.registry.directory import JobRegistry, default_registry, user_name
+from holdfast.registry.entries import JobEntry
 from holdfast.state.store.process import ProcessIdentity
 
 if TYPE_CHECKING:

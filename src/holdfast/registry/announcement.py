@@ -15,14 +15,15 @@ from msgspec.structs import replace
 from holdfast.clock import SystemClock
 from holdfast.config.registry_options import REGISTRY_DIR
 from holdfast.config.submission import Submission, current_submission
-from holdfast.control.registry import JobEntry, JobRegistry, user_name
 from holdfast.errors import HoldfastError, RegistryError
+from holdfast.registry.directory import JobRegistry, user_name
+from holdfast.registry.entries import JobEntry
 from holdfast.state.store.process import ProcessIdentity
 
 if TYPE_CHECKING:
     from holdfast.config.configuration import Configuration
-    from holdfast.control.registry import EntryStatus
     from holdfast.job.statistics import JobStatus
+    from holdfast.registry.entries import EntryStatus
 
 logger = logging.getLogger("holdfast")
 

@@ -19,61 +19,19 @@ import re
 import stat
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from holdfast.errors import RegistryError
-from holdfast.state.store.process import ProcessIdentity
+from holdfast.registry.entries import JobEntry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FORMAT: Final = 1
 KEPT: Final = 100
 """Entries of ended jobs that a user's directory keeps."""
 SHARED_MODE: Final = 0o1777
-
-EntryStatus = Literal["RUNNING", "FINISHED", "CANCELED", "FAILED", "SUSPENDED"]
-
-
-class JobEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One started job."""
-
-    format: int = FORMAT
-    job_id: str
-    name: str
-    status: EntryStatus
-    user: str
-    process: ProcessIdentity
-    started_ms: int
-    ended_ms: int | None = None
-    lasting_id: bool
-    """Whether the program or the user chose the job id, so that another start finds it."""
-    command: list[str]
-    """Starts the program again."""
-    directory: str
-    """Working directory of that command."""
-    log: str | None = None
-    checkpoints: str | None = None
-    """Directory of the job's checkpoints; None if they do not outlive the driver."""
-    savepoint: str | None = None
-    """The savepoint that the job was stopped with."""
-    failure: str | None = None
-    url: str | None = None
-    """Where the job is controlled; None if control is off."""
-    token_file: str | None = None
-
-    @property
-    def state(self) -> str:
-        """The status; LOST if the driver died without a word."""
-        lost = self.status == "RUNNING" and self.process.is_certainly_dead()
-        return "LOST" if lost else self.status
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the job does not run any more."""
-        return self.state != "RUNNING"
 
 
 class FoundEntry(msgspec.Struct, frozen=True):
@@ -182,9 +140,7 @@ class JobRegistry:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise RegistryError(
-                f"the registry {self.directory} cannot be read: {error}"
-            ) from error
+            raise RegistryError(f"the registry {self.directory} cannot be read: {error}") from error
         for user in users:
             try:
                 names = os.listdir(user.path)

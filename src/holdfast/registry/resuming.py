@@ -5,15 +5,15 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from holdfast.checkpoint.restore.pointer import find_snapshot
 from holdfast.checkpoint.files.layout import checkpoint_directory
-from holdfast.cli.output import moment
+from holdfast.checkpoint.restore.pointer import find_snapshot
 from holdfast.errors import HoldfastError
+from holdfast.registry.entries import moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.control.registry import JobEntry
+    from holdfast.registry.entries import JobEntry
 
 
 def newest_checkpoint(entry: JobEntry) -> str | None:
