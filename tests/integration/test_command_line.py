@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +18,7 @@ from holdfast.registry.directory import JobRegistry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -26,7 +26,7 @@ PATIENCE = 120.0
 APP = '''
 """Counts numbers by key, and keeps every thousandth count in a file."""
 import sys
-from pathlib import Path
+
 
 from holdfast import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
 from holdfast.sinks import FileSink
