@@ -34,6 +34,7 @@ from holdfast.config.options import (
     size_bytes,
     text,
 )
+from holdfast.config.rest_options import REST_OPTIONS
 from holdfast.config.restart_options import RESTART_OPTIONS
 from holdfast.errors import ConfigurationError, UnknownOptionError
 
@@ -146,7 +147,12 @@ JOB_ID: ConfigOption[str | None] = ConfigOption(
 
 OPTIONS: Final[dict[str, ConfigOption[Any]]] = {
     option.key: option
-    for option in (*declared_options(globals()), *CHECKPOINT_OPTIONS, *RESTART_OPTIONS)
+    for option in (
+        *declared_options(globals()),
+        *CHECKPOINT_OPTIONS,
+        *RESTART_OPTIONS,
+        *REST_OPTIONS,
+    )
 }
 """All options by key."""
 
