@@ -32,7 +32,8 @@ driver), so all of them can be pickled: the constructor's arguments are exactly 
     ├── UserFunctionError           user code raised; carries operator, subtask, key and row
     ├── EventTimeError              a row's event time is missing or invalid
     ├── OutputTypeError             an output does not fit the declared type
-    └── JobExecutionError           the job failed; the cause is attached
+    ├── JobExecutionError           the job failed; the cause is attached
+    └── ControlError                a request to the control server of a driver has failed
 """
 
 from __future__ import annotations
@@ -168,3 +169,19 @@ class OutputTypeError(HoldfastError, TypeError):
 
 class JobExecutionError(HoldfastError):
     """The job failed; the cause is attached and quoted."""
+
+
+class ControlError(HoldfastError):
+    """A request to the control server of a driver has failed."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message, status)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    @property
+    def status(self) -> int | None:
+        """Status code of the answer; None if there was none."""
+        status: int | None = self.args[1]
+        return status

@@ -19,7 +19,7 @@ from holdfast.checkpoint.instructions import (
     FailureReason,
     Finalize,
 )
-from holdfast.checkpoint.listeners import CheckpointNotifier
+from holdfast.checkpoint.listeners import CheckpointNotifier, RequestedCheckpoints
 from holdfast.checkpoint.pending import PendingCheckpoint
 from holdfast.checkpoint.source_positions import SourceCommits, end_of
 from holdfast.checkpoint.statistics import CheckpointStatisticsKeeper
@@ -114,6 +114,7 @@ class Checkpointer:
         self._time_limits = time_limits or TimeLimits()
         self._notifier = CheckpointNotifier(listeners, self._fail_job, self._time_limits)
         self._savepoints = savepoints
+        self.requested = RequestedCheckpoints()
         self._clock = clock or SystemClock()
         self.tracker = CheckpointTracker(
             settings, self._clock, [metadata.checkpoint_id for metadata in completed], next_id
@@ -127,6 +128,7 @@ class Checkpointer:
             SourceCommits(plan, self._time_limits),
             savepoints,
             self._notifier,
+            self.requested,
             self.statistics,
             self._clock,
             self._time_limits,
@@ -144,6 +146,7 @@ class Checkpointer:
         Returns the ids that may still look complete in storage, and must not be restored.
         """
         self.tracker.end_attempt()
+        self.requested.give_up(FailureReason.JOB_RESTARTING.value)
         self._execute(self.tracker.abort_all(FailureReason.JOB_RESTARTING))
         self._completion.retry_deletions()
         return self.tracker.in_doubt
@@ -187,6 +190,8 @@ class Checkpointer:
             tracker.raise_failure()
             coordinator = tracker.coordinator
             wanted = tracker.has_uncovered_epochs and (last or coordinator.due(now))
+            requested = self.requested.is_waiting and not (plain or coordinator.is_full)
+            wanted = wanted or requested
             if idle and savepoint is None and not wanted:
                 return None
             # An epoch also carries a checkpoint that becomes due while it runs. The length of the
@@ -200,6 +205,8 @@ class Checkpointer:
             if savepoint is not None:
                 kind = self._savepoints.kind
             begun = None if plain else coordinator.trigger(start, self._plan.tasks, kind=kind)
+            if begun is None and requested:
+                begun = coordinator.trigger(now, self._plan.tasks, kind=CheckpointKind.FORCED)
             checkpoint = None if begun is None else self._begin(begun, savepoint)
             base = tracker.base
             assert base is not None, "a job attempt has begun"
@@ -226,7 +233,9 @@ class Checkpointer:
         now = Moment.of(self._clock)
         self._uploads.begin(checkpoint_id)
         self.tracker.local_snapshots.begun(checkpoint_id)
-        self.statistics.begun(checkpoint_id, now, len(self._plan.tasks))
+        self.requested.begun(checkpoint_id)
+        tasks = len(self._plan.tasks)
+        self.statistics.begun(checkpoint_id, now, tasks, is_savepoint=savepoint is not None)
         if savepoint is not None:
             self._savepoints.begin(checkpoint_id, savepoint)
         return CheckpointOrder(checkpoint_id, now.wall_ms)
@@ -294,12 +303,14 @@ class Checkpointer:
         Work that hangs is left alone. It can do no harm: it publishes nothing, and its checkpoint
         is aborted.
         """
+        self.requested.give_up(FailureReason.JOB_STOPPED.value)
         self._execute(self.tracker.abort_all(FailureReason.JOB_STOPPED))
         ended = self._wait_for_all(self._time_limits.end)
         if not ended:
             self._time_limits.stop_waiting()
             ended = self._wait_for_all(self._time_limits.end)
         self.tracker.close()
+        self.requested.close(FailureReason.JOB_STOPPED.value)
         if ended:
             self._completion.retry_deletions()
             self._completion.delete_unfinished()

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.files.job_files import JobStorage
     from holdfast.checkpoint.files.metadata import CheckpointMetadata
     from holdfast.checkpoint.instructions import Instruction
-    from holdfast.checkpoint.listeners import CheckpointNotifier
+    from holdfast.checkpoint.listeners import CheckpointNotifier, RequestedCheckpoints
     from holdfast.checkpoint.pending import PendingCheckpoint
     from holdfast.checkpoint.savepoint.requests import Savepoints
     from holdfast.checkpoint.source_positions import SourceCommits
@@ -61,6 +61,7 @@ class Completion:
         source_commits: SourceCommits,
         savepoints: Savepoints,
         notifier: CheckpointNotifier,
+        requested: RequestedCheckpoints,
         statistics: CheckpointStatisticsKeeper,
         clock: Clock,
         time_limits: TimeLimits,
@@ -74,6 +75,7 @@ class Completion:
         self._source_commits = source_commits
         self._savepoints = savepoints
         self._notifier = notifier
+        self._requested = requested
         self._statistics = statistics
         self._clock = clock
         self._time_limits = time_limits
@@ -221,9 +223,12 @@ class Completion:
         self._savepoints.checkpoint_completed(checkpoint_id, path)
         logger.info("checkpoint %d is complete: %s", checkpoint_id, path)
         published = self._publish(pending, pending.stored)
-        self._savepoints.add(pending, self._storage.files)
+        savepoint = self._savepoints.add(pending, self._storage.files)
+        if savepoint is not None:
+            self._statistics.savepoint_completed(checkpoint_id, savepoint)
         if published:
             self._release_claimed()
+            self._requested.completed(checkpoint_id)
         self.retry_deletions()
         if self._tracker.has_unfinished:
             self.delete_unfinished()
@@ -247,6 +252,7 @@ class Completion:
             what = f"publishing the output of checkpoint {pending.id} failed"
             why = f"{what}: {type(error).__name__}: {error}"
             self._savepoints.fail(pending.id, why)
+            self._requested.failed(pending.id, why)
             self._fail_job(error if isinstance(error, HoldfastError) else CheckpointError(why))
             return False
         return True
@@ -263,6 +269,7 @@ class Completion:
         level = logging.INFO if reason is FailureReason.JOB_STOPPED else logging.WARNING
         logger.log(level, "checkpoint %d failed: %s", checkpoint_id, why)
         self._savepoints.fail(checkpoint_id, why)
+        self._requested.failed(checkpoint_id, why)
         if not self._savepoints.alone:
             self._notifier.aborted(checkpoint_id)
 

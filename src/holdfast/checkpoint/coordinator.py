@@ -122,6 +122,13 @@ class Coordinator:
         """The id of the next checkpoint."""
         return self._next_id
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no further periodic checkpoint may begin now."""
+        kinds = {one.kind for one in self._pending.values()}
+        too_many = len(self._pending) >= self._settings.max_concurrent
+        return too_many or CheckpointKind.WITH_SAVEPOINT in kinds
+
     def resume_after(self, checkpoint_id: int) -> None:
         """Continue after the checkpoint that was restored, and retain it.
 
@@ -141,7 +148,7 @@ class Coordinator:
         None if there are no periodic checkpoints, or if a pending one has to end first.
         """
         interval = self._settings.interval_ms
-        if interval is None or self._is_full:
+        if interval is None or self.is_full:
             return None
         last = self._last_completion
         pause_ends = now if last is None else last + self._settings.min_pause_ms
@@ -245,13 +252,6 @@ class Coordinator:
         for pending in tuple(self._pending.values()):
             instructions += self._abort(pending, reason)
         return instructions
-
-    @property
-    def _is_full(self) -> bool:
-        """Whether no further periodic checkpoint may begin now."""
-        kinds = {one.kind for one in self._pending.values()}
-        too_many = len(self._pending) >= self._settings.max_concurrent
-        return too_many or CheckpointKind.WITH_SAVEPOINT in kinds
 
     def _written(self, checkpoint_id: int) -> Acknowledgements | None:
         pending = self._pending.get(checkpoint_id)

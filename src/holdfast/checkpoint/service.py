@@ -35,6 +35,7 @@ from holdfast.checkpoint.savepoint.ownership import ClaimedSnapshot
 from holdfast.checkpoint.savepoint.requests import Savepoints
 from holdfast.clock import SystemClock
 from holdfast.config.checkpoint_options import (
+    CHECKPOINT_INTERVAL,
     CLAIM_MODE,
     IGNORE_UNCLAIMED_STATE,
     RECOVERY_PATH,
@@ -43,7 +44,7 @@ from holdfast.config.checkpoint_options import (
     RecoveryClaimMode,
 )
 from holdfast.config.storage import FileSystemCheckpointStorage, JobManagerCheckpointStorage
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, JobExecutionError
 from holdfast.job.model import EpochOrder
 from holdfast.job.statistics import CheckpointingStatistics, JobStatus
 from holdfast.job.threads import TimeLimits
@@ -52,6 +53,7 @@ from holdfast.storage.file_system import FileSystemFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Future
 
     from holdfast.checkpoint.commit.publisher import FramePublisher
     from holdfast.checkpoint.files.metadata import CheckpointMetadata
@@ -396,6 +398,18 @@ class CheckpointService:
         """Abort the checkpoint that a failed epoch carried; see `Checkpointer.epoch_failed`."""
         if self._checkpointer is not None:
             self._checkpointer.epoch_failed(order, problem)
+
+    def request_checkpoint(self) -> Future[int]:
+        """Request a checkpoint; the result is its id, once it is complete and published.
+
+        Raises:
+            JobExecutionError: The job takes no checkpoints, or has ended.
+        """
+        if not self.periodic or self._checkpointer is None:
+            raise JobExecutionError(
+                f"the job takes no checkpoints; set {CHECKPOINT_INTERVAL.key}, or take a savepoint"
+            )
+        return self._checkpointer.requested.request()
 
     def statistics(self) -> CheckpointingStatistics | None:
         """Statistics of the checkpoints; None if the job takes none."""

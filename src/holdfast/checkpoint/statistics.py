@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from holdfast.job.statistics import (
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 HISTORY: Final = 10
 """Number of checkpoints whose details are kept."""
+SAMPLE: Final = 1000
+"""Number of completed checkpoints that percentiles are taken over."""
 
 
 class CheckpointStatisticsKeeper:
@@ -39,14 +41,19 @@ class CheckpointStatisticsKeeper:
         self._history: deque[CheckpointStatistics] = deque(maxlen=HISTORY)
         self._total = self._completed = self._failed = self._restored = 0
         self._latest_completed: CheckpointStatistics | None = None
+        self._latest_savepoint: CheckpointStatistics | None = None
         self._latest_failed: CheckpointStatistics | None = None
         self._latest_restored: RestoreStatistics | None = None
         self._tallies = {name: _Tally() for name in _SUMMARISED}
 
-    def begun(self, checkpoint_id: int, now: Moment, subtasks: int) -> None:
-        """Record a new checkpoint."""
+    def begun(
+        self, checkpoint_id: int, now: Moment, subtasks: int, *, is_savepoint: bool = False
+    ) -> None:
+        """Record a new checkpoint, and whether it is taken together with a savepoint."""
         with self._lock:
-            one = CheckpointStatistics(checkpoint_id, now.wall_ms, subtasks)
+            one = CheckpointStatistics(
+                checkpoint_id, now.wall_ms, subtasks, is_savepoint=is_savepoint
+            )
             self._open[checkpoint_id] = one, now.monotonic_ms
             self._history.append(one)
             self._total += 1
@@ -106,6 +113,14 @@ class CheckpointStatisticsKeeper:
                 one.failure_message = message
                 self._latest_failed = one
 
+    def savepoint_completed(self, checkpoint_id: int, path: str) -> None:
+        """Record that the savepoint of a checkpoint is complete."""
+        with self._lock:
+            for one in self._history:
+                if one.id == checkpoint_id:
+                    one.savepoint_path = path
+                    self._latest_savepoint = one
+
     def published(self, checkpoint_id: int, duration_ms: int) -> None:
         """Record how long its output took to publish."""
         with self._lock:
@@ -134,20 +149,22 @@ class CheckpointStatisticsKeeper:
     def snapshot(self) -> CheckpointingStatistics:
         """A copy of the statistics."""
         with self._lock:
-            return CheckpointingStatistics(
+            tallies = {name: tally.copy() for name, tally in self._tallies.items()}
+            statistics = CheckpointingStatistics(
                 total=self._total,
                 in_progress=len(self._open),
                 completed=self._completed,
                 failed=self._failed,
                 restored=self._restored,
                 latest_completed=_copied(self._latest_completed),
+                latest_savepoint=_copied(self._latest_savepoint),
                 latest_failed=_copied(self._latest_failed),
                 latest_restored=self._latest_restored,
-                summary=CheckpointSummary(
-                    **{name: tally.spread(self._completed) for name, tally in self._tallies.items()}
-                ),
                 history=tuple(map(_copy, self._history)),
             )
+        # Without the lock, since it sorts.
+        spreads = {name: tally.spread(statistics.completed) for name, tally in tallies.items()}
+        return replace(statistics, summary=CheckpointSummary(**spreads))
 
 
 def _copy(one: CheckpointStatistics) -> CheckpointStatistics:
@@ -161,19 +178,39 @@ def _copied(one: CheckpointStatistics | None) -> CheckpointStatistics | None:
 
 @dataclass(slots=True)
 class _Tally:
-    """Minimum, maximum and sum of a figure over all checkpoints."""
+    """Minimum, maximum and sum of a figure over all checkpoints, and its newest values."""
 
     least: int | None = None
     greatest: int = 0
     total: int = 0
+    newest: deque[int] = field(default_factory=lambda: deque(maxlen=SAMPLE))
 
     def add(self, value: int) -> None:
         self.least = value if self.least is None else min(self.least, value)
         self.greatest = max(self.greatest, value)
         self.total += value
+        self.newest.append(value)
+
+    def copy(self) -> _Tally:
+        return replace(self, newest=self.newest.copy())
 
     def spread(self, count: int) -> Spread:
-        return Spread(self.least or 0, self.greatest, self.total // count if count else 0)
+        average = self.total // count if count else 0
+        percentiles = _percentiles(sorted(self.newest))
+        return Spread(self.least or 0, self.greatest, average, *percentiles)
 
 
-_SUMMARISED: Final = ("state_size", "checkpointed_size", "end_to_end_duration_ms")
+def _percentiles(values: list[int]) -> list[int]:
+    """The percentiles of a spread, by the nearest rank."""
+    if not values:
+        return []
+    ranks = (-(-len(values) * permille // 1000) for permille in (500, 900, 950, 990, 999))
+    return [values[rank - 1] for rank in ranks]
+
+
+_SUMMARISED: Final = (
+    "state_size",
+    "checkpointed_size",
+    "end_to_end_duration_ms",
+    "persisted_size",
+)

@@ -8,6 +8,7 @@ import click
 
 from holdfast.checkpoint.files.layout import checkpoint_directory
 from holdfast.checkpoint.restore.pointer import find_snapshot
+from holdfast.checkpoint.savepoint.storage import dispose_savepoint
 from holdfast.cli.output import UNKNOWN, CommandError, as_json, progress, size, table
 from holdfast.errors import RestoreError
 from holdfast.registry.entries import moment
@@ -155,8 +156,6 @@ def _position(source: dict[str, Any]) -> str:
 
 def dispose(paths: tuple[str, ...], json: bool) -> None:
     """Delete savepoints."""
-    from holdfast.savepoints import dispose_savepoint
-
     for path in paths:
         with progress(f"deleting {path}"):
             dispose_savepoint(path)
@@ -178,7 +177,8 @@ Example:
 @click.argument("path")
 def rewrite(max_parallelism: int, target: str | None, json: bool, path: str) -> None:
     """Write a copy of a savepoint with another number of key groups."""
-    from holdfast.savepoints import rewrite_max_parallelism
+    # Loaded when it is needed: it brings Arrow along.
+    from holdfast.state_processor.max_parallelism import rewrite_max_parallelism
 
     where = target or path.rstrip("/").rpartition("/")[0] or "."
     with progress(f"rewriting {path}"):

@@ -36,6 +36,7 @@ from holdfast.config.options import (
     text,
 )
 from holdfast.config.registry_options import REGISTRY_OPTIONS
+from holdfast.config.rest_options import REST_OPTIONS
 from holdfast.config.restart_options import RESTART_OPTIONS
 from holdfast.errors import ConfigurationError, UnknownOptionError
 
@@ -153,6 +154,7 @@ OPTIONS: Final[dict[str, ConfigOption[Any]]] = {
         *CHECKPOINT_OPTIONS,
         *RESTART_OPTIONS,
         *REGISTRY_OPTIONS,
+        *REST_OPTIONS,
     )
 }
 """All options by key."""

@@ -26,6 +26,17 @@ class JobStatus(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class JobFailure:
+    """A failure of a job, after which it was restarted or ended."""
+
+    timestamp: int
+    """When, in milliseconds since 1970."""
+    error: str
+    """Name of the error's class."""
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class EpochStatistics:
     """Statistics of one epoch."""
 
@@ -130,6 +141,9 @@ class CheckpointStatistics:
     num_subtasks: int
     status: CheckpointStatus = CheckpointStatus.IN_PROGRESS
     is_savepoint: bool = False
+    """Whether it is taken together with a savepoint."""
+    savepoint_path: str | None = None
+    """Path of that savepoint, once it is complete."""
     epoch: int | None = None
     latest_ack_timestamp: int | None = None
     num_acknowledged_subtasks: int = 0
@@ -173,11 +187,16 @@ class RestoreStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Minimum, maximum and average of a figure."""
+    """Minimum, maximum and average of a figure, and percentiles of its newest values."""
 
     min: int = 0
     max: int = 0
     avg: int = 0
+    p50: int = 0
+    p90: int = 0
+    p95: int = 0
+    p99: int = 0
+    p999: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +206,7 @@ class CheckpointSummary:
     state_size: Spread = Spread()
     checkpointed_size: Spread = Spread()
     end_to_end_duration_ms: Spread = Spread()
+    persisted_size: Spread = Spread()
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +219,8 @@ class CheckpointingStatistics:
     failed: int = 0
     restored: int = 0
     latest_completed: CheckpointStatistics | None = None
+    latest_savepoint: CheckpointStatistics | None = None
+    """The checkpoint of the newest savepoint."""
     latest_failed: CheckpointStatistics | None = None
     latest_restored: RestoreStatistics | None = None
     summary: CheckpointSummary = CheckpointSummary()

@@ -61,9 +61,8 @@ class AnnouncedJob(Protocol):
 def announce(
     job: AnnouncedJob,
     configuration: Configuration,
-    *,
     url: str | None = None,
-    token_file: Path | None = None,
+    token_file: str | None = None,
 ) -> Announcement | None:
     """Enter a started job into the registry, if it is to be found there.
 
@@ -95,7 +94,7 @@ class Announcement:
         self._lock = threading.Lock()
         self._has_ended = False
 
-    def enter(self, url: str | None, token_file: Path | None) -> None:
+    def enter(self, url: str | None, token_file: str | None) -> None:
         """Write the entry, and write it again when the job ends."""
         job = self._job
         self._entry = JobEntry(
@@ -111,7 +110,7 @@ class Announcement:
             log=self._submission.log,
             checkpoints=job.checkpoint_directory,
             url=url,
-            token_file=None if token_file is None else os.fspath(token_file),
+            token_file=token_file,
         )
         self._registry.prune()
         self.path = self._registry.enter(self._entry)

@@ -32,6 +32,7 @@ from holdfast.config.configuration import Configuration, RuntimeExecutionMode
 from holdfast.config.configuration_file import load_configuration
 from holdfast.config.parallelism import check_max_parallelism
 from holdfast.config.restart import FallBack, RestartStrategy, restart_strategy
+from holdfast.control.publishing import prepare, publish
 from holdfast.errors import ConfigurationError
 from holdfast.job.compiler import compile_job
 from holdfast.job.model import JobExecutionResult, JobPlan, Settings
@@ -324,12 +325,19 @@ class StreamExecutionEnvironment(SourceMethods):
             local_dir=settings.get(conf.LOCAL_STATE_DIR),
             savepoint_dir=settings.get(SAVEPOINT_DIR),
             listeners=tuple(self._listeners),
+            configuration={**dict(settings), conf.STATE_BACKEND.key: self.get_state_backend().name},
+            job_parameters=self._job_parameters,
         )
+        prepare(settings)
         supervisor = Supervisor(self.spark, order, checkpointing)
         supervisor.start()
         self._graph.mark_executed(graph)
         client = JobClient(supervisor)
-        announce(client, settings)
+        published = publish(client, settings)
+        if published is None:
+            announce(client, settings)
+        else:
+            announce(client, settings, published.server.url, published.token_file)
         return client
 
     def _checkpointing(self, job_id: str, recovery: RecoveryOrder) -> CheckpointService:

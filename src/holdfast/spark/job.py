@@ -14,13 +14,13 @@ from holdfast.config.checkpoint_options import SavepointFormatType
 from holdfast.config.options import timeout_seconds
 from holdfast.errors import JobExecutionError
 from holdfast.job.model import JobExecutionResult
-from holdfast.job.statistics import JobStatistics, JobStatus
+from holdfast.job.statistics import JobFailure, JobStatistics, JobStatus
 from holdfast.job.threads import start_thread
 from holdfast.spark.failures import summary
 from holdfast.spark.job_attempt import JobAttempt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -74,6 +74,35 @@ class JobClient:
         if query is None:
             raise JobExecutionError(f"job {self._name!r} runs in one pass, without a query")
         return query
+
+    @property
+    def configuration(self) -> Mapping[str, object]:
+        """The options that were set for the job, by their keys."""
+        return self._supervisor.order.configuration
+
+    @property
+    def job_parameters(self) -> Mapping[str, str]:
+        """The parameters that the job's functions can read."""
+        return self._supervisor.order.job_parameters
+
+    @property
+    def start_time(self) -> int:
+        """When the job was started, in milliseconds since 1970."""
+        return self._supervisor.start_time
+
+    @property
+    def end_time(self) -> int | None:
+        """When the job ended, in milliseconds since 1970; None while it runs."""
+        return self._supervisor.end_time
+
+    @property
+    def failure(self) -> str | None:
+        """Why the job has ended, if a failure has ended it."""
+        return None if self._supervisor.failure is None else self._failure_message()
+
+    def failures(self) -> tuple[JobFailure, ...]:
+        """The newest failures of the job, oldest first; the job was restarted after all others."""
+        return tuple(self._supervisor.failures)
 
     def status(self) -> JobStatus:
         """The job's status."""
@@ -184,6 +213,32 @@ class JobClient:
         """Take a savepoint, cancel the job, and return the path; see `stop_with_savepoint`."""
         return self._end_with_savepoint(directory, format_type, drain=False, cancel=True)
 
+    def trigger_checkpoint(self, timeout: TimeoutLike | None = None) -> int:
+        """Take a checkpoint now, and return its id once it is complete and published.
+
+        It is a checkpoint like those of the interval, and counts as one of them. It begins with
+        the next epoch, when fewer than the maximum of concurrent checkpoints are in progress. A
+        job that has not processed any input yet takes it after its first epoch.
+
+        Args:
+            timeout: Time to wait: seconds, "10 s" or a `timedelta`. After that a TimeoutError is
+                raised, and the checkpoint continues.
+
+        Raises:
+            CheckpointError: The checkpoint failed; the job continues, or restarts.
+            JobExecutionError: The job does not run, or takes no checkpoints.
+        """
+        seconds = timeout_seconds(timeout)
+        self._check_running("checkpoint")
+        requested = self._supervisor.checkpointing.request_checkpoint()
+        try:
+            return requested.result(seconds)
+        except TimeoutError:
+            raise TimeoutError(
+                f"job {self._name!r}: the checkpoint is not complete after {seconds} s; it "
+                "continues"
+            ) from None
+
     def _end_with_savepoint(
         self, directory: PathLike | None, form: SavepointFormatType, *, drain: bool, cancel: bool
     ) -> str:
@@ -220,19 +275,24 @@ class JobClient:
 
     def _in_background(self, request: SavepointRequest, work: Callable[[JobAttempt], None]) -> None:
         """Let the current job attempt take a savepoint, in another thread."""
+        job_attempt = self._check_running("savepoint")
+        take = partial(decide, request, partial(work, job_attempt))
+        InheritableThread(target=take, daemon=True).start()
+
+    def _check_running(self, what: str) -> JobAttempt:
+        """The current job attempt, of which a savepoint or checkpoint can be taken."""
         job_attempt = self._supervisor.job_attempt
         status = self.status()
         if status is not JobStatus.RUNNING or job_attempt is None:
             raise JobExecutionError(
-                f"job {self._name!r} is {status.name}; a savepoint is taken of a running job"
+                f"job {self._name!r} is {status.name}; a {what} is taken of a running job"
             )
         if self._is_own_thread():
             raise JobExecutionError(
-                f"job {self._name!r}: a savepoint waits for the end of an epoch and for output to "
+                f"job {self._name!r}: a {what} waits for the end of an epoch and for output to "
                 "be published, so neither may wait for it; request it from another thread"
             )
-        take = partial(decide, request, partial(work, job_attempt))
-        InheritableThread(target=take, daemon=True).start()
+        return job_attempt
 
     def result(self, timeout: TimeoutLike | None = None) -> JobExecutionResult:
         """Wait for the end; raises `JobExecutionError` if the job failed.

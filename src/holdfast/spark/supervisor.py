@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
-from dataclasses import dataclass, replace
+from collections import deque
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ from holdfast.errors import (
 from holdfast.job.epoch_listeners import EpochListeners
 from holdfast.job.model import JobIdentity
 from holdfast.job.restart import restart_tracker
-from holdfast.job.statistics import EpochStatistics, JobStatistics, JobStatus
+from holdfast.job.statistics import EpochStatistics, JobFailure, JobStatistics, JobStatus
 from holdfast.job.statistics_keeper import StatisticsKeeper
 from holdfast.job.timer_schedule import warn_of_held_time
 from holdfast.spark.epoch_runner import EpochRunner
@@ -52,7 +53,7 @@ from holdfast.spark.sources.query_log import capture, lay_out, source_leaves, wi
 from holdfast.spark.sources.source import SourcePlace, in_one_pass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -70,6 +71,8 @@ HOPELESS = (ConfigurationError, FencedError, JobGraphError, RestoreError)
 SESSION_ENDS = 2.0
 """Seconds to wait for the end of the session after Spark has failed the job."""
 LOOK_AGAIN = 0.1
+FAILURES = 16
+"""Number of failures that are kept, as in Flink."""
 PASSING = (JobExecutionError, Py4JJavaError, SinkError)
 """Failures of a start that a restart may resolve."""
 
@@ -89,6 +92,9 @@ class JobOrder:
     savepoint_dir: str | None = None
     """Directory of savepoints, unless a request names another."""
     listeners: tuple[Callable[[EpochStatistics], None], ...] = ()
+    configuration: Mapping[str, object] = field(default_factory=dict)
+    """The options that were set, by their keys."""
+    job_parameters: Mapping[str, str] = field(default_factory=dict)
 
 
 class Supervisor:
@@ -136,6 +142,10 @@ class Supervisor:
         self.savepoint: str | None = None
         """Path of the savepoint that the job was stopped with."""
         self.ended = threading.Event()
+        self.failures: deque[JobFailure] = deque(maxlen=FAILURES)
+        """The newest failures, oldest first."""
+        self.start_time = SystemClock().now_ms()
+        self.end_time: int | None = None
         self._started = monotonic()
         self.runtime_ms = 0
 
@@ -291,6 +301,7 @@ class Supervisor:
             self.failure = self._run_to_the_end(failure)
         except BaseException as failure:
             self.failure = failure
+            self._note(failure)
         finally:
             self.status = self._final_status()
             self.runtime_ms = int((monotonic() - self._started) * 1000)
@@ -336,6 +347,7 @@ class Supervisor:
             failure = self.job_attempt.wait()
         while failure is not None and not self.cancelled.is_set():
             delay_ms = None
+            self._note(failure)
             if not isinstance(failure, (*HOPELESS, QueryStoppedError)) and is_alive(self._spark):
                 delay_ms = self._restarts.failed(SystemClock().monotonic_ms())
             if delay_ms is None:
@@ -351,6 +363,10 @@ class Supervisor:
             self.cancelled.wait(delay_ms / 1000)
             failure = self._begin_and_wait()
         return failure
+
+    def _note(self, failure: BaseException) -> None:
+        now = SystemClock().now_ms()
+        self.failures.append(JobFailure(now, type(failure).__name__, summary(failure)))
 
     def _begin_and_wait(self) -> BaseException | None:
         if self.cancelled.is_set():
@@ -376,6 +392,7 @@ class Supervisor:
         try:
             self._clean_up()
         finally:
+            self.end_time = SystemClock().now_ms()
             self.ended.set()
 
     def _clean_up(self) -> None:

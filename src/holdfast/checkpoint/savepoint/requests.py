@@ -291,8 +291,10 @@ class Savepoints:
         if request is not None and request.is_decided and not request.is_complete:
             discard_unfinished(request.files)
 
-    def add(self, pending: PendingCheckpoint, files: JobCheckpointFiles) -> None:
+    def add(self, pending: PendingCheckpoint, files: JobCheckpointFiles) -> str | None:
         """Complete the savepoint of a checkpoint that is complete and published, if it has one.
+
+        Returns its path, or None if there is none.
 
         Args:
             pending: The checkpoint.
@@ -300,7 +302,7 @@ class Savepoints:
         """
         request = self._requests.get(pending.id)
         if request is None:
-            return
+            return None
         why = self._try_to_add(pending, files)
         pause, tries = self._first_pause, TRIES if request.required else 1
         while why is not None and (tries := tries - 1):
@@ -314,6 +316,7 @@ class Savepoints:
             self.fail(pending.id, f"{why}. {drained_reason(request.checkpoint)}")
         else:
             self.fail(pending.id, why)
+        return request.files.root if request.is_complete else None
 
     def _try_to_add(self, pending: PendingCheckpoint, files: JobCheckpointFiles) -> str | None:
         """Write the metadata of a savepoint; returns why that failed, or None."""
