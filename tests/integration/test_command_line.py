@@ -26,10 +26,9 @@ PATIENCE = 120.0
 APP = '''
 """Counts numbers by key, and keeps every thousandth count in a file."""
 import sys
+from pathlib import Path
 
-
-from holdfast import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
-from holdfast.sinks import FileSink
+from holdfast import FileSink, KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
 
 
 class Count(KeyedProcessFunction):

@@ -30,7 +30,8 @@ class CommandError(click.ClickException):
     def __init__(self, message: str, exit_code: int = FAILED) -> None:
         """See `FAILED`, `UNKNOWN` and `UNREACHABLE`."""
         super().__init__(message)
-        self.exit_code = exit_code
+        # Click declares it as one number for all errors of a class.
+        self.exit_code = exit_code  # type: ignore[misc]
 
 
 def as_json(value: Any) -> None:

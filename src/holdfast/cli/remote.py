@@ -120,7 +120,8 @@ class Remote:
 
     def checkpoints(self) -> dict[str, Any]:
         """The history of checkpoints."""
-        return answered(lambda: self.client.checkpoints(self.job_id))
+        history: dict[str, Any] = answered(lambda: self.client.checkpoints(self.job_id))
+        return history
 
     def cancel(self, tick: Tick) -> None:
         """Cancel the job, and wait for its end."""

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -31,6 +31,7 @@ from holdfast.registry.resuming import describe_end
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from holdfast.config.options import ConfigOption
     from holdfast.registry.directory import FoundEntry
 
 LOOK: Final = 0.1
@@ -121,7 +122,7 @@ def run(
     What the program sets itself takes precedence, with a warning. Ctrl-C stops the job cleanly,
     a second Ctrl-C at once. The exit code is the program's.
     """
-    given = {
+    given: dict[ConfigOption[Any], object] = {
         RECOVERY_PATH: None if from_savepoint is None else _absolute(from_savepoint),
         IGNORE_UNCLAIMED_STATE: "true" if allow_non_restored_state else None,
         CLAIM_MODE: claim_mode,

@@ -306,11 +306,13 @@ class StreamExecutionEnvironment(SourceMethods):
         settings = self._configuration
         job_id = settings.get(conf.JOB_ID) or new_job_id()
         given = (from_savepoint, allow_non_restored_state, claim_mode)
-        for option, value in zip(
-            (RECOVERY_PATH, IGNORE_UNCLAIMED_STATE, CLAIM_MODE, conf.JOB_NAME),
-            (*given, job_name),
-            strict=True,
-        ):
+        program: dict[ConfigOption[Any], object] = {
+            RECOVERY_PATH: from_savepoint,
+            IGNORE_UNCLAIMED_STATE: allow_non_restored_state,
+            CLAIM_MODE: claim_mode,
+            conf.JOB_NAME: job_name,
+        }
+        for option, value in program.items():
             if value is not None:
                 settings.overrule(option, value)
         checkpointing = self._checkpointing(job_id, recovery_order(settings, *given))
