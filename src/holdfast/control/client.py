@@ -19,6 +19,11 @@ FIRST_PAUSE: Final = 0.1
 """Seconds between the first two questions for a result."""
 LONGEST_PAUSE: Final = 2.0
 """Pauses grow up to this, in seconds."""
+_RESULTS: Final = {
+    "savepoints": "location",
+    "checkpoints": "checkpointId",
+    "rescaling": "parallelism",
+}
 LARGEST_ANSWER: Final = 256 << 20
 """Bytes of the largest answer that is read."""
 
@@ -29,7 +34,7 @@ class Trigger:
 
     job_id: str
     kind: str
-    """`savepoints` or `checkpoints`: the part of the path under which its result is."""
+    """`savepoints`, `checkpoints` or `rescaling`: the part of the path of its result."""
     id: str
 
 
@@ -178,6 +183,11 @@ class ControlClient:
         """Begin a checkpoint; `wait_for` waits for its id."""
         return self._trigger(job_id, "checkpoints", "checkpoints", {"triggerId": trigger_id})
 
+    def rescale(self, job_id: str, parallelism: int, *, trigger_id: str | None = None) -> Trigger:
+        """Begin to continue a job on other subtasks; `wait_for` waits until it runs."""
+        body = {"parallelism": parallelism, "triggerId": trigger_id}
+        return self._trigger(job_id, "rescaling", "rescaling", body)
+
     def cancel(self, job_id: str) -> None:
         """Tell a job to end for good; it ends some time after."""
         self._ask("PATCH", f"{_job(job_id)}?{urlencode({'mode': 'cancel'})}")
@@ -293,4 +303,4 @@ def _result(trigger: Trigger, operation: Mapping[str, Any]) -> Any:
     cause = operation.get("failure-cause")
     if cause is not None:
         raise ControlError(f"job {trigger.job_id!r}: {cause['stack-trace']}")
-    return operation["location" if trigger.kind == "savepoints" else "checkpointId"]
+    return operation[_RESULTS[trigger.kind]]

@@ -84,6 +84,9 @@ class ControlledJob(Protocol):
     def trigger_checkpoint(self) -> int:
         """Take a checkpoint, and return its id once it is complete."""
 
+    def rescale(self, parallelism: int) -> None:
+        """Continue on another number of subtasks; returns when the job runs again."""
+
     def cancel(self) -> None:
         """Stop the job; returns when it has ended."""
 

@@ -47,6 +47,13 @@ class CheckpointBody(Struct, forbid_unknown_fields=True):
     triggerId: TriggerId | None = None
 
 
+class RescaleBody(Struct, forbid_unknown_fields=True):
+    """How many subtasks a job gets."""
+
+    parallelism: Annotated[int, Meta(ge=1, le=32768)]
+    triggerId: TriggerId | None = None
+
+
 class EmptyBody(Struct, forbid_unknown_fields=True):
     """No fields."""
 
@@ -261,3 +268,17 @@ class CheckpointTriggerStatus(Struct, omit_defaults=True):
 
     status: QueueStatus
     operation: CheckpointInfo | None = None
+
+
+class RescaleInfo(Struct, omit_defaults=True, rename={"failure_cause": "failure-cause"}):
+    """The parallelism that a job has now, or why it has not."""
+
+    parallelism: int | None = None
+    failure_cause: FailureCause | None = None
+
+
+class RescaleStatus(Struct, omit_defaults=True):
+    """Status of a rescale."""
+
+    status: QueueStatus
+    operation: RescaleInfo | None = None

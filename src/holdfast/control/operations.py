@@ -32,6 +32,7 @@ class OperationKind(Enum):
     SAVEPOINT = "savepoint"
     STOP = "stop with a savepoint"
     CHECKPOINT = "checkpoint"
+    RESCALE = "rescale"
     CANCEL = "cancel"
     SUSPEND = "suspend"
 

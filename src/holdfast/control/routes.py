@@ -138,6 +138,20 @@ class Handlers:
                 messages.SavepointStatus,
                 errors=(404,),
             ),
+            get(
+                f"{job}/rescaling/{{trigger_id}}",
+                "Status of a rescale",
+                self._rescale_status,
+                messages.RescaleStatus,
+                errors=(404,),
+            ),
+            _post(
+                f"{job}/rescaling",
+                "Go on with another number of subtasks, from a checkpoint",
+                self._rescale,
+                messages.Triggered,
+                messages.RescaleBody,
+            ),
             _post(
                 f"{job}/checkpoints",
                 "Take a checkpoint",
@@ -233,6 +247,10 @@ class Handlers:
         operation = self._operation(call, "checkpoint", (OperationKind.CHECKPOINT,))
         return views.checkpoint_status(operation)
 
+    def _rescale_status(self, call: Call) -> messages.RescaleStatus:
+        operation = self._operation(call, "rescale", (OperationKind.RESCALE,))
+        return views.rescale_status(operation)
+
     def _operation(self, call: Call, what: str, kinds: tuple[OperationKind, ...]) -> Operation:
         operation = self._operations.fetch(call.path["job_id"], call.path["trigger_id"])
         if operation is None or operation.kind not in kinds:
@@ -247,6 +265,16 @@ class Handlers:
         return self._triggered(
             call, OperationKind.CHECKPOINT, body.triggerId, lambda job: job.trigger_checkpoint()
         )
+
+    def _rescale(self, call: Call) -> messages.Triggered:
+        body: messages.RescaleBody = call.body
+        parallelism = body.parallelism
+
+        def rescale(job: ControlledJob) -> int:
+            job.rescale(parallelism)
+            return parallelism
+
+        return self._triggered(call, OperationKind.RESCALE, body.triggerId, rescale)
 
     def _take_savepoint(self, call: Call) -> messages.Triggered:
         body: messages.SavepointBody = call.body

@@ -197,6 +197,15 @@ def checkpoint_status(operation: Operation) -> messages.CheckpointTriggerStatus:
     return messages.CheckpointTriggerStatus(messages.QueueStatus("COMPLETED"), info)
 
 
+def rescale_status(operation: Operation) -> messages.RescaleStatus:
+    """Status of a rescale."""
+    if operation.is_running:
+        return messages.RescaleStatus(messages.QueueStatus("IN_PROGRESS"))
+    parallelism = operation.result if isinstance(operation.result, int) else None
+    info = messages.RescaleInfo(parallelism, _cause(operation))
+    return messages.RescaleStatus(messages.QueueStatus("COMPLETED"), info)
+
+
 def _cause(operation: Operation) -> messages.FailureCause | None:
     error = operation.error
     if error is None:
