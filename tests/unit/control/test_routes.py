@@ -341,9 +341,19 @@ def test_a_job_that_is_being_cancelled_is_not_told_twice(http: httpx.Client, job
     assert job.told == [("cancel",)]
 
 
-def test_another_mode_of_ending_is_refused(http: httpx.Client, job: FakeJob) -> None:
-    text = error(http.patch("/jobs/a1", params={"mode": "stop"}), 400)
-    assert text.startswith("mode: expected cancel, got 'stop'")
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("mode=stop", "mode: expected cancel, got 'stop'"),
+        ("mode=", "mode: expected cancel, got ''"),
+        ("mod=stop", "mod: there is no such parameter; known: mode"),
+        ("mode=cancel&mode=cancel", "mode: given twice"),
+    ],
+)
+def test_another_way_to_end_a_job_is_refused(
+    http: httpx.Client, job: FakeJob, query: str, text: str
+) -> None:
+    assert error(http.patch(f"/jobs/a1?{query}"), 400) == text
     assert not job.told
 
 
