@@ -72,9 +72,25 @@ async def _answer(endpoint: Endpoint, request: Request) -> Response:
     body = None
     if endpoint.body is not None:
         body = decoded(await read_body(request), endpoint.body)
-    call = Call(request.path_params, request.query_params, body)
+    _check_query(endpoint, request.query_params.multi_items())
+    call = Call(request.path_params, body)
     content = await run_in_threadpool(lambda: encoded(endpoint.handle(call)))
     return json_response(content, endpoint.status)
+
+
+def _check_query(endpoint: Endpoint, given: list[tuple[str, str]]) -> None:
+    """Check the query of a route that takes one: a mistake must not end a job."""
+    if endpoint.query is None:
+        return
+    for name, value in given:
+        wanted = endpoint.query.get(name)
+        if wanted is None:
+            known = ", ".join(endpoint.query)
+            raise HTTPException(400, f"{name}: there is no such parameter; known: {known}")
+        if value not in wanted:
+            raise HTTPException(400, f"{name}: expected {', '.join(wanted)}, got {value!r}")
+    if len(dict(given)) < len(given):
+        raise HTTPException(400, f"{given[0][0]}: given twice")
 
 
 async def _refused(request: Request, error: Exception) -> Response:

@@ -255,6 +255,8 @@ class ControlClient:
             connection.request(method, self._base + path, content, headers)
             answer = connection.getresponse()
             status, text = answer.status, answer.read(LARGEST_ANSWER)
+            if answer.length:
+                raise http.client.IncompleteRead(text, answer.length)
         except TimeoutError:
             raise ControlError(
                 f"{self.url} has not answered within {self._timeout:.0f} s; check that the driver "

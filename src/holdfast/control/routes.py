@@ -33,10 +33,9 @@ SAVEPOINTS: Final = (OperationKind.SAVEPOINT, OperationKind.STOP)
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request: the parameters of its path and its query, and its body."""
+    """A request: the parameters of its path, and its body."""
 
     path: Mapping[str, str]
-    query: Mapping[str, str]
     body: Any = None
 
 
@@ -56,7 +55,7 @@ class Endpoint:
     errors: tuple[int, ...] = ()
     """Status codes of failures, besides those of every route."""
     query: Mapping[str, tuple[str, ...]] | None = None
-    """Parameters of the query, and their values."""
+    """Parameters of the query, and their values; None if the query is ignored."""
 
 
 class Handlers:
@@ -300,12 +299,8 @@ class Handlers:
         )
 
     def _cancel(self, call: Call) -> messages.Accepted:
-        mode = call.query.get("mode", "cancel")
-        if mode != "cancel":
-            raise HTTPException(400, f"mode: expected cancel, got {mode!r}; to stop, POST .../stop")
-        self._begin(
-            call, OperationKind.CANCEL, "cancel", _noted("cancel", lambda job: job.cancel())
-        )
+        cancel = _noted("cancel", lambda job: job.cancel())
+        self._begin(call, OperationKind.CANCEL, "cancel", cancel)
         return messages.Accepted()
 
     def _suspend(self, call: Call) -> messages.Accepted:

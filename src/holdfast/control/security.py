@@ -73,8 +73,8 @@ def _read_token(file: Path) -> str:
             f"{file}: is no plain file that can be read ({error.strerror}), so it is not used for "
             "the token; remove it, or choose another path"
         ) from error
-    with open(descriptor, "rb") as opened:
-        found = os.fstat(opened.fileno())
+    try:
+        found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise ConfigurationError(f"{file}: is no plain file, so it cannot hold the token")
         if found.st_uid != os.getuid() or found.st_mode & 0o077:
@@ -82,7 +82,9 @@ def _read_token(file: Path) -> str:
                 f"{file}: belongs to another user, or others may read it, so its token is not "
                 "safe; remove it, and a new one is written"
             )
-        token = opened.read(1024).decode("ascii", "replace").strip()
+        token = os.read(descriptor, 1024).decode("ascii", "replace").strip()
+    finally:
+        os.close(descriptor)
     if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable():
         raise ConfigurationError(
             f"{file}: holds no token of at least {SHORTEST_TOKEN} characters; remove it, and a "
