@@ -41,7 +41,7 @@ def asked(bench: Bench, target: Path, *, native: bool = False) -> SavepointReque
 
 def taken(bench: Bench, request: SavepointRequest) -> None:
     """Run an epoch that carries it."""
-    order = bench.checkpointer.next_epoch(idle=True, savepoint=request)
+    order = bench.checkpointer.next_epoch(idle=True, request=request)
     assert order is not None
     bench.taken(order)
 
