@@ -22,7 +22,6 @@ from holdfast.job.model import JobExecutionResult
 from holdfast.job.statistics import JobStatistics, JobStatus
 from holdfast.job.threads import Turns, start_thread
 from holdfast.spark.failures import summary
-from holdfast.spark.job_attempt import JobAttempt
 from holdfast.spark.supervisor import Rescale
 
 if TYPE_CHECKING:
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 
     from holdfast.config.options import PathLike, TimeoutLike
     from holdfast.job.model import JobPlan
+    from holdfast.spark.job_attempt import JobAttempt
     from holdfast.spark.supervisor import Supervisor
 
 LOOK_AGAIN = 0.1
@@ -152,7 +152,7 @@ class JobClient:
         """
         seconds = timeout_seconds(timeout)
         request = self._savepoint_request(directory, format_type)
-        self._in_background(request, partial(JobAttempt.take_savepoint, request=request))
+        self._in_background(request, lambda job_attempt: job_attempt.take_savepoint(request))
         return request.result(seconds)
 
     def stop_with_savepoint(
@@ -197,15 +197,10 @@ class JobClient:
             if cancel:
                 self._supervisor.cancelled.set()
 
-        self._in_background(
-            request,
-            partial(
-                JobAttempt.finish_with_savepoint,
-                request=request,
-                drain=drain,
-                on_complete=complete,
-            ),
-        )
+        def finish(job_attempt: JobAttempt) -> None:
+            job_attempt.finish_with_savepoint(request, drain=drain, on_complete=complete)
+
+        self._in_background(request, finish)
         path = request.result()
         self._supervisor.checkpointing.time_limits.wait_for_end(self._name, self._supervisor.ended)
         return path

@@ -11,12 +11,14 @@ from holdfast import (
     HashMapStateBackend,
     KeyedProcessFunction,
     MapFunction,
+    SavepointFormatType,
     StateTtlConfig,
     ValueStateDescriptor,
 )
 from holdfast.checkpoint.files.completed import load, used_ids, verify_handles
 from holdfast.checkpoint.files.metadata import paths_of
 from holdfast.checkpoint.pending import CheckpointBase
+from holdfast.checkpoint.savepoint.requests import CheckpointRequest, SavepointRequest
 from holdfast.errors import CheckpointError
 from holdfast.functions import ListCheckpointed
 from holdfast.job.model import EpochResult
