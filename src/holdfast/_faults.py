@@ -46,6 +46,7 @@ POINTS: Final = (
     "after-publish",
     "before-savepoint-metadata",
     "before-recovered-publish",
+    "before-rescale",
     "before-restore",
     "during-restore",
     "after-restore",
@@ -53,7 +54,9 @@ POINTS: Final = (
 )
 """Every point there is, in the order in which a checkpoint and a recovery pass them.
 
-The last one is passed where a savepoint is deleted, once for everything in its directory.
+`before-rescale` is passed between the last checkpoint of a job attempt and the next one, which has
+another number of subtasks. The last one is passed where a savepoint is deleted, once for everything
+in its directory.
 """
 
 _OWN_KEYS: Final = frozenset({"point", "action", "once", "seconds"})

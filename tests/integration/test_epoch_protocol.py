@@ -52,7 +52,7 @@ def runner(
     env.set_state_backend(request.param)
     words = env.from_dataframe(spark.createDataFrame([("a",)], "word string"))
     words.key_by("word").process(CountByKey(), "word string, n bigint").uid("count").print()
-    _, plan, _ = env._compiled(env._checkpointing("protocol", RecoveryOrder()))
+    _, plan, *_ = env._compiled(env._checkpointing("protocol", RecoveryOrder()))
     job = JobIdentity("protocol", "protocol", str(tmp_path))
     pinning = Pinning(spark)
     pinning.anchor(plan.stage_parallelism)

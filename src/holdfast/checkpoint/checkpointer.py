@@ -21,6 +21,7 @@ from holdfast.checkpoint.instructions import (
 )
 from holdfast.checkpoint.listeners import CheckpointNotifier, RequestedCheckpoints
 from holdfast.checkpoint.pending import PendingCheckpoint
+from holdfast.checkpoint.savepoint.requests import SavepointRequest
 from holdfast.checkpoint.source_positions import SourceCommits, end_of
 from holdfast.checkpoint.statistics import CheckpointStatisticsKeeper
 from holdfast.checkpoint.tracker import CheckpointTracker
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.files.metadata import CheckpointMetadata
     from holdfast.checkpoint.instructions import Instruction
     from holdfast.checkpoint.pending import CheckpointBase
-    from holdfast.checkpoint.savepoint.requests import SavepointRequest, Savepoints
+    from holdfast.checkpoint.savepoint.requests import CheckpointRequest, Savepoints
     from holdfast.checkpoint.subtask_upload import Uploaded
     from holdfast.checkpoint.worker_calls import WorkerCalls
     from holdfast.clock import Clock
@@ -165,6 +166,11 @@ class Checkpointer:
                 "check that checkpoint storage responds"
             )
 
+    def replan(self, plan: JobPlan) -> None:
+        """Go on with another plan of the same job; no job attempt runs."""
+        self._plan = plan
+        self._uploads.replan(plan)
+
     def begin_attempt(self, base: CheckpointBase) -> None:
         """Begin another job attempt."""
         if base.metadata is not None:
@@ -179,7 +185,7 @@ class Checkpointer:
         idle: bool,
         last: bool = False,
         plain: bool = False,
-        savepoint: SavepointRequest | None = None,
+        request: CheckpointRequest | None = None,
     ) -> EpochOrder | None:
         """The order for the next epoch, as `CheckpointService.next_epoch` says."""
         self.expire()
@@ -192,7 +198,7 @@ class Checkpointer:
             wanted = tracker.has_uncovered_epochs and (last or coordinator.due(now))
             requested = self.requested.is_waiting and not (plain or coordinator.is_full)
             wanted = wanted or requested
-            if idle and savepoint is None and not wanted:
+            if idle and request is None and not wanted:
                 return None
             # An epoch also carries a checkpoint that becomes due while it runs. The length of the
             # last epoch is the estimate.
@@ -202,16 +208,16 @@ class Checkpointer:
             start = due if due is not None and due <= due_by else now
             next_id = coordinator.next_id
             kind = CheckpointKind.FORCED if last else CheckpointKind.PERIODIC
-            if savepoint is not None:
+            if request is not None:
                 kind = self._savepoints.kind
             begun = None if plain else coordinator.trigger(start, self._plan.tasks, kind=kind)
             if begun is None and requested:
                 begun = coordinator.trigger(now, self._plan.tasks, kind=CheckpointKind.FORCED)
-            checkpoint = None if begun is None else self._begin(begun, savepoint)
+            checkpoint = None if begun is None else self._begin(begun, request)
             base = tracker.base
             assert base is not None, "a job attempt has begun"
-        # An epoch with a savepoint processes all its input.
-        cut = None if idle or savepoint is not None else self._settings.cut_after(now, due)
+        # An epoch with a savepoint, or the last one before a rescale, processes all its input.
+        cut = None if idle or request is not None else self._settings.cut_after(now, due)
         completed, aborted = self._notifier.take()
         return EpochOrder(
             checkpoint,
@@ -223,21 +229,22 @@ class Checkpointer:
             cut_within_ms=cut or 0,
             least_work_ms=max(LEAST_WORK_MS, (self._settings.interval_ms or 0) // 4),
             kept_snapshots=tracker.local_snapshots.order(next_id),
-            held={} if savepoint or not checkpoint else base.versions(),
+            held={} if not checkpoint or (request and request.is_savepoint) else base.versions(),
             staging=self._commits.staging(),
             job_attempt=base.job.job_attempt,
         )
 
-    def _begin(self, checkpoint_id: int, savepoint: SavepointRequest | None) -> CheckpointOrder:
+    def _begin(self, checkpoint_id: int, request: CheckpointRequest | None) -> CheckpointOrder:
         """Record a new checkpoint, and return its order."""
         now = Moment.of(self._clock)
         self._uploads.begin(checkpoint_id)
         self.tracker.local_snapshots.begun(checkpoint_id)
         self.requested.begun(checkpoint_id)
         tasks = len(self._plan.tasks)
-        self.statistics.begun(checkpoint_id, now, tasks, is_savepoint=savepoint is not None)
-        if savepoint is not None:
-            self._savepoints.begin(checkpoint_id, savepoint)
+        is_savepoint = isinstance(request, SavepointRequest)
+        self.statistics.begun(checkpoint_id, now, tasks, is_savepoint=is_savepoint)
+        if request is not None:
+            self._savepoints.begin(checkpoint_id, request)
         return CheckpointOrder(checkpoint_id, now.wall_ms)
 
     def expire(self) -> None:

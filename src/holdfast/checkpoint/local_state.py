@@ -96,6 +96,11 @@ class LocalSnapshots:
         with self._lock:
             self._end(checkpoint_id)
 
+    def forget(self) -> None:
+        """Forget the backups: they are deleted, since other subtasks hold the state now."""
+        with self._lock:
+            self._copies = {}
+
     def order(self, next_checkpoint: int) -> KeptSnapshots | None:
         """The snapshots that the next epoch keeps; None if it has none to delete.
 

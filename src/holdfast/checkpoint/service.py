@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.files.metadata import CheckpointMetadata
     from holdfast.checkpoint.pending import Capture
     from holdfast.checkpoint.restore.restorer import RestoredJob
-    from holdfast.checkpoint.savepoint.requests import SavepointRequest
+    from holdfast.checkpoint.savepoint.requests import CheckpointRequest
     from holdfast.checkpoint.worker_calls import WorkerCalls
     from holdfast.config.backends import StateBackend
     from holdfast.config.checkpointing import CheckpointSettings
@@ -169,6 +169,8 @@ class CheckpointService:
             )
         self._checkpointer: Checkpointer | None = None
         self._commits: CommitService | None = None
+        self._former: JobPlan | None = None
+        """The plan before the last rescale, until what it left on executors is deleted."""
 
     @property
     def periodic(self) -> bool:
@@ -278,6 +280,14 @@ class CheckpointService:
             time_limits=self.time_limits,
         )
 
+    def replan(self, plan: JobPlan) -> None:
+        """Go on with another plan of the same job: it is rescaled, and no job attempt runs."""
+        assert self._commits is not None
+        assert self._checkpointer is not None
+        self._commits.replan(plan)
+        self._checkpointer.replan(plan)
+        self._former, self._plan = self._plan, plan
+
     def owned(self, job: JobIdentity) -> JobIdentity:
         """The job with the run of this driver, which names its local state."""
         if self._checkpointer is None:
@@ -324,6 +334,11 @@ class CheckpointService:
             checkpointer.wait_for_completion()
             local = checkpointer.tracker.local_snapshots.copies
         restored = restorer.restore(self._plan, job, self._backend, self._calls, local, unwanted)
+        if checkpointer is not None and self._former is not None:
+            # Some executors may have no subtask any more.
+            tidy_local_state(self._former, restored.job or job, self._calls)
+            checkpointer.tracker.local_snapshots.forget()
+            self._former = None
         if restored.statistics is not None and checkpointer is not None:
             checkpointer.statistics.restored(restored.statistics)
         return restored
@@ -358,7 +373,7 @@ class CheckpointService:
         idle: bool,
         last: bool = False,
         plain: bool = False,
-        savepoint: SavepointRequest | None = None,
+        request: CheckpointRequest | None = None,
     ) -> EpochOrder | None:
         """The order for the next epoch; None if an idle epoch is not needed.
 
@@ -366,14 +381,14 @@ class CheckpointService:
             idle: The epoch has no input, and would run for a checkpoint alone.
             last: All input is processed: take a checkpoint of it before the job ends.
             plain: The epoch carries no checkpoint, even if one is due.
-            savepoint: A savepoint that the epoch carries.
+            request: A savepoint or a checkpoint that was requested, which the epoch carries.
         """
         if self._checkpointer is None:
             return None if idle else _PLAIN_ORDER
         assert self._settings is not None
         if last and not (self.periodic and self._settings.after_tasks_finish):
             return None
-        return self._checkpointer.next_epoch(idle=idle, last=last, plain=plain, savepoint=savepoint)
+        return self._checkpointer.next_epoch(idle=idle, last=last, plain=plain, request=request)
 
     def expire(self) -> None:
         """Abort the checkpoints that have reached their timeout."""

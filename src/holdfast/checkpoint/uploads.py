@@ -26,14 +26,18 @@ class Uploads:
 
     def __init__(self, plan: JobPlan, calls: WorkerCalls, files: JobCheckpointFiles) -> None:
         """Create uploads to `files`."""
-        stages = (stage.index for stage in plan.stages)
-        self._tasks = dict(zip(stages, plan.stage_parallelism, strict=True))
+        self.replan(plan)
         self._calls = calls
         self._files = files
         # Of this job alone: others of the same session count checkpoints too.
         self._groups = f"holdfast-upload-{uuid.uuid4().hex[:8]}"
         self._cancelled: dict[int, threading.Event] = {}
         """One event for each checkpoint that is neither uploaded nor cancelled."""
+
+    def replan(self, plan: JobPlan) -> None:
+        """Upload the snapshots of another plan of the same job from now on."""
+        stages = (stage.index for stage in plan.stages)
+        self._tasks = dict(zip(stages, plan.stage_parallelism, strict=True))
 
     def record_locations(self, reports: Iterable[TaskReport]) -> None:
         """Record the executors on which the tasks of an epoch ran."""

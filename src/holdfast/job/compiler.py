@@ -63,6 +63,26 @@ def compile_job(graph: JobGraph, settings: Settings) -> JobPlan:
     return _Compiler(graph, settings).plan()
 
 
+def compile_rescaled(
+    graph: JobGraph, settings: Settings, plan: JobPlan, parallelism: int
+) -> JobPlan:
+    """Compile a running job for another default parallelism; max parallelism stays.
+
+    Args:
+        graph: The program.
+        settings: The settings that the job was started with.
+        plan: The job as it runs.
+        parallelism: The new default.
+
+    Raises:
+        ConfigurationError: It is not within 1 and the max parallelism of every operator.
+    """
+    limits = {plan.uids[node]: limit for node, limit in plan.max_parallelism.items()}
+    return compile_job(
+        graph, replace(settings, parallelism=parallelism, stored_max_parallelism=limits)
+    )
+
+
 class _Compiler:
     """The steps of one compilation, and their results."""
 

@@ -72,6 +72,14 @@ class StatisticsKeeper:
             self._workers = _workers(reports)
             return self._last
 
+    def replan(self, plan: JobPlan) -> None:
+        """Go on with another plan of the same job, whose subtasks have other stores."""
+        with self._lock:
+            self._read = _channels_read_once(plan)
+            self._stores.clear()
+            for operator in self._operators.values():
+                operator.state_entries = operator.state_bytes = 0
+
     def restarted(self) -> None:
         """Count a restart."""
         with self._lock:

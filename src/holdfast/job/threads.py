@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter, deque
+from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -259,3 +260,51 @@ class _Call(Generic[T]):
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[return-value]
+
+
+class Turns:
+    """Lets requests to a running job take turns: some together, others alone.
+
+    A request that needs to be alone waits for those that have begun. No other begins meanwhile.
+    """
+
+    def __init__(self) -> None:
+        """Nobody has a turn."""
+        self._changed = threading.Condition()
+        self._together = 0
+        self._want_alone = 0
+        """Those that are alone, or wait for it."""
+        self._is_alone = False
+
+    @property
+    def is_wanted_alone(self) -> bool:
+        """Whether somebody is alone, or waits for it."""
+        return self._want_alone > 0
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Within the block nobody is alone."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._want_alone)
+            self._together += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._together -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Within the block nobody else has a turn."""
+        with self._changed:
+            self._want_alone += 1
+            self._changed.wait_for(lambda: not self._together and not self._is_alone)
+            self._is_alone = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._want_alone -= 1
+                self._is_alone = False
+                self._changed.notify_all()

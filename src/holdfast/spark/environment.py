@@ -6,6 +6,7 @@ import dataclasses
 import os
 import sys
 import warnings
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ from holdfast.config.parallelism import check_max_parallelism
 from holdfast.config.restart import FallBack, RestartStrategy, restart_strategy
 from holdfast.control.publishing import prepare, publish
 from holdfast.errors import ConfigurationError
-from holdfast.job.compiler import compile_job
+from holdfast.job.compiler import compile_job, compile_rescaled
 from holdfast.job.model import JobExecutionResult, JobPlan, Settings
 from holdfast.job.progress import wait_watched
 from holdfast.job.results import CollectedResults
@@ -316,7 +317,7 @@ class StreamExecutionEnvironment(SourceMethods):
             if value is not None:
                 settings.overrule(option, value)
         checkpointing = self._checkpointing(job_id, recovery_order(settings, *given))
-        graph, plan, trigger = self._compiled(checkpointing)
+        graph, plan, trigger, compiled_with = self._compiled(checkpointing)
         order = JobOrder(
             name=job_name or settings.get(conf.JOB_NAME),
             job_id=job_id,
@@ -329,6 +330,8 @@ class StreamExecutionEnvironment(SourceMethods):
             listeners=tuple(self._listeners),
             configuration={**dict(settings), conf.STATE_BACKEND.key: self.get_state_backend().name},
             job_parameters=self._job_parameters,
+            parallelism=compiled_with.parallelism,
+            recompile=partial(compile_rescaled, graph, compiled_with),
         )
         prepare(settings)
         supervisor = Supervisor(self.spark, order, checkpointing)
@@ -380,7 +383,7 @@ class StreamExecutionEnvironment(SourceMethods):
 
         Calls `open` on a copy of every keyed function to find its states.
         """
-        graph, plan, _ = self._compiled(
+        graph, plan, *_ = self._compiled(
             self._checkpointing(PREVIEW, recovery_order(self._configuration))
         )
         return explain_job(self.spark, graph, plan)
@@ -401,7 +404,7 @@ class StreamExecutionEnvironment(SourceMethods):
         order = recovery_order(self._configuration, path, allow_non_restored_state)
         files, metadata = find_snapshot(path)
         limits = fitting_limits(metadata, self._graph.pending(), self.get_parallelism())
-        graph, plan, trigger = self._compiled(self._checkpointing(PREVIEW, order), limits)
+        graph, plan, trigger, _ = self._compiled(self._checkpointing(PREVIEW, order), limits)
         return compare(
             *(os.fspath(path), files, metadata, graph, plan),
             max_parallelism=self.get_max_parallelism(),
@@ -411,7 +414,7 @@ class StreamExecutionEnvironment(SourceMethods):
 
     def _compiled(
         self, checkpointing: CheckpointService, limits: dict[str, int] | None = None
-    ) -> tuple[JobGraph, JobPlan, JobTrigger]:
+    ) -> tuple[JobGraph, JobPlan, JobTrigger, Settings]:
         """Compile the pending program; `limits` replace the stored max parallelism."""
         graph = self._graph.pending()
         settings = self._configuration
@@ -419,22 +422,17 @@ class StreamExecutionEnvironment(SourceMethods):
         self._warn_about_uids(graph)
         self._warn_about_types(graph)
         trigger = job_trigger(graph, settings)
-        plan = compile_job(
-            graph,
-            Settings(
-                parallelism=self.get_parallelism(),
-                max_parallelism=settings.get(conf.MAX_PARALLELISM),
-                backend=self.get_state_backend(),
-                batch_mode=runs_as_batch(graph, settings),
-                job_parameters=self._job_parameters,
-                exactly_once=checkpointing.exactly_once,
-                stored_max_parallelism=(
-                    checkpointing.max_parallelism() if limits is None else limits
-                ),
-                kept_memory=settings.get(conf.KEPT_MEMORY),
-            ),
+        given = Settings(
+            parallelism=self.get_parallelism(),
+            max_parallelism=settings.get(conf.MAX_PARALLELISM),
+            backend=self.get_state_backend(),
+            batch_mode=runs_as_batch(graph, settings),
+            job_parameters=self._job_parameters,
+            exactly_once=checkpointing.exactly_once,
+            stored_max_parallelism=checkpointing.max_parallelism() if limits is None else limits,
+            kept_memory=settings.get(conf.KEPT_MEMORY),
         )
-        return graph, plan, trigger
+        return graph, compile_job(graph, given), trigger, given
 
     def _warn_about_uids(self, graph: JobGraph) -> None:
         missing = graph.without_uid()

@@ -1,23 +1,28 @@
-"""The client of a running job: waits for it, watches it, cancels it, takes savepoints."""
+"""The client of a running job: waits for it, watches it, rescales it, takes savepoints."""
 
 from __future__ import annotations
 
 import threading
 import uuid
+from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark import InheritableThread
 
-from holdfast.checkpoint.savepoint.requests import SavepointRequest, decide
+from holdfast.checkpoint.savepoint.requests import (
+    CheckpointRequest,
+    SavepointRequest,
+    decide,
+)
 from holdfast.config.checkpoint_options import SavepointFormatType
 from holdfast.config.options import timeout_seconds
-from holdfast.errors import JobExecutionError
+from holdfast.errors import ConfigurationError, JobExecutionError
 from holdfast.job.model import JobExecutionResult
 from holdfast.job.statistics import JobFailure, JobStatistics, JobStatus
-from holdfast.job.threads import start_thread
+from holdfast.job.threads import Turns, start_thread
 from holdfast.spark.failures import summary
-from holdfast.spark.job_attempt import JobAttempt
+from holdfast.spark.supervisor import Rescale
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,16 +30,25 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from holdfast.config.options import PathLike, TimeoutLike
+    from holdfast.job.model import JobPlan
+    from holdfast.spark.job_attempt import JobAttempt
     from holdfast.spark.supervisor import Supervisor
+
+LOOK_AGAIN = 0.1
+"""Seconds between two checks whether a job that is rescaled has ended."""
+RESCALES = "only a running job is rescaled"
+SAVES = "a savepoint is taken of a running job"
+CHECKPOINTS = "a checkpoint is taken of a running job"
 
 
 class JobClient:
-    """A started job: wait for it, watch it, cancel it, or take savepoints of it."""
+    """A started job: wait for it, watch it, cancel it, rescale it, or take savepoints."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         """Create the client of the job that `supervisor` runs; `execute_async` calls this."""
         self._supervisor = supervisor
         self._name = supervisor.order.name
+        self._turns = Turns()
 
     @property
     def job_id(self) -> str:
@@ -103,6 +117,11 @@ class JobClient:
     def failures(self) -> tuple[JobFailure, ...]:
         """The newest failures of the job, oldest first; the job was restarted after all others."""
         return tuple(self._supervisor.failures)
+
+    @property
+    def parallelism(self) -> int:
+        """Number of subtasks of the operators that do not set their own."""
+        return self._supervisor.parallelism
 
     def status(self) -> JobStatus:
         """The job's status."""
@@ -178,7 +197,7 @@ class JobClient:
         """
         seconds = timeout_seconds(timeout)
         request = self._savepoint_request(directory, format_type)
-        self._in_background(request, partial(JobAttempt.take_savepoint, request=request))
+        self._in_background(request, lambda job_attempt: job_attempt.take_savepoint(request))
         return request.result(seconds)
 
     def stop_with_savepoint(
@@ -229,10 +248,12 @@ class JobClient:
             JobExecutionError: The job does not run, or takes no checkpoints.
         """
         seconds = timeout_seconds(timeout)
-        self._check_running("checkpoint")
-        requested = self._supervisor.checkpointing.request_checkpoint()
+        self._check_running(CHECKPOINTS)
+        self._check_thread("a checkpoint")
         try:
-            return requested.result(seconds)
+            with self._turns.together():
+                self._check_running(CHECKPOINTS)
+                return self._supervisor.checkpointing.request_checkpoint().result(seconds)
         except TimeoutError:
             raise TimeoutError(
                 f"job {self._name!r}: the checkpoint is not complete after {seconds} s; it "
@@ -249,15 +270,10 @@ class JobClient:
             if cancel:
                 self._supervisor.cancelled.set()
 
-        self._in_background(
-            request,
-            partial(
-                JobAttempt.finish_with_savepoint,
-                request=request,
-                drain=drain,
-                on_complete=complete,
-            ),
-        )
+        def finish(job_attempt: JobAttempt) -> None:
+            job_attempt.finish_with_savepoint(request, drain=drain, on_complete=complete)
+
+        self._in_background(request, finish)
         path = request.result()
         self._supervisor.checkpointing.time_limits.wait_for_end(self._name, self._supervisor.ended)
         return path
@@ -275,24 +291,143 @@ class JobClient:
 
     def _in_background(self, request: SavepointRequest, work: Callable[[JobAttempt], None]) -> None:
         """Let the current job attempt take a savepoint, in another thread."""
-        job_attempt = self._check_running("savepoint")
-        take = partial(decide, request, partial(work, job_attempt))
-        InheritableThread(target=take, daemon=True).start()
+        self._check_running(SAVES)
+        self._check_thread("a savepoint")
 
-    def _check_running(self, what: str) -> JobAttempt:
-        """The current job attempt, of which a savepoint or checkpoint can be taken."""
-        job_attempt = self._supervisor.job_attempt
-        status = self.status()
-        if status is not JobStatus.RUNNING or job_attempt is None:
-            raise JobExecutionError(
-                f"job {self._name!r} is {status.name}; a {what} is taken of a running job"
-            )
+        def take() -> None:
+            # The attempt that runs now may be about to end, for another parallelism.
+            self._check_running(SAVES)
+            assert self._supervisor.job_attempt is not None
+            work(self._supervisor.job_attempt)
+
+        def take_in_turn() -> None:
+            with self._turns.together():
+                decide(request, take)
+                request.wait()
+
+        InheritableThread(target=take_in_turn, daemon=True).start()
+
+    def _check_running(self, why: str) -> None:
+        """Raise JobExecutionError unless the job runs, or soon does so on other subtasks."""
+        supervisor = self._supervisor
+        restarts = supervisor.status is JobStatus.RESTARTING and self._turns.is_wanted_alone
+        runs = supervisor.status is JobStatus.RUNNING and supervisor.job_attempt is not None
+        if not runs and not restarts:
+            raise supervisor.does_not_run(why)
+
+    def _check_thread(self, what: str) -> None:
+        """Raise JobExecutionError if the job waits for this thread."""
         if self._is_own_thread():
             raise JobExecutionError(
-                f"job {self._name!r}: a {what} waits for the end of an epoch and for output to "
+                f"job {self._name!r}: {what} waits for the end of an epoch and for output to "
                 "be published, so neither may wait for it; request it from another thread"
             )
-        return job_attempt
+
+    def rescale(self, parallelism: int, timeout: TimeoutLike | None = None) -> None:
+        """Continue the running job on another number of subtasks; returns when it runs again.
+
+        The job takes a checkpoint at the end of an epoch, and goes on from it, so that nothing is
+        processed or published twice. It keeps its id, its listeners and its statistics. This is no
+        failure for the restart strategy. Meanwhile the status is RESTARTING.
+
+        Operators that set a parallelism of their own keep it. All others get the new one. It holds
+        until the job ends: another start has the parallelism that the program says. If the job has
+        this parallelism already, nothing happens.
+
+        Args:
+            parallelism: New number of subtasks, at most the max parallelism of every operator that
+                gets it.
+            timeout: Time to wait: seconds, "10 s" or a `timedelta`. After that a TimeoutError is
+                raised, and the rescale continues.
+
+        Raises:
+            CheckpointError: The checkpoint failed; the job continues as it was.
+            ConfigurationError: An operator cannot have so many subtasks; the job continues.
+            JobExecutionError: The job does not run, runs in one pass, or takes no checkpoints. Or
+                it has ended meanwhile.
+        """
+        seconds = timeout_seconds(timeout)
+        self._check_running(RESCALES)
+        self._rescaled_plan(parallelism)
+        if parallelism == self.parallelism and not self._turns.is_wanted_alone:
+            return
+        self._check_thread("a rescale")
+        done: Future[None] = Future()
+
+        def rescale() -> None:
+            try:
+                with self._turns.alone():
+                    self._rescale(parallelism)
+                done.set_result(None)
+            except BaseException as failure:
+                done.set_exception(failure)
+
+        InheritableThread(target=rescale, daemon=True).start()
+        try:
+            done.result(seconds)
+        except TimeoutError:
+            if done.done():
+                raise
+            raise TimeoutError(
+                f"job {self._name!r} does not run with parallelism {parallelism} after {seconds} "
+                "s; the rescale continues"
+            ) from None
+
+    def _rescale(self, parallelism: int) -> None:
+        """End the job attempt with a checkpoint, and wait for the next one."""
+        supervisor = self._supervisor
+        rescale = Rescale(parallelism, self._rescaled_plan(parallelism))
+        if parallelism == supervisor.parallelism:
+            return
+        job_attempt = supervisor.job_attempt
+        if supervisor.status is not JobStatus.RUNNING or job_attempt is None:
+            raise supervisor.does_not_run(RESCALES)
+        request = CheckpointRequest(f"job {self._name!r}: the checkpoint to rescale it from")
+        finish = partial(
+            job_attempt.finish_with_savepoint,
+            request,
+            drain=False,
+            on_complete=partial(supervisor.hand_over, rescale),
+        )
+        decide(request, finish)
+        request.result()
+        while not rescale.running.wait(LOOK_AGAIN):
+            if supervisor.ended.is_set():
+                why = f"it ended before it ran with parallelism {parallelism}"
+                raise supervisor.does_not_run(why)
+
+    def _rescaled_plan(self, parallelism: int) -> JobPlan:
+        """The job for another parallelism.
+
+        Raises:
+            ConfigurationError: An operator cannot have so many subtasks.
+            JobExecutionError: The job takes no checkpoints.
+        """
+        supervisor = self._supervisor
+        recompile = supervisor.order.recompile
+        what = f"job {self._name!r} cannot be rescaled while it runs, since it"
+        if supervisor.order.trigger.one_pass or recompile is None:
+            raise JobExecutionError(
+                f"{what} runs in one pass and keeps no state; start it again with another "
+                "parallelism, or set the runtime mode to STREAMING"
+            )
+        if not supervisor.checkpointing.periodic:
+            raise JobExecutionError(
+                f"{what} takes no checkpoints; call enable_checkpointing before its start, or stop "
+                "it with a savepoint and start it from there with another parallelism"
+            )
+        if not isinstance(parallelism, int) or isinstance(parallelism, bool):
+            raise ConfigurationError(
+                f"job {self._name!r} is not rescaled: expected an integer as parallelism, got "
+                f"{parallelism!r}"
+            )
+        try:
+            return recompile(supervisor.plan, parallelism)
+        except ConfigurationError as error:
+            raise ConfigurationError(
+                f"job {self._name!r} is not rescaled, and runs on with parallelism "
+                f"{supervisor.parallelism}: {error}"
+            ) from error
 
     def result(self, timeout: TimeoutLike | None = None) -> JobExecutionResult:
         """Wait for the end; raises `JobExecutionError` if the job failed.

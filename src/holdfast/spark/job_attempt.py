@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from holdfast.checkpoint.savepoint.requests import SavepointRequest
+    from holdfast.checkpoint.savepoint.requests import CheckpointRequest
     from holdfast.checkpoint.service import CheckpointService
     from holdfast.job.model import EpochOrder, EpochResult
     from holdfast.job.trigger import JobTrigger
@@ -103,8 +103,8 @@ class JobAttempt:
         self._ended = threading.Event()
         self._lock = threading.Lock()
         """Held while an epoch runs, with or without input."""
-        self._savepoints: list[SavepointRequest] = []
-        """Savepoints whose epochs have not ended."""
+        self._savepoints: list[CheckpointRequest] = []
+        """Those whose epochs have not ended."""
         self._idle = IdleEpochs(runner, checkpoints, self._run_idle, self._is_ending)
         self._idle.last_batch = restored_batch
         self._idle.resumed = restored_batch is None
@@ -229,22 +229,22 @@ class JobAttempt:
         finally:
             self._lock.release()
 
-    def take_savepoint(self, request: SavepointRequest) -> None:
+    def take_savepoint(self, request: CheckpointRequest) -> None:
         """Run an epoch that carries a savepoint; returns at the end of the epoch."""
         self._between_epochs(request, partial(self._run_savepoint_epoch, request))
 
     def finish_with_savepoint(
-        self, request: SavepointRequest, *, drain: bool, on_complete: Callable[[], None]
+        self, request: CheckpointRequest, *, drain: bool, on_complete: Callable[[], None]
     ) -> None:
-        """Take a savepoint of all that was read, and end.
+        """Take a savepoint, or a checkpoint alone, of all that was read, and end.
 
-        If the savepoint fails, the job continues. If it was drained, it continues from its last
+        If that fails, the job continues. If it was drained, it continues from its last
         checkpoint, as after any failure; or it ends, if that is the one of the savepoint.
 
         Args:
-            request: The savepoint.
+            request: The savepoint or checkpoint.
             drain: Whether to advance event time to its end first, so that all timers fire.
-            on_complete: Called when the savepoint is complete, before the end.
+            on_complete: Called when it is complete, before the end.
         """
 
         def finish() -> None:
@@ -263,9 +263,9 @@ class JobAttempt:
 
         self._between_epochs(request, finish)
         if self._stopping.is_set():
-            self.stop()
+            self._stop_at_last()
 
-    def _between_epochs(self, request: SavepointRequest, work: Callable[[], None]) -> None:
+    def _between_epochs(self, request: CheckpointRequest, work: Callable[[], None]) -> None:
         """Do some work for a savepoint between two epochs."""
         self._join_idle_group()
         self._savepoints.append(request)
@@ -282,7 +282,7 @@ class JobAttempt:
         finally:
             self._savepoints.remove(request)
 
-    def _wait_for(self, request: SavepointRequest) -> bool:
+    def _wait_for(self, request: CheckpointRequest) -> bool:
         """Wait for a savepoint, unless the job ends first; whether it is complete."""
         while not request.is_decided:
             self._checkpoints.expire()
@@ -290,10 +290,10 @@ class JobAttempt:
                 request.fail("the job has ended")
         return request.is_complete
 
-    def _run_savepoint_epoch(self, request: SavepointRequest) -> None:
+    def _run_savepoint_epoch(self, request: CheckpointRequest) -> None:
         # Channel state is processed first.
         idle = not self._runner.channel_rows
-        self._idle.run(self._checkpoints.next_epoch(idle=idle, savepoint=request))
+        self._idle.run(self._checkpoints.next_epoch(idle=idle, request=request))
 
     def break_off(self, failure: BaseException) -> None:
         """Fail for a reason outside of the epochs."""

@@ -1,7 +1,8 @@
 """Runs a job until it ends: starts job attempts, restarts them after failures, and cleans up.
 
 When a job attempt fails, the restart strategy decides whether and when the next one begins. It
-begins from the newest complete checkpoint.
+begins from the newest complete checkpoint. A job that is rescaled ends its attempt with a
+checkpoint, and the next one begins with another plan.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JJavaError
 from pyspark import InheritableThread
 
+from holdfast._faults import fault_point
 from holdfast.checkpoint.restore.checks import SCRATCH, check_static_rows
 from holdfast.checkpoint.service import JobEnding
 from holdfast.clock import SystemClock, monotonic
@@ -95,6 +97,20 @@ class JobOrder:
     configuration: Mapping[str, object] = field(default_factory=dict)
     """The options that were set, by their keys."""
     job_parameters: Mapping[str, str] = field(default_factory=dict)
+    parallelism: int = 1
+    """Default parallelism of operators at the start."""
+    recompile: Callable[[JobPlan, int], JobPlan] | None = None
+    """Compiles the job again for another default parallelism."""
+
+
+@dataclass(frozen=True)
+class Rescale:
+    """Another parallelism for a job that runs."""
+
+    parallelism: int
+    plan: JobPlan
+    running: threading.Event = field(default_factory=threading.Event)
+    """Set when a job attempt with the plan runs."""
 
 
 class Supervisor:
@@ -106,7 +122,13 @@ class Supervisor:
         """Create the supervisor of a job that is not started yet."""
         self._spark = spark
         self.order = order
-        self._plan = order.plan
+        self.plan = order.plan
+        self.parallelism = order.parallelism
+        """Default parallelism of operators."""
+        self._most_tasks = max(order.plan.stage_parallelism, default=1)
+        """Most tasks that a stage ever had."""
+        self._rescale: Rescale | None = None
+        """What the next job attempt changes."""
         self._name = order.name
         self.checkpointing = checkpointing
         root = local_state_root(spark, order.local_dir)
@@ -159,6 +181,14 @@ class Supervisor:
         if self.job_attempt is not None:
             self.job_attempt.stop()
 
+    def hand_over(self, rescale: Rescale) -> None:
+        """Begin the next job attempt with another plan; the one that runs now has finished."""
+        self._rescale, self.status = rescale, JobStatus.RESTARTING
+
+    def does_not_run(self, why: str) -> JobExecutionError:
+        """The error for a request that the job cannot meet now."""
+        return JobExecutionError(f"job {self._name!r} is {self.status.name}; {why}")
+
     def start(self) -> None:
         """Start the job in the background.
 
@@ -197,14 +227,14 @@ class Supervisor:
 
     def _prepare(self) -> None:
         """Prepare what all job attempts share."""
-        self._pinning.anchor(self._plan.stage_parallelism)
+        self._pinning.anchor(self.plan.stage_parallelism)
         self.checkpointing.open(
-            self._plan, self._calls, partial(publish_frame, self._spark), self._break_off
+            self.plan, self._calls, partial(publish_frame, self._spark), self._break_off
         )
         self._job = self.checkpointing.owned(self._job)
-        self._frames = [self._frame(source) for source in self._plan.sources]
+        self._frames = [self._frame(source) for source in self.plan.sources]
         self._watch = ExecutorWatch(self._spark, self._pinning, self._break_off)
-        warn_of_held_time(self._name, self._plan)
+        warn_of_held_time(self._name, self.plan)
         self._prepared = True
 
     def _frame(self, source: SourcePlan) -> DataFrame:
@@ -223,6 +253,8 @@ class Supervisor:
         if not self._prepared:
             self._prepare()
         self._close_runner()
+        if self._rescale is not None and self._rescale.plan is not self.plan:
+            self._use(self._rescale)
         self._begun += 1
         job = replace(self._job, job_attempt=self.checkpointing.job_attempt(self._begun))
         shutil.rmtree(self._query_dir(self._begun - 1), ignore_errors=True)
@@ -241,6 +273,16 @@ class Supervisor:
         self.job_attempt.start()
         self._ran = True
 
+    def _use(self, rescale: Rescale) -> None:
+        """Go on with another plan; can be repeated."""
+        plan = rescale.plan
+        fault_point("before-rescale", parallelism=rescale.parallelism)
+        self._pinning.anchor(plan.stage_parallelism)
+        self.checkpointing.replan(plan)
+        self._statistics.replan(plan)
+        self.plan, self.parallelism = plan, rescale.parallelism
+        self._most_tasks = max([self._most_tasks, *plan.stage_parallelism])
+
     def _lay_out_query(
         self,
         query_dir: Path,
@@ -250,16 +292,16 @@ class Supervisor:
     ) -> None:
         """Write the query's log, so that its sources continue from the restored position."""
         if restored.base is None:
-            check_static_rows(position, self._plan, one_pass=self.order.trigger.one_pass)
-            directories = {one.uid: self._source_directory(one) for one in self._plan.sources}
-            position = with_rows_read(position, self._plan, directories, self._spark)
+            check_static_rows(position, self.plan, one_pass=self.order.trigger.one_pass)
+            directories = {one.uid: self._source_directory(one) for one in self.plan.sources}
+            position = with_rows_read(position, self.plan, directories, self._spark)
         with settings(self._spark, QUERY_SETTINGS):
             lay_out(query_dir, position, leaves)
 
     def _new_runner(self, job: JobIdentity, restored: RestoredJob) -> EpochRunner:
         return EpochRunner(
             self._spark,
-            self._plan,
+            self.plan,
             job,
             self._statistics,
             self._pinning,
@@ -289,7 +331,7 @@ class Supervisor:
         """Indexes of Spark's sources, by the uid of the job's source."""
         if not self.checkpointing.keeps_positions:
             return {}
-        uids = (source.uid for source in self._plan.sources)
+        uids = (source.uid for source in self.plan.sources)
         return source_leaves(dict(zip(uids, self._frames, strict=True)))
 
     def _query_dir(self, job_attempt: int) -> Path:
@@ -345,7 +387,13 @@ class Supervisor:
         if failure is None:
             assert self.job_attempt is not None
             failure = self.job_attempt.wait()
-        while failure is not None and not self.cancelled.is_set():
+        while not self.cancelled.is_set():
+            if failure is None and self._rescale is None:
+                return None
+            if failure is None:
+                # The job attempt has ended with a checkpoint, for another parallelism.
+                failure = self._begin_and_wait()
+                continue
             delay_ms = None
             self._note(failure)
             if not isinstance(failure, (*HOPELESS, QueryStoppedError)) and is_alive(self._spark):
@@ -376,6 +424,9 @@ class Supervisor:
         except BaseException as failure:
             return original_error(failure)
         self.status = JobStatus.RUNNING
+        if self._rescale is not None:
+            self._rescale.running.set()
+            self._rescale = None
         if self.cancelled.is_set():
             # Cancelled in between: the previous job attempt was stopped instead.
             self.stop()
@@ -434,8 +485,7 @@ class Supervisor:
             watch.stop()
 
     def _delete_local_state(self) -> None:
-        tasks = max(self._plan.stage_parallelism, default=1)
-        delete_local_state(self._spark, self._job, tasks)
+        delete_local_state(self._spark, self._job, self._most_tasks)
 
     def _end_epoch(self, result: EpochResult) -> None:
         assert self._runner is not None

@@ -106,7 +106,7 @@ def plain_epoch(bench: Bench) -> None:
 
 def savepoint_epoch(bench: Bench, tmp_path: Path) -> SavepointRequest:
     request = SavepointRequest.at(str(tmp_path / "to"), "job-id", SavepointFormatType.NATIVE)
-    order = bench.checkpointer.next_epoch(idle=False, savepoint=request)
+    order = bench.checkpointer.next_epoch(idle=False, request=request)
     assert order is not None
     bench.taken(order)
     return request

@@ -13,7 +13,7 @@ from holdfast import SavepointFormatType
 from holdfast.checkpoint.files.completed import load
 from holdfast.checkpoint.restore.pointer import find_snapshot
 from holdfast.checkpoint.savepoint import requests as savepoints
-from holdfast.checkpoint.savepoint.requests import SavepointRequest
+from holdfast.checkpoint.savepoint.requests import CheckpointRequest, SavepointRequest
 from holdfast.checkpoint.savepoint.storage import store_savepoint
 from holdfast.errors import (
     CheckpointError,
@@ -22,6 +22,7 @@ from holdfast.errors import (
     JobExecutionError,
     RestoreError,
 )
+from holdfast.job.compiler import compile_rescaled
 from holdfast.storage.file_system import FileSystemFiles
 from tests.unit.checkpoint.test_checkpointer import TIMEOUT, Bench, make
 
@@ -39,9 +40,9 @@ def asked(bench: Bench, target: Path, *, native: bool = False) -> SavepointReque
     return request
 
 
-def taken(bench: Bench, request: SavepointRequest) -> None:
+def taken(bench: Bench, request: CheckpointRequest) -> None:
     """Run an epoch that carries it."""
-    order = bench.checkpointer.next_epoch(idle=True, savepoint=request)
+    order = bench.checkpointer.next_epoch(idle=True, request=request)
     assert order is not None
     bench.taken(order)
 
@@ -217,3 +218,63 @@ def test_a_job_that_was_drained_goes_back_if_the_checkpoint_fails_too(
     failure = request.failed_drained()
     assert isinstance(failure, JobExecutionError)
     assert "returns to its last checkpoint" in str(failure)
+
+
+# Checkpoints that are requested alone
+
+
+def test_a_checkpoint_that_is_requested_completes_though_it_is_not_due(
+    make: Callable[..., Bench],
+) -> None:
+    bench = make()
+    request = CheckpointRequest("a checkpoint")
+    taken(bench, request)
+    assert request.result(0) == f"{bench.files.root}/chk-1"
+    assert bench.complete == [1]
+    assert bench.listener.heard == [("complete", 1)]
+    request.wait()
+    # Nothing that comes later changes that.
+    request.fail("too late")
+    assert request.is_complete
+
+
+def test_a_requested_checkpoint_that_fails_is_no_failure_of_the_job(
+    make: Callable[..., Bench],
+) -> None:
+    bench = make(asynchronous=True)
+    gate = bench.calls.hold(1)
+    request = CheckpointRequest("a checkpoint")
+    taken(bench, request)
+    assert not request.is_decided
+    bench.clock.advance(TIMEOUT)
+    bench.checkpointer.expire()
+    with pytest.raises(CheckpointError, match=r"a checkpoint was not taken: .*timeout is 5000 ms"):
+        request.result(0)
+    gate.set()
+    bench.settle()
+    assert (bench.complete, bench.failures) == ([], [])
+    # What has failed is not completed afterwards.
+    request.complete()
+    assert not request.is_complete
+
+
+def test_whoever_waits_too_briefly_for_a_requested_checkpoint_is_told_that_it_continues() -> None:
+    with pytest.raises(TimeoutError, match=r"a checkpoint is not complete after 0 s; it continues"):
+        CheckpointRequest("a checkpoint").result(0)
+
+
+def test_checkpoints_after_a_rescale_have_the_parts_of_other_subtasks(
+    make: Callable[..., Bench],
+) -> None:
+    bench = make()
+    bench.epoch()
+    bench.checkpointer.end_attempt()
+    program = bench.program
+    plan = compile_rescaled(program.graph, program.settings, program.compile(), 1)
+    bench.checkpointer.replan(plan)
+    bench.commits.replan(plan)
+    bench.begin(load(bench.files, 1))
+    order = bench.order()
+    assert order.checkpoint is not None
+    pending = bench.checkpointer.tracker.coordinator._pending[order.checkpoint.id]
+    assert pending.participants == {(1, 0)}

@@ -77,7 +77,7 @@ def test_a_savepoint_that_is_given_up_meanwhile_leaves_no_files(tmp_path: Path) 
 def asked(bench: Bench, tmp_path: Path) -> tuple[SavepointRequest, EpochOrder]:
     """A savepoint whose epoch is about to run."""
     request = SavepointRequest.at(str(tmp_path / "savepoints"), "job-id", CANONICAL)
-    order = bench.checkpointer.next_epoch(idle=False, savepoint=request)
+    order = bench.checkpointer.next_epoch(idle=False, request=request)
     assert order is not None
     return request, order
 

@@ -20,6 +20,7 @@ from holdfast.checkpoint.service import CheckpointService, JobEnding, RecoveryOr
 from holdfast.config.checkpointing import checkpoint_settings
 from holdfast.config.storage import FileSystemCheckpointStorage
 from holdfast.errors import FencedError, RestoreError
+from holdfast.job.compiler import compile_rescaled
 from holdfast.job.model import JobIdentity, QueryPosition
 from holdfast.storage.file_system import FileSystemFiles
 from tests.support.checkpoints import checkpoint
@@ -54,7 +55,7 @@ class Driver:
             "job", HashMapStateBackend(), settings, RecoveryOrder(path)
         )
         self.files = FileSystemFiles(str(tmp_path / "job"))
-        program = Program(parallelism=1)
+        self.program = program = Program(parallelism=1)
         counts = program.source(ROWS).uid("events").key_by("k").process(Count(), ROWS)
         program.collect(counts.uid("count"))
         calls: Any = Calls()
@@ -222,3 +223,33 @@ def test_another_job_does_not_start_from_a_drained_checkpoint_by_the_directory_o
     else:
         with pytest.raises(RestoreError, match=r"other/chk-7: .*drain=True"):
             driver.begin()
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 1), (1, 3)])
+def test_a_rescaled_job_leaves_no_local_state_where_its_subtasks_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, after: int
+) -> None:
+    driver = Driver(tmp_path)
+    program, service = driver.program, driver.service
+    plans = {
+        number: compile_rescaled(program.graph, program.settings, program.compile(), number)
+        for number in (before, after)
+    }
+    service.replan(plans[before])
+    driver.begin()
+    driver.storage.complete(driver.taken(1))
+    tidied: list[int] = []
+    call = service._calls.map
+
+    def note(function: Any, items: Any, group: str) -> Any:
+        if group.startswith("holdfast-tidy"):
+            tidied.append(len(items))
+        return call(function, items, group)
+
+    monkeypatch.setattr(service._calls, "map", note)
+    service.replan(plans[after])
+    driver.begin()
+    # Where the new subtasks are, and then where the old ones were.
+    assert tidied == [after, before]
+    driver.begin()
+    assert tidied == [after, before, after]

@@ -11,12 +11,14 @@ from holdfast import (
     HashMapStateBackend,
     KeyedProcessFunction,
     MapFunction,
+    SavepointFormatType,
     StateTtlConfig,
     ValueStateDescriptor,
 )
 from holdfast.checkpoint.files.completed import load, used_ids, verify_handles
 from holdfast.checkpoint.files.metadata import paths_of
 from holdfast.checkpoint.pending import CheckpointBase
+from holdfast.checkpoint.savepoint.requests import CheckpointRequest, SavepointRequest
 from holdfast.errors import CheckpointError
 from holdfast.functions import ListCheckpointed
 from holdfast.job.model import EpochResult
@@ -157,14 +159,22 @@ def test_what_an_epoch_in_between_has_changed_is_uploaded(quiet: Callable[..., Q
     assert second[1].uploaded_size > 0
 
 
-def test_a_savepoint_is_told_of_nothing_that_is_held(quiet: Callable[..., Quiet]) -> None:
+@pytest.mark.parametrize("is_savepoint", [True, False])
+def test_a_savepoint_is_told_of_nothing_that_is_held(
+    quiet: Callable[..., Quiet], tmp_path: Path, is_savepoint: bool
+) -> None:
+    """A checkpoint that is requested alone is like any other."""
     bench = quiet()
     bench.checkpoint(0, 1)
     bench.clock.advance(1_000)
-    order = bench.checkpointer.next_epoch(idle=True, savepoint=object())  # type: ignore[arg-type]
+    request = CheckpointRequest("a checkpoint")
+    if is_savepoint:
+        form = SavepointFormatType.CANONICAL
+        request = SavepointRequest.at(tmp_path / "savepoints", "0123456789", form)
+    order = bench.checkpointer.next_epoch(idle=True, request=request)
     assert order is not None
     assert order.checkpoint is not None
-    assert order.held == {}
+    assert bool(order.held) is not is_savepoint
 
 
 def test_in_another_job_attempt_nothing_is_held(quiet: Callable[..., Quiet]) -> None:

@@ -21,6 +21,7 @@ from holdfast import (
 )
 from holdfast.api.streams.graph import OperatorKind, Partitioner
 from holdfast.errors import ConfigurationError, JobGraphError
+from holdfast.job.compiler import compile_rescaled
 from holdfast.job.model import SortedChannel
 from holdfast.runtime.plan import TimeColumn
 from tests.support.programs import Program
@@ -209,6 +210,32 @@ def test_more_subtasks_than_key_groups_are_refused_with_the_operators_place(
         ConfigurationError, match=r"'wide', made at .*test_compiler\.py:\d+.*9 is above.* 8"
     ):
         program.compile()
+
+
+def test_a_rescaled_job_keeps_max_parallelism_and_the_parallelism_of_an_operators_own() -> None:
+    program = Program(parallelism=100)
+    rows = program.source(ROWS)
+    rows.key_by("k").process(Keep()).uid("default")
+    rows.key_by("k").process(Keep()).uid("own").set_parallelism(3)
+    before = program.compile()
+    after = compile_rescaled(program.graph, program.settings, before, 2)
+    assert (after.operators["default"].parallelism, after.operators["own"].parallelism) == (2, 3)
+    assert after.max_parallelism == before.max_parallelism
+    assert after.uids == before.uids
+    assert after.operators["default"].max_parallelism == 256
+    again = compile_rescaled(program.graph, program.settings, after, 256)
+    assert again.operators["default"].parallelism == 256
+    with pytest.raises(ConfigurationError, match="257 is above max parallelism 256"):
+        compile_rescaled(program.graph, program.settings, again, 257)
+
+
+def test_rescaling_may_chain_operators_that_were_apart(program: Program) -> None:
+    rows = program.source(ROWS).rebalance().map(same, ROWS).name("first")
+    rows.map(same, ROWS).name("second").set_parallelism(3)
+    apart = program.compile()
+    assert stages(apart)[1:] == [["first"], ["second"]]
+    together = compile_rescaled(program.graph, program.settings, apart, 3)
+    assert stages(together)[1:] == [["first", "second"]]
 
 
 # Unions

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from holdfast.job.compiler import compile_rescaled
 from holdfast.job.statistics import JobStatus
 from holdfast.job.statistics_keeper import StatisticsKeeper
 from tests.support.functions import Count
-from tests.support.programs import Program
+from tests.support.programs import Program, Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,3 +83,27 @@ def run(program: Program, directory: Path, *feeds: list[Any]) -> Any:
         started.push(feed)
         epochs.append(keeper.add(number, 10, started.reports))
     return keeper.snapshot("id", "name", JobStatus.RUNNING), epochs
+
+
+def test_a_rescaled_job_counts_its_state_once(tmp_path: Path) -> None:
+    """Fewer subtasks have the entries that more had before."""
+    program = Program(parallelism=4)
+    program.collect(counted(program.source(), "count"))
+    plan = program.compile()
+    keeper = StatisticsKeeper(plan)
+    feed = [(f"k{number}", 1) for number in range(20)]
+    for number, parallelism in enumerate((4, 1), 1):
+        plan = compile_rescaled(program.graph, program.settings, plan, parallelism)
+        keeper.replan(plan)
+        started = Run(plan, tmp_path / str(parallelism))
+        started.push(feed)
+        assert keeper.add(number, 10, started.reports).events == len(feed)
+        fresh = StatisticsKeeper(plan)
+        fresh.add(1, 10, started.reports)
+        operator, expected = (
+            one.snapshot("id", "name", JobStatus.RUNNING).operators["count"]
+            for one in (keeper, fresh)
+        )
+        assert operator.state_entries == expected.state_entries >= len(feed)
+        assert operator.state_bytes == expected.state_bytes
+        assert operator.records_in == number * len(feed)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.job.threads import in_threads, start_thread
+from holdfast.job.threads import Turns, in_threads, start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,3 +107,87 @@ def test_a_program_ends_though_something_hangs(hanging: Callable[[], None]) -> N
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
     )
     assert ended.stdout == "given up\n"
+
+
+# Turns
+
+
+class Players:
+    """Threads that take turns, and note when they have one."""
+
+    def __init__(self) -> None:
+        self.turns = Turns()
+        self.log: list[str] = []
+        self._changed = threading.Condition()
+        self.threads: dict[str, threading.Thread] = {}
+        self._gates: dict[str, threading.Event] = {}
+
+    def start(self, name: str, *, alone: bool) -> None:
+        gate = self._gates[name] = threading.Event()
+
+        def play() -> None:
+            with self.turns.alone() if alone else self.turns.together():
+                self._note(name)
+                assert gate.wait(WAIT)
+                self._note(f"end of {name}")
+
+        self.threads[name] = threading.Thread(target=play)
+        self.threads[name].start()
+
+    def _note(self, what: str) -> None:
+        with self._changed:
+            self.log.append(what)
+            self._changed.notify_all()
+
+    def wait_for(self, name: str) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: name in self.log, WAIT), self.log
+
+    def end(self, name: str) -> None:
+        self._gates[name].set()
+        self.threads[name].join(WAIT)
+
+
+def test_some_have_their_turn_together() -> None:
+    players = Players()
+    for name in ("a", "b"):
+        players.start(name, alone=False)
+        players.wait_for(name)
+    assert not players.turns.is_wanted_alone
+    for name in ("a", "b"):
+        players.end(name)
+
+
+def test_one_that_is_alone_waits_for_those_before_and_those_after_wait_for_it() -> None:
+    players = Players()
+    players.start("before", alone=False)
+    players.wait_for("before")
+    players.start("alone", alone=True)
+    while not players.turns.is_wanted_alone:
+        threading.Event().wait(0.001)
+    players.start("after", alone=False)
+    players.end("before")
+    players.wait_for("alone")
+    players.end("alone")
+    players.wait_for("after")
+    players.end("after")
+    assert players.log == [
+        *("before", "end of before"),
+        *("alone", "end of alone"),
+        *("after", "end of after"),
+    ]
+
+
+def test_only_one_is_alone_and_an_error_ends_its_turn() -> None:
+    players = Players()
+    with pytest.raises(LookupError), players.turns.alone():
+        raise LookupError("nobody there")
+    for name in ("first", "second"):
+        players.start(name, alone=True)
+    for name in ("first", "second"):
+        players._gates[name].set()
+    for thread in players.threads.values():
+        thread.join(WAIT)
+    begun = players.log[::2]
+    assert sorted(begun) == ["first", "second"]
+    assert players.log[1::2] == [f"end of {name}" for name in begun]

@@ -114,19 +114,24 @@ class Publisher:
         self._publish_frame = publish_frame
         # Of this job alone: others of the same session count checkpoints too.
         self._groups = f"holdfast-publish-{uuid.uuid4().hex[:8]}"
-        self._plan = plan
         self._calls = calls
-        self._tasks = plan.operator_tasks
-        self._sinks = {
+        self.replan(plan)
+
+    def replan(self, plan: JobPlan) -> None:
+        """Publish the output of another plan of the same job from now on."""
+        sinks = {
             uid: operator
             for uid, operator in plan.operators.items()
             if operator.kind is OperatorKind.WRITER
         }
         self._pickled = {
-            uid: calls.pickle(operator, f"sink {operator.name!r} (uid {uid!r})")
-            for uid, operator in self._sinks.items()
+            uid: self._calls.pickle(operator, f"sink {operator.name!r} (uid {uid!r})")
+            for uid, operator in sinks.items()
             if uid not in plan.frame_sinks
         }
+        self._plan = plan
+        self._tasks = plan.operator_tasks
+        self._sinks = sinks
 
     @property
     def sinks(self) -> int:

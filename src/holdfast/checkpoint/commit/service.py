@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.commit.publisher import Publisher
     from holdfast.checkpoint.files.job_files import JobStorage
     from holdfast.checkpoint.files.metadata import CheckpointMetadata, Committable
-    from holdfast.job.model import EpochResult, JobIdentity
+    from holdfast.job.model import EpochResult, JobIdentity, JobPlan
     from holdfast.runtime.report import TaskReport
     from holdfast.storage.files import JobCheckpointFiles
 
@@ -161,6 +161,10 @@ class CommitService:
         self._job = job
         self.pending_committables = PendingCommittables(self._lineage, self._notes)
         self._inline = {}
+
+    def replan(self, plan: JobPlan) -> None:
+        """Publish the output of another plan of the same job from now on."""
+        self._publisher.replan(plan)
 
     def inherit(self, completed: Iterable[CheckpointMetadata]) -> None:
         """Take over the checkpoints that earlier drivers have completed."""

@@ -1,8 +1,9 @@
-"""Savepoints of a running job, from the request until they are complete or have failed.
+"""Requested checkpoints and savepoints, until they are complete or have failed.
 
 A savepoint is taken together with a checkpoint, from the same local snapshots. The checkpoint
 completes first, and its output is published. So a savepoint holds neither unpublished output nor
-unprocessed input. A job without periodic checkpoints takes a savepoint alone.
+unprocessed input. A job without periodic checkpoints takes a savepoint alone. A checkpoint that is
+requested without a savepoint follows the same rules: a job that is rescaled ends with one.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import logging
 import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Final
+from concurrent.futures import wait as wait_for_all
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import msgspec
 from msgspec import UNSET
@@ -59,13 +61,14 @@ INLINE_BELOW = 1024 * 1024
 """Size below which the log of a source is stored inside the metadata of a savepoint."""
 
 
-class SavepointRequest:
-    """A requested savepoint; its caller waits for the result."""
+class CheckpointRequest:
+    """A requested checkpoint; its caller waits for the result."""
 
-    def __init__(self, files: FileSystemFiles, form: SavepointFormatType) -> None:
-        """Create a request for a savepoint at `files`."""
-        self.files = files
-        self.form = form
+    is_savepoint: ClassVar[bool] = False
+
+    def __init__(self, name: str) -> None:
+        """Create a request; messages call it `name`."""
+        self._name = name
         self.required = False
         """Whether the checkpoint fails if the savepoint does: event time was advanced to its end,
         for a job that is to end."""
@@ -75,6 +78,89 @@ class SavepointRequest:
         self._lock = threading.Lock()
         self._is_settled = False
         """Whether the outcome is decided; the result may follow a moment later."""
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether it is complete or has failed."""
+        return self._done.done()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it can be restored."""
+        return self.is_decided and self._done.exception() is None
+
+    def wait(self) -> None:
+        """Wait until it is complete or has failed."""
+        wait_for_all([self._done])
+
+    def result(self, timeout: float | None = None) -> str:
+        """Wait for the snapshot, and return its path.
+
+        Raises:
+            CheckpointError: It has failed.
+            TimeoutError: It is not complete after `timeout` seconds.
+        """
+        try:
+            return self._done.result(timeout)
+        except TimeoutError:
+            text = f"{self} is not complete after {timeout} s; it continues"
+            raise TimeoutError(text) from None
+
+    def __str__(self) -> str:
+        """Its name."""
+        return self._name
+
+    def complete(self) -> None:
+        """Mark it complete; if it has failed meanwhile, delete what is only for it."""
+        if self._settle():
+            logger.info("%s is complete", self)
+            self._done.set_result(self._path())
+        else:
+            self._discard()
+
+    def fail(self, why: str) -> None:
+        """Mark it failed unless it is decided, and delete what was written only for it."""
+        if not self._settle():
+            return
+        text = f"{self} was not taken: {why}"
+        logger.warning("%s", text)
+        # Before the deletion, which may hang.
+        self._done.set_exception(CheckpointError(text))
+        self._discard()
+
+    def _path(self) -> str:
+        assert self.checkpoint is not None
+        return self.checkpoint
+
+    def _discard(self) -> None:
+        """Delete nothing: the checkpoint belongs to the job."""
+
+    def failed_drained(self) -> HoldfastError:
+        """The error of a job that was drained for this savepoint, which has failed."""
+        if self.checkpoint is not None:
+            return RestoreError(drained_reason(self.checkpoint))
+        return JobExecutionError(
+            "event time was advanced to its end for a savepoint, which failed; the job "
+            "returns to its last checkpoint"
+        )
+
+    def _settle(self) -> bool:
+        """Decide the outcome; False if it was decided before."""
+        with self._lock:
+            first, self._is_settled = not self._is_settled, True
+            return first
+
+
+class SavepointRequest(CheckpointRequest):
+    """A requested savepoint."""
+
+    is_savepoint = True
+
+    def __init__(self, files: FileSystemFiles, form: SavepointFormatType) -> None:
+        """Create a request for a savepoint at `files`."""
+        super().__init__(f"{files.root}: the savepoint")
+        self.files = files
+        self.form = form
 
     @staticmethod
     def at(directory: PathLike | None, job_id: str, form: SavepointFormatType) -> SavepointRequest:
@@ -95,63 +181,11 @@ class SavepointRequest:
             )
         return SavepointRequest(new_savepoint(directory, job_id), form)
 
-    @property
-    def is_decided(self) -> bool:
-        """Whether it is complete or has failed."""
-        return self._done.done()
+    def _path(self) -> str:
+        return self.files.root
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether it can be restored."""
-        return self.is_decided and self._done.exception() is None
-
-    def result(self, timeout: float | None = None) -> str:
-        """Wait for the savepoint, and return its path.
-
-        Raises:
-            CheckpointError: It has failed.
-            TimeoutError: It is not complete after `timeout` seconds.
-        """
-        try:
-            return self._done.result(timeout)
-        except TimeoutError:
-            raise TimeoutError(
-                f"{self.files.root}: the savepoint is not complete after {timeout} s; it continues"
-            ) from None
-
-    def complete(self) -> None:
-        """Mark it complete; if it has failed meanwhile, delete it."""
-        if self._settle():
-            logger.info("savepoint is complete: %s", self.files.root)
-            self._done.set_result(self.files.root)
-        else:
-            discard_unfinished(self.files)
-
-    def fail(self, why: str) -> None:
-        """Mark it failed unless it is decided, and delete what was written."""
-        if not self._settle():
-            return
-        logger.warning("savepoint %s failed: %s", self.files.root, why)
-        # Before the deletion, which may hang.
-        self._done.set_exception(
-            CheckpointError(f"{self.files.root}: the savepoint was not taken: {why}")
-        )
+    def _discard(self) -> None:
         discard_unfinished(self.files)
-
-    def failed_drained(self) -> HoldfastError:
-        """The error of a job that was drained for this savepoint, which has failed."""
-        if self.checkpoint is not None:
-            return RestoreError(drained_reason(self.checkpoint))
-        return JobExecutionError(
-            "event time was advanced to its end for a savepoint, which failed; the job "
-            "returns to its last checkpoint"
-        )
-
-    def _settle(self) -> bool:
-        """Decide the outcome; False if it was decided before."""
-        with self._lock:
-            first, self._is_settled = not self._is_settled, True
-            return first
 
 
 def drained_reason(checkpoint: str) -> str:
@@ -165,17 +199,17 @@ def drained_reason(checkpoint: str) -> str:
     )
 
 
-def decide(request: SavepointRequest, work: Callable[[], None]) -> None:
-    """Do the work that takes a savepoint; an error fails the request."""
+def decide(request: CheckpointRequest, work: Callable[[], None]) -> None:
+    """Do the work that takes a snapshot; an error fails the request."""
     try:
         work()
     except BaseException as failure:
-        logger.exception("savepoint %s failed", request.files.root)
+        logger.exception("%s failed", request)
         request.fail(f"{type(failure).__name__}: {failure}")
 
 
 class Savepoints:
-    """The pending savepoints of a job, by the ids of their checkpoints."""
+    """The requests of a job that are pending, by the ids of their checkpoints."""
 
     def __init__(
         self, backend: StateBackend, *, alone: bool, first_pause: float = FIRST_PAUSE
@@ -191,7 +225,7 @@ class Savepoints:
         self._first_pause = first_pause
         self.alone = alone
         self._lock = threading.Lock()
-        self._requests: dict[int, SavepointRequest] = {}
+        self._requests: dict[int, CheckpointRequest] = {}
         self._given_up: dict[int, SavepointRequest] = {}
         """Failed savepoints whose parts may still be written."""
         self._unwritten: set[int] = set()
@@ -199,11 +233,11 @@ class Savepoints:
 
     @property
     def kind(self) -> CheckpointKind:
-        """Kind of the checkpoints that savepoints are taken with."""
+        """Kind of the checkpoints that are requested, or that savepoints are taken with."""
         return CheckpointKind.SAVEPOINT if self.alone else CheckpointKind.WITH_SAVEPOINT
 
-    def begin(self, checkpoint_id: int, request: SavepointRequest) -> None:
-        """Add a savepoint, for which a checkpoint was triggered."""
+    def begin(self, checkpoint_id: int, request: CheckpointRequest) -> None:
+        """Add a request, for which a checkpoint was triggered."""
         with self._lock:
             self._requests[checkpoint_id] = request
             self._unwritten.add(checkpoint_id)
@@ -222,7 +256,7 @@ class Savepoints:
 
     def target(self, checkpoint_id: int) -> SavepointTarget | None:
         """Where the parts of a checkpoint's savepoint are written, if it has one."""
-        request = self._requests.get(checkpoint_id)
+        request = self._savepoint(checkpoint_id)
         if request is None:
             return None
         canonical = request.form is SavepointFormatType.CANONICAL
@@ -244,7 +278,8 @@ class Savepoints:
             CheckpointError: A part is missing.
         """
         checkpoint_id = pending.id
-        request = self._requests[checkpoint_id]
+        request = self._savepoint(checkpoint_id)
+        assert request is not None
         parts = pending.savepoint_parts
         problems = [part.problem for part in parts.values() if part.problem]
         if problems:
@@ -268,17 +303,17 @@ class Savepoints:
         return metadata
 
     def complete(self, checkpoint_id: int) -> None:
-        """Complete the savepoint of a checkpoint, if it has one."""
+        """Complete the request for a checkpoint, if there is one."""
         with self._lock:
             request = self._requests.pop(checkpoint_id, None)
         if request is not None:
             request.complete()
 
     def fail(self, checkpoint_id: int, why: str) -> None:
-        """Fail the savepoint of a checkpoint, if it has one."""
+        """Fail the request for a checkpoint, if there is one."""
         with self._lock:
             request = self._requests.pop(checkpoint_id, None)
-            if request is not None:
+            if isinstance(request, SavepointRequest):
                 self._given_up[checkpoint_id] = request
         if request is not None:
             request.fail(why)
@@ -287,21 +322,27 @@ class Savepoints:
         """Delete the files of a failed savepoint, after its last part was written."""
         with self._lock:
             request = self._given_up.pop(checkpoint_id, None)
-            request = request or self._requests.get(checkpoint_id)
+            request = request or self._savepoint(checkpoint_id)
         if request is not None and request.is_decided and not request.is_complete:
             discard_unfinished(request.files)
 
-    def add(self, pending: PendingCheckpoint, files: JobCheckpointFiles) -> str | None:
-        """Complete the savepoint of a checkpoint that is complete and published, if it has one.
+    def _savepoint(self, checkpoint_id: int) -> SavepointRequest | None:
+        """The savepoint that is taken with a checkpoint, if there is one."""
+        request = self._requests.get(checkpoint_id)
+        return request if isinstance(request, SavepointRequest) else None
 
-        Returns its path, or None if there is none.
+    def add(self, pending: PendingCheckpoint, files: JobCheckpointFiles) -> str | None:
+        """Complete the request for a checkpoint that is complete and published, if there is one.
+
+        Returns the path of its savepoint, or None if there is none.
 
         Args:
             pending: The checkpoint.
             files: Where the checkpoint is stored.
         """
-        request = self._requests.get(pending.id)
+        request = self._savepoint(pending.id)
         if request is None:
+            self.complete(pending.id)
             return None
         why = self._try_to_add(pending, files)
         pause, tries = self._first_pause, TRIES if request.required else 1
@@ -331,7 +372,7 @@ class Savepoints:
         return None
 
     def checkpoint_completed(self, checkpoint_id: int, path: str) -> None:
-        """Record that the checkpoint of a savepoint, if it has one, is complete."""
+        """Record that the checkpoint of a request, if it has one, is complete."""
         request = self._requests.get(checkpoint_id)
         if request is not None:
             request.checkpoint = path

@@ -30,9 +30,9 @@ class Pinning:
         self._anchors: dict[int, DataFrame] = {}
 
     def anchor(self, parallelism: tuple[int, ...]) -> None:
-        """Assign subtasks to executors, for stages of these numbers of tasks."""
+        """Assign subtasks to executors, for stages of these numbers of tasks; once for each."""
         if not self.local:
-            for tasks in set(parallelism):
+            for tasks in set(parallelism) - self._anchors.keys():
                 self._anchors[tasks] = _anchor(self._spark, tasks)
 
     def anchor_of(self, tasks: int) -> DataFrame:
