@@ -144,6 +144,9 @@ class Frame:
         """The action."""
         self._act()
 
+    def cleanShuffleDependencies(self, blocking: bool) -> None:
+        """What ends an epoch; there are no files."""
+
 
 class Reports:
     """Stands for an accumulator, on both sides."""
