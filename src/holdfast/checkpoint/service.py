@@ -40,7 +40,6 @@ from holdfast.config.checkpoint_options import (
     IGNORE_UNCLAIMED_STATE,
     RECOVERY_PATH,
     CheckpointingMode,
-    ExternalizedCheckpointRetention,
     RecoveryClaimMode,
 )
 from holdfast.config.storage import FileSystemCheckpointStorage, JobManagerCheckpointStorage
@@ -100,31 +99,6 @@ def recovery_order(
         ignore_unclaimed,
         claims=(claim_mode or given(CLAIM_MODE)) is RecoveryClaimMode.CLAIM,
     )
-
-
-@dataclass(frozen=True)
-class JobEnding:
-    """How a job has ended."""
-
-    status: JobStatus
-    lasting_id: bool
-    """Whether another start finds the job's checkpoints by its id."""
-    more_input: bool = False
-    """Whether there may be input that the job has not processed."""
-    savepoint: str | None = None
-    """The savepoint that the job was stopped with."""
-
-    def deletes(self, retention: ExternalizedCheckpointRetention) -> bool:
-        """Whether the job's checkpoints are deleted."""
-        match self.status:
-            case JobStatus.FINISHED:
-                return not (self.lasting_id and self.more_input and self.savepoint is None)
-            case JobStatus.CANCELED:
-                return retention is not ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION
-            case _:
-                # After a fix, a start under the same id continues a failed job.
-                never = ExternalizedCheckpointRetention.NO_EXTERNALIZED_CHECKPOINTS
-                return not self.lasting_id and retention is never
 
 
 class CheckpointService:

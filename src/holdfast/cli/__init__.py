@@ -1,5 +1,5 @@
 """The command `holdfast`: runs programs, finds jobs, controls them, looks into savepoints.
 
 Not here: what the commands do in a driver (`control`), and how a program runs (`spark`).
-Imports: everything below; Spark only where a program runs.
+Imports: `registry`, `control`, `state_processor`, `checkpoint`, `config`; never Spark.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -25,11 +25,24 @@ if TYPE_CHECKING:
     from holdfast.api.descriptors import StateDescriptor
     from holdfast.api.streams.graph import Edge, JobGraph, Node
     from holdfast.api.time import WatermarkStrategy
+    from holdfast.checkpoint.savepoint.comparison import SavepointComparison
+    from holdfast.config.options import PathLike
     from holdfast.job.model import JobPlan
-    from holdfast.spark.environment import StreamExecutionEnvironment
 
 
-def answer_preview(env: StreamExecutionEnvironment) -> None:
+class ExplainedProgram(Protocol):
+    """An environment that answers about its job."""
+
+    def explain(self) -> str:
+        """Describe the job."""
+
+    def compare_savepoint(
+        self, path: PathLike, *, allow_non_restored_state: bool | None = None
+    ) -> SavepointComparison:
+        """Compare the job with a savepoint."""
+
+
+def answer_preview(env: ExplainedProgram) -> None:
     """End the program with an answer about its job, if `holdfast` has asked for one."""
     submission = current_submission()
     preview = None if submission is None else submission.preview

@@ -19,8 +19,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark import InheritableThread
 
 from holdfast._faults import fault_point
+from holdfast.checkpoint.files.endings import JobEnding
 from holdfast.checkpoint.restore.checks import SCRATCH, check_static_rows
-from holdfast.checkpoint.service import JobEnding
 from holdfast.clock import SystemClock, monotonic
 from holdfast.errors import (
     ConfigurationError,

@@ -12,8 +12,9 @@ from holdfast.checkpoint.commit.publisher import Publication, Publisher
 from holdfast.checkpoint.commit.service import CommitService
 from holdfast.checkpoint.files.channel_state import FileStaging
 from holdfast.checkpoint.files.completed import load
+from holdfast.checkpoint.files.endings import JobEnding
 from holdfast.checkpoint.files.metadata import Committable
-from holdfast.checkpoint.service import CheckpointService, JobEnding, RecoveryOrder
+from holdfast.checkpoint.service import CheckpointService, RecoveryOrder
 from holdfast.config.checkpointing import checkpoint_settings
 from holdfast.config.storage import FileSystemCheckpointStorage
 from holdfast.errors import FencedError, SinkError

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast import ExternalizedCheckpointRetention, JobStatus
-from holdfast.checkpoint.service import JobEnding
+from holdfast.checkpoint.files.endings import JobEnding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,12 +11,13 @@ from msgspec import UNSET
 from holdfast import Configuration, HashMapStateBackend, JobStatus
 from holdfast.checkpoint.files.cleanup import delete_job
 from holdfast.checkpoint.files.completed import load_newest, store_metadata
+from holdfast.checkpoint.files.endings import JobEnding
 from holdfast.checkpoint.files.fence import take_fence
 from holdfast.checkpoint.files.job_files import JobStorage
 from holdfast.checkpoint.files.ledger import claimed_by, recorded_checkpoints
 from holdfast.checkpoint.files.metadata import encode_metadata
 from holdfast.checkpoint.savepoint.ownership import ClaimedSnapshot
-from holdfast.checkpoint.service import CheckpointService, JobEnding, RecoveryOrder
+from holdfast.checkpoint.service import CheckpointService, RecoveryOrder
 from holdfast.config.checkpointing import checkpoint_settings
 from holdfast.config.storage import FileSystemCheckpointStorage
 from holdfast.errors import FencedError, RestoreError

@@ -1,4 +1,4 @@
-"""Notes in checkpoint storage of how a job ended.
+"""How a job ended, and notes of it in checkpoint storage.
 
 The checkpoints of a job are deleted when it ends. Without a note, a start under the same job id
 would begin again and publish all output a second time. For example, a supervisor restarts a driver
@@ -14,6 +14,7 @@ Several jobs may use a directory, one after the other: a note counts for its own
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +24,9 @@ from holdfast.checkpoint.files.cleanup import delete_job
 from holdfast.checkpoint.files.fence import fences
 from holdfast.checkpoint.files.metadata import identity_of
 from holdfast.checkpoint.restore.pointer import find_snapshot
+from holdfast.config.checkpoint_options import ExternalizedCheckpointRetention
 from holdfast.errors import HoldfastError, RestoreError
+from holdfast.job.statistics import JobStatus
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.files.metadata import CheckpointMetadata
@@ -32,6 +35,31 @@ if TYPE_CHECKING:
 FINISHED: Final = "finished.json"
 STOPPED: Final = "stopped.json"
 FORMAT: Final = 1
+
+
+@dataclass(frozen=True)
+class JobEnding:
+    """How a job has ended."""
+
+    status: JobStatus
+    lasting_id: bool
+    """Whether another start finds the job's checkpoints by its id."""
+    more_input: bool = False
+    """Whether there may be input that the job has not processed."""
+    savepoint: str | None = None
+    """The savepoint that the job was stopped with."""
+
+    def deletes(self, retention: ExternalizedCheckpointRetention) -> bool:
+        """Whether the job's checkpoints are deleted."""
+        match self.status:
+            case JobStatus.FINISHED:
+                return not (self.lasting_id and self.more_input and self.savepoint is None)
+            case JobStatus.CANCELED:
+                return retention is not ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION
+            case _:
+                # After a fix, a start under the same id continues a failed job.
+                never = ExternalizedCheckpointRetention.NO_EXTERNALIZED_CHECKPOINTS
+                return not self.lasting_id and retention is never
 
 
 class _Finished(msgspec.Struct):
