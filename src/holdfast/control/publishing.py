@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.config.rest_options import RestSettings, rest_settings
+from holdfast.config.rest import RestSettings, rest_settings
 
 if TYPE_CHECKING:
     from holdfast.config.configuration import Configuration
