@@ -25,6 +25,7 @@ ENABLED = {"rest.enabled": True}
 
 @pytest.fixture(autouse=True)
 def _no_server() -> Iterator[None]:
+    withdraw()
     yield
     withdraw()
 
