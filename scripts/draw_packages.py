@@ -12,6 +12,7 @@ FIGURE = ROOT / "docs" / "figures" / "packages.svg"
 LAYERS = (
     ("connectors", "connectors.files", "connectors.postgres"),
     ("spark", "spark.sources", "spark.placement", "testing"),
+    ("control",),
     ("state_processor",),
     ("checkpoint", "checkpoint.files", "checkpoint.commit"),
     ("checkpoint.restore", "checkpoint.savepoint"),

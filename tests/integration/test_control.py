@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import JobStatus
 from holdfast.control.client import ControlClient
-from holdfast.control.publishing import prepare, withdraw
+from holdfast.control.publishing import published, withdraw
 from holdfast.errors import CheckpointError, ConfigurationError, ControlError, JobExecutionError
 from tests.support.recovery_jobs import TIMEOUT, RecoveryJob, expected
 from tests.support.recovery_tools import Faults, Feed, figures, wait_for
@@ -29,6 +29,7 @@ pytestmark = pytest.mark.usefixtures("no_faults")
 @pytest.fixture(autouse=True)
 def _no_server() -> Iterator[None]:
     """The server of one test is not that of the next."""
+    withdraw()
     yield
     withdraw()
 
@@ -63,9 +64,9 @@ class Controlled:
 
     @property
     def remote(self) -> ControlClient:
-        published = prepare(self.job.env._configuration)
-        assert published is not None
-        return ControlClient(published.server.url, Path(published.token_file).read_text().strip())
+        found = published()
+        assert found is not None
+        return ControlClient(found.server.url, Path(found.token_file).read_text().strip())
 
 
 def test_a_job_is_watched_and_ended_over_http(spark: SparkSession, tmp_path: Path) -> None:

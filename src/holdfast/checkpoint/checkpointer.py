@@ -23,7 +23,7 @@ from holdfast.checkpoint.listeners import CheckpointNotifier, RequestedCheckpoin
 from holdfast.checkpoint.pending import PendingCheckpoint
 from holdfast.checkpoint.savepoint.requests import SavepointRequest
 from holdfast.checkpoint.source_positions import SourceCommits, end_of
-from holdfast.checkpoint.statistics import CheckpointStatisticsKeeper
+from holdfast.checkpoint.statistics import SAMPLE, CheckpointStatisticsKeeper
 from holdfast.checkpoint.tracker import CheckpointTracker
 from holdfast.checkpoint.uploads import Uploads
 from holdfast.clock import Moment, SystemClock, monotonic
@@ -84,6 +84,7 @@ class Checkpointer:
         time_limits: TimeLimits | None = None,
         most_inline: int = MOST_INLINE,
         most_hanging: int = MOST_HANGING,
+        sample: int = SAMPLE,
     ) -> None:
         """Create a checkpointer without pending checkpoints.
 
@@ -103,6 +104,7 @@ class Checkpointer:
             time_limits: How long to wait for listeners, sources and calls that hang.
             most_inline: Most bytes of state inside the metadata of a checkpoint.
             most_hanging: Most uploads of aborted checkpoints that may hang.
+            sample: Number of completed checkpoints that statistics take percentiles over.
         """
         self._most_inline = most_inline
         self._most_hanging = most_hanging
@@ -120,7 +122,7 @@ class Checkpointer:
         self.tracker = CheckpointTracker(
             settings, self._clock, [metadata.checkpoint_id for metadata in completed], next_id
         )
-        self.statistics = CheckpointStatisticsKeeper()
+        self.statistics = CheckpointStatisticsKeeper(sample)
         self._completion = Completion(
             self.tracker,
             self._storage,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from holdfast.job.statistics import (
@@ -33,8 +33,8 @@ class CheckpointStatisticsKeeper:
     Timestamps are those of the wall clock, durations those of the monotonic clock.
     """
 
-    def __init__(self) -> None:
-        """Create empty statistics."""
+    def __init__(self, sample: int = SAMPLE) -> None:
+        """Create empty statistics; percentiles are taken over the newest `sample` checkpoints."""
         self._lock = threading.Lock()
         self._open: dict[int, tuple[CheckpointStatistics, int]] = {}
         """The pending checkpoints, and their trigger times on the monotonic clock."""
@@ -44,7 +44,7 @@ class CheckpointStatisticsKeeper:
         self._latest_savepoint: CheckpointStatistics | None = None
         self._latest_failed: CheckpointStatistics | None = None
         self._latest_restored: RestoreStatistics | None = None
-        self._tallies = {name: _Tally() for name in _SUMMARISED}
+        self._tallies = {name: _Tally(newest=deque(maxlen=sample)) for name in _SUMMARISED}
 
     def begun(
         self, checkpoint_id: int, now: Moment, subtasks: int, *, is_savepoint: bool = False
@@ -180,10 +180,10 @@ def _copied(one: CheckpointStatistics | None) -> CheckpointStatistics | None:
 class _Tally:
     """Minimum, maximum and sum of a figure over all checkpoints, and its newest values."""
 
+    newest: deque[int]
     least: int | None = None
     greatest: int = 0
     total: int = 0
-    newest: deque[int] = field(default_factory=lambda: deque(maxlen=SAMPLE))
 
     def add(self, value: int) -> None:
         self.least = value if self.least is None else min(self.least, value)

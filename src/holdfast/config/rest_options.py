@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from holdfast.config.options import (
     ConfigOption,
     boolean,
     declared_options,
-    given_by,
     optional,
-    options_of,
     path,
     text,
 )
-
-if TYPE_CHECKING:
-    from holdfast.config.configuration import Configuration
 
 
 def ports(value: object) -> str:
@@ -92,30 +86,3 @@ REST_KEY: ConfigOption[str | None] = ConfigOption(
 
 REST_OPTIONS: Final[tuple[ConfigOption[Any], ...]] = declared_options(globals())
 """All options of the control server, in the order of the documentation."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestSettings:
-    """The settings of a control server."""
-
-    bind_address: str = given_by(REST_BIND_ADDRESS)
-    bind_port: str = given_by(REST_BIND_PORT)
-    addresses: tuple[str, ...] | None = given_by(REST_ADDRESS)
-    """Names of hosts that requests may name."""
-    token_file: str | None = given_by(REST_TOKEN_FILE)
-    certificate: str | None = given_by(REST_CERTIFICATE)
-    key: str | None = given_by(REST_KEY)
-
-    @property
-    def ports(self) -> list[int]:
-        """The ports to try, in order."""
-        bounds = (part.strip().partition("-") for part in self.bind_port.split(","))
-        return [port for low, _, high in bounds for port in range(int(low), int(high or low) + 1)]
-
-
-def rest_settings(configuration: Configuration) -> RestSettings | None:
-    """The settings of the control server, or None if jobs are not offered over HTTP."""
-    if not configuration.get(REST_ENABLED):
-        return None
-    options = options_of(RestSettings)
-    return RestSettings(**{name: configuration.get(option) for name, option in options.items()})

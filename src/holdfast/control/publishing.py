@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.config.rest_options import RestSettings, rest_settings
+from holdfast.config.rest import RestSettings, rest_settings
 
 if TYPE_CHECKING:
     from holdfast.config.configuration import Configuration
@@ -51,34 +51,41 @@ def prepare(configuration: Configuration) -> Published | None:
     if settings is None:
         return None
     with _lock:
-        if _published is None or _published.process != os.getpid():
-            _published = _start(settings)
-        elif _published.settings != settings:
+        found = published()
+        if found is None:
+            found = _published = _start(settings)
+        elif found.settings != settings:
             logger.warning(
                 "the control server of this process runs already, at %s; other settings of it "
                 "have no effect",
-                _published.server.url,
+                found.server.url,
             )
-        return _published
+        return found
 
 
 def publish(job: ControlledJob, configuration: Configuration) -> Published | None:
     """Offer a started job over HTTP, if that is enabled."""
-    published = prepare(configuration)
-    if published is not None:
-        published.server.add(job)
-    return published
+    found = prepare(configuration)
+    if found is not None:
+        found.server.add(job)
+    return found
+
+
+def published() -> Published | None:
+    """The control server of this process, if it runs."""
+    found = _published
+    return None if found is None or found.process != os.getpid() else found
 
 
 def withdraw() -> None:
     """Stop the control server of this process, if it runs."""
     global _published
     with _lock:
-        published, _published = _published, None
-    if published is not None and published.process == os.getpid():
-        published.server.stop()
-        if published.own_directory is not None:
-            shutil.rmtree(published.own_directory, ignore_errors=True)
+        found, _published = published(), None
+    if found is not None:
+        found.server.stop()
+        if found.own_directory is not None:
+            shutil.rmtree(found.own_directory, ignore_errors=True)
 
 
 def _start(settings: RestSettings) -> Published:
@@ -104,7 +111,7 @@ def _start(settings: RestSettings) -> Published:
 
 def _end() -> None:
     """Let clients hear how their requests ended before the process does."""
-    published = _published
-    if published is not None and published.process == os.getpid():
-        published.server.operations.linger()
+    found = published()
+    if found is not None:
+        found.server.operations.linger()
         withdraw()

@@ -19,7 +19,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.job.threads import start_thread
 
 if TYPE_CHECKING:
-    from holdfast.config.rest_options import RestSettings
+    from holdfast.config.rest import RestSettings
     from holdfast.control.jobs import ControlledJob
 
 logger = logging.getLogger("holdfast")

@@ -149,7 +149,9 @@ class Bench:
         threshold = settings.pop("inline_below", 0)
         self.known = settings.pop("published_known", PUBLISHED_KNOWN)
         self.limits = {
-            name: settings.pop(name) for name in ("most_inline", "most_hanging") if name in settings
+            name: settings.pop(name)
+            for name in ("most_inline", "most_hanging", "sample")
+            if name in settings
         }
         storage = FileSystemCheckpointStorage(str(tmp_path / "checkpoints"), threshold)
         self.settings = checkpoint_settings(configured, storage)

@@ -56,7 +56,8 @@ def life(bench: Bench) -> None:
 def test_nothing_on_the_driver_grows_with_the_checkpoints_of_a_job(
     make: Callable[..., Bench], backend: Any
 ) -> None:
-    settings = {"incremental": True, "tolerable_failures": 1, "published_known": HISTORY}
+    settings = {"incremental": True, "tolerable_failures": 1}
+    settings |= {"published_known": HISTORY, "sample": HISTORY}
     bench = make(backend=backend, **settings)
     for _ in range(HISTORY // 3):
         life(bench)

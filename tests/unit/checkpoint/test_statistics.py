@@ -127,3 +127,30 @@ def test_durations_do_not_follow_a_wall_clock_that_is_set() -> None:
     assert (found.trigger_timestamp, found.latest_ack_timestamp) == (5_000_000, 900)
     assert (found.epoch_duration_ms, found.async_duration_ms) == (40, 10)
     assert (found.finalize_duration_ms, found.end_to_end_duration_ms) == (7, 57)
+
+
+def test_percentiles_are_taken_over_the_newest_checkpoints() -> None:
+    keeper = CheckpointStatisticsKeeper(sample=100)
+    for number in range(1, 201):
+        keeper.begun(number, at(0), 1)
+        keeper.completed(number, at(number), f"/chk-{number}")
+    spread = keeper.snapshot().summary.end_to_end_duration_ms
+    assert (spread.min, spread.max, spread.avg) == (1, 200, 100)
+    assert (spread.p50, spread.p90, spread.p95) == (150, 190, 195)
+    assert (spread.p99, spread.p999) == (199, 200)
+
+
+def test_the_newest_savepoint_is_shown_with_its_checkpoint() -> None:
+    keeper = CheckpointStatisticsKeeper()
+    for number in (1, 2, 3):
+        keeper.begun(number, at(0), 1, is_savepoint=number == 2)
+        keeper.completed(number, at(1), f"/chk-{number}")
+    assert keeper.snapshot().latest_savepoint is None
+    keeper.savepoint_completed(2, "/savepoint-2")
+    figures = keeper.snapshot()
+    assert figures.latest_savepoint is not None
+    assert (figures.latest_savepoint.id, figures.latest_savepoint.savepoint_path) == (
+        2,
+        "/savepoint-2",
+    )
+    assert [one.is_savepoint for one in figures.history] == [False, True, False]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from holdfast.config.rest_options import RestSettings
+from holdfast.config.rest import RestSettings
 from holdfast.control.operations import Operations
 from holdfast.control.server import ControlServer
 from tests.support.controlled_jobs import FakeJob

@@ -113,7 +113,7 @@ def test_a_server_that_cannot_be_reached_is_an_error_that_says_so() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-        with pytest.raises(ControlError, match="cannot reach .*that the driver runs") as raised:
+        with pytest.raises(ControlError, match=r"cannot reach .*that the driver runs") as raised:
             ControlClient(f"http://127.0.0.1:{port}", TOKEN).overview()
     assert raised.value.status is None
 

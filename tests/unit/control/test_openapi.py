@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from schemathesis import GenerationMode
 
-from holdfast.config.rest_options import RestSettings
+from holdfast.config.rest import RestSettings
 from holdfast.control.application import application
 from holdfast.control.jobs import Jobs
 from holdfast.control.openapi import description

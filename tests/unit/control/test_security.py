@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from holdfast.config.rest_options import RestSettings
+from holdfast.config.rest import RestSettings
 from holdfast.control.security import obtain_token
 from holdfast.control.server import ControlServer
 from holdfast.errors import ConfigurationError

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from holdfast.config.rest_options import RestSettings
+from holdfast.config.rest import RestSettings
 from holdfast.control.client import ControlClient
 from holdfast.control.server import ControlServer
 from holdfast.errors import ConfigurationError
@@ -109,11 +109,12 @@ def test_listening_on_all_addresses_without_a_name_warns(
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A certificate for localhost and its key, in one file."""
     file = tmp_path_factory.mktemp("tls") / "both.pem"
+    command = (
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 "
+        "-subj /CN=localhost -addext subjectAltName=DNS:localhost,IP:127.0.0.1"
+    )
     made = subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
-        + ["-nodes", "-days", "2", "-subj", "/CN=localhost", "-keyout", str(file)]
-        + ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-out", f"{file}.crt"],
-        capture_output=True,
+        [*command.split(), "-keyout", str(file), "-out", f"{file}.crt"], capture_output=True
     )
     if made.returncode:
         pytest.skip("openssl cannot make a certificate here")
@@ -151,7 +152,7 @@ def test_a_server_that_was_stopped_answers_no_more() -> None:
 def test_a_server_does_not_keep_its_program_from_ending() -> None:
     script = f"""
 import urllib.request
-from holdfast.config.rest_options import RestSettings
+from holdfast.config.rest import RestSettings
 from holdfast.control.server import ControlServer
 server = ControlServer(RestSettings(), {TOKEN!r})
 server.start()
