@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -126,7 +126,7 @@ def test_a_request_that_cannot_be_met_changes_nothing(spark: SparkSession, tmp_p
     rescaled = Rescaled(spark, tmp_path, restarts=0)
     client = rescaled.client
     for parallelism in (0, 129):
-        with pytest.raises(ConfigurationError, match="is not rescaled, and runs on with paralle"):
+        with pytest.raises(ConfigurationError, match="is not rescaled, and runs on with"):
             client.rescale(parallelism)
     client.rescale(2)
     rescaled.go_on()
@@ -270,7 +270,7 @@ def test_requests_that_come_together_are_all_met(spark: SparkSession, tmp_path: 
     client = rescaled.client
     rescaled.go_on()
     with ThreadPoolExecutor() as pool:
-        asked = [
+        asked: list[Future[Any]] = [
             pool.submit(client.trigger_savepoint, str(tmp_path / "savepoints")),
             pool.submit(client.rescale, 3),
             pool.submit(client.trigger_savepoint, str(tmp_path / "savepoints")),
