@@ -12,6 +12,8 @@ from typing import Any
 import pyspark
 import pytest
 
+from tests.support.output_jobs import expected
+
 PROGRAM = Path(__file__).parents[1] / "support" / "cluster_program.py"
 
 
@@ -46,6 +48,26 @@ def test_subtasks_run_where_their_state_is() -> None:
     assert set(homes) == {(level, i) for level in ("first", "second") for i in range(4)}
     assert all(len(executors) == 1 for executors in homes.values()), homes
     assert len({executor for executors in homes.values() for executor in executors}) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_a_job_that_is_rescaled_leaves_no_local_state_on_executors_without_subtasks(
+    tmp_path: Path,
+) -> None:
+    run = run_on_cluster("-m", "tests.support.cluster_rescale", str(tmp_path))
+    assert run.returncode == 0, run.stderr[-4000:]
+    result: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
+    rows = sorted(tuple(row) for row in result["rows"])
+    assert rows == expected(len(rows))
+    assert result["restarts"] == 0
+    for executors in result["left"]:
+        assert len(executors) == 2
+        # Only that of the attempt that runs.
+        assert len({attempt for found in executors.values() for attempt in found}) == 1
+    of_four, of_one, _ = result["left"]
+    assert sum(map(bool, of_four.values())) == 2
+    assert sum(map(bool, of_one.values())) == 1
 
 
 REFUSAL = """

@@ -34,7 +34,9 @@ IN_SAVEPOINTS = (
     "during-delete",
 )
 """What only savepoints pass is in test_savepoint_output.py and test_savepoint_kills.py."""
-ELSEWHERE = IN_WORKERS + RESTORING + OUTPUT + IN_SAVEPOINTS
+RESCALING = ("before-rescale",)
+"""What only a rescale passes is in test_rescale_running.py."""
+ELSEWHERE = IN_WORKERS + RESTORING + OUTPUT + IN_SAVEPOINTS + RESCALING
 STORING = tuple(point for point in faults.POINTS if point not in ELSEWHERE)
 
 

@@ -1,8 +1,8 @@
-"""Windows, timers, broadcast state, TTL and nested values through a savepoint.
+"""Windows, timers, broadcast state, TTL and nested values through a savepoint and a rescale.
 
 A job is stopped in the middle and goes on from its savepoint, with another backend, on another
-number of subtasks. What both have given out together is what one gives out that was never
-stopped; each ends by draining, so that all windows close and all timers fire.
+number of subtasks; or it is rescaled while it runs. What is given out altogether is what one gives
+out that was never stopped; each ends by draining, so that all windows close and all timers fire.
 """
 
 from __future__ import annotations
@@ -214,6 +214,22 @@ def test_everything_goes_on_from_a_savepoint_as_if_nothing_had_happened(
     client = run.start(*after, from_savepoint=path)
     run.caught_up(2)
     client.stop_with_savepoint(str(tmp_path / "savepoints"), drain=True)
+    assert run.outcome() == undisturbed
+
+
+@pytest.mark.parametrize("backend", [ROCKSDB, pytest.param(HASHMAP, marks=pytest.mark.slow)])
+def test_everything_goes_on_from_a_rescale_as_if_nothing_had_happened(
+    spark: SparkSession, tmp_path: Path, undisturbed: list[Any], backend: str
+) -> None:
+    run = Run(spark, tmp_path / "run")
+    client = run.start(backend, 2)
+    run.caught_up(1)
+    client.rescale(5)
+    run.caught_up(1)
+    client.rescale(1)
+    run.caught_up(2)
+    client.stop_with_savepoint(str(tmp_path / "savepoints"), drain=True)
+    assert client.statistics().restarts == 0
     assert run.outcome() == undisturbed
 
 

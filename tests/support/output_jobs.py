@@ -277,6 +277,15 @@ class OutputJob:
             time.sleep(0.01)
         return client.stop_with_savepoint(str(target))
 
+    def rescale(self, spark: SparkSession, parallelism: int) -> None:
+        """Start the job, rescale it after its first epochs, and run it to its end."""
+        client = self.start(spark)
+        while client.statistics().epochs < 2:
+            time.sleep(0.01)
+        client.rescale(parallelism, TIMEOUT)
+        self.hurry.touch()
+        client.result(TIMEOUT)
+
     def files(self) -> list[Row]:
         """What a reader finds in the files."""
         return rows_in(self.place / "files", partitioned=True)
@@ -474,9 +483,12 @@ def main() -> None:
     (place / "spark" / "tmp").mkdir(parents=True, exist_ok=True)
     spark = session(place / "spark", "local[2]")
     target = arguments.pop("savepoints", None)
+    rescaled = arguments.pop("rescaled", None)
     job = OutputJob(place, **arguments)
-    if target is None:
-        job.run(spark)
-    else:
+    if target is not None:
         job.stop(spark, Path(target))
+    elif rescaled is not None:
+        job.rescale(spark, rescaled)
+    else:
+        job.run(spark)
     spark.stop()

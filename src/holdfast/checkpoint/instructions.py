@@ -43,8 +43,8 @@ class CheckpointKind(Enum):
     FORCED = "forced"
     """Requested: follows none of these rules, otherwise like a periodic one."""
     WITH_SAVEPOINT = "with savepoint"
-    """Taken together with a savepoint: like a forced one, but no periodic one begins until it has
-    ended, and its failure is not counted."""
+    """Taken together with a savepoint, or to rescale the job: like a forced one, but no periodic
+    one begins until it has ended, and its failure is not counted."""
     SAVEPOINT = "savepoint"
     """Requested and owned by the user: never retired, never subsumed, subsumes nothing."""
 

@@ -17,6 +17,7 @@ from holdfast.checkpoint.commit.service import CommitService
 from holdfast.checkpoint.files.cleanup import delete_job
 from holdfast.checkpoint.files.endings import (
     FINISHED,
+    JobEnding,
     delete_finished,
     finished_at,
     forget_ending,

@@ -66,7 +66,7 @@ def compile_job(graph: JobGraph, settings: Settings) -> JobPlan:
 def compile_rescaled(
     graph: JobGraph, settings: Settings, plan: JobPlan, parallelism: int
 ) -> JobPlan:
-    """Compile a running job for another default parallelism; max parallelism stays.
+    """Compile a running job for another default parallelism; operators keep max parallelism.
 
     Args:
         graph: The program.
@@ -77,7 +77,7 @@ def compile_rescaled(
     Raises:
         ConfigurationError: It is not within 1 and the max parallelism of every operator.
     """
-    limits = {plan.uids[node]: limit for node, limit in plan.max_parallelism.items()}
+    limits = {uid: operator.max_parallelism for uid, operator in plan.operators.items()}
     return compile_job(
         graph, replace(settings, parallelism=parallelism, stored_max_parallelism=limits)
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import SavepointFormatType
-from holdfast.checkpoint.savepoint.requests import SavepointRequest, decide
+from holdfast.checkpoint.savepoint.requests import CheckpointRequest, SavepointRequest, decide
 from holdfast.errors import CheckpointError, JobExecutionError, SinkError
 from holdfast.job.model import EpochOrder, EpochResult
 from holdfast.job.statistics import EpochStatistics
@@ -724,3 +724,75 @@ def test_a_query_that_cannot_be_started_again_fails_the_job_attempt(
     monkeypatch.setattr(drained.job_attempt, "_start_query", start)
     drained.runner.waiting = frozenset({"fast"})
     assert isinstance(drained.job_attempt.wait(), ConnectionError)
+
+
+# The last checkpoint before a rescale
+
+
+class Finished:
+    """A checkpoint that ends a job attempt, and completes with its epoch."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.request = CheckpointRequest("the last checkpoint")
+        self.request.checkpoint = "/chk-1"
+        self.told: list[str] = []
+        bench.checkpoints.due = True
+        bench.batch(0)
+        bench.runner.in_epoch = self.request.complete
+
+    def ask(self) -> None:
+        self.bench.job_attempt.finish_with_savepoint(
+            self.request, drain=False, on_complete=lambda: self.told.append("complete")
+        )
+
+
+def test_no_epoch_follows_the_checkpoint_that_a_rescale_takes(bench: Bench) -> None:
+    finished = Finished(bench)
+    finished.ask()
+    assert finished.told == ["complete"]
+    assert bench.query.stopped.is_set()
+    ran = bench.runner.epoch
+    # Spark may have read it already; the next attempt reads it again.
+    bench.batch(1)
+    assert bench.job_attempt.wait() is None
+    assert bench.runner.epoch == ran
+
+
+def test_rows_left_over_are_processed_before_a_rescale(bench: Bench) -> None:
+    finished = Finished(bench)
+    bench.runner.channel_rows = ("row",)
+    finished.ask()
+    assert bench.runner.ran[-1] == "rows left over"
+    assert bench.runner.channel_rows == ()
+
+
+def test_a_query_that_does_not_stop_for_a_rescale_is_stopped_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TRY_AGAIN", 0)
+    finished = Finished(bench)
+    bench.query.refusals = 2
+    finished.ask()
+    assert bench.query.stopped.is_set()
+    assert bench.job_attempt.wait() is None
+
+
+def test_a_job_attempt_goes_on_after_a_checkpoint_that_failed(bench: Bench) -> None:
+    finished = Finished(bench)
+    bench.runner.in_epoch = lambda: finished.request.fail("no room")
+    finished.ask()
+    assert finished.told == []
+    bench.batch(1)
+    assert bench.checkpoints.completed_epochs == list(range(1, bench.runner.epoch + 1))
+    assert not bench.query.stopped.is_set()
+
+
+def test_a_job_attempt_that_was_stopped_takes_no_last_checkpoint(bench: Bench) -> None:
+    finished = Finished(bench)
+    bench.job_attempt.stop()
+    ran = bench.runner.epoch
+    finished.ask()
+    with pytest.raises(CheckpointError, match="was not taken: the job has ended, or is about to"):
+        finished.request.result(0)
+    assert (finished.told, bench.runner.epoch) == ([], ran)
