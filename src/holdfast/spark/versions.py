@@ -204,8 +204,9 @@ def missing(
     """What this Spark lacks of the classes, methods and settings, with their use."""
     jvm: Any = spark._jvm
     find = jvm.java.lang.Class.forName
-    new_array: Any = spark.sparkContext._gateway.new_array
-    nothing, flag = new_array(jvm.java.lang.Class, 0), new_array(jvm.java.lang.Class, 1)
+    gateway: Any = spark.sparkContext._gateway
+    nothing = gateway.new_array(jvm.java.lang.Class, 0)
+    flag = gateway.new_array(jvm.java.lang.Class, 1)
     flag[0] = jvm.java.lang.Boolean.TYPE
     lacks = []
     for internal in internals:

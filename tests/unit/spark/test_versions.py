@@ -85,12 +85,13 @@ def test_the_package_can_be_installed_with_the_versions_that_are_accepted() -> N
 
 def settings_in(path: Path) -> set[str]:
     """Keys of Spark's settings that a module names."""
-    texts = (node.value for node in ast.walk(ast.parse(path.read_text())) if is_text(node))
-    return {text for text in texts if re.fullmatch(r"spark\.[A-Za-z]+(\.[A-Za-z]+)+", text)}
-
-
-def is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+    return {
+        node.value
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and re.fullmatch(r"spark(\.[A-Za-z]+)+", node.value)
+    }
 
 
 def test_every_setting_of_spark_that_is_used_is_listed_with_its_use() -> None:
