@@ -13,7 +13,7 @@ QUICK_JAVA := JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 COMPILED := PYTHONDONTWRITEBYTECODE=
 PYTHON_TREES := $(wildcard src tests benchmarks examples)
 
-.PHONY: help demo test test-all test-fast fmt check bench bench-scale bench-checkpoints bench-output bench-timers bench-windows bench-ttl bench-savepoints bench-functions bench-driver figures docs ci clean
+.PHONY: help demo test test-all test-fast test-versions fmt check bench bench-scale bench-checkpoints bench-output bench-timers bench-windows bench-ttl bench-savepoints bench-functions bench-driver figures docs ci clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ test-all: $(READY) ## Checks, and all tests, slow ones included
 
 test-fast: $(READY) ## The tests that need no Spark, on all cores (a minute and a half on two)
 	@$(COMPILED) $(BIN)/pytest -n auto --dist worksteal -o tmp_path_retention_policy=failed -m "not slow and not spark"
+
+test-versions: ## The fast tests and a part of the Spark tests on the lowest and highest versions (ARGS="3.12-4.3")
+	@$(QUICK_JAVA) scripts/test_versions.sh $(ARGS)
 
 fmt: $(READY) ## Format the code and fix what can be fixed by itself
 	@$(BIN)/ruff check --fix --quiet . || true
@@ -96,7 +99,7 @@ docs: $(READY) ## Run the examples in the documentation
 ci: ## Exactly what continuous integration runs
 	@.ci/run
 
-clean: ## Remove what was generated (all but .venv)
+clean: ## Remove what was generated (all but .venv and .versions)
 	@rm -rf build dist spark-warehouse metastore_db derby.log
 	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find src tests benchmarks examples scripts -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

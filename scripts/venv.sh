@@ -1,14 +1,18 @@
 #!/usr/bin/env bash
-# Makes the virtual environment $1 and installs the package in it, with its developer tools.
+# Makes a virtual environment and installs the package in it, with its developer tools.
+#
+#     scripts/venv.sh DIRECTORY [PYTHON [REQUIREMENT...]]    with this Python, and these versions too
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/apt.sh
 
-readonly VENV="${1:?usage: scripts/venv.sh DIRECTORY}"
+readonly VENV="${1:?usage: scripts/venv.sh DIRECTORY [PYTHON [REQUIREMENT...]]}"
+readonly PYTHON="${2:-}"
+readonly REQUIREMENTS=("${@:3}")
 
 find_python() {
     local python
-    for python in python3.13 python3.12 python3.11 python3; do
+    for python in ${PYTHON:-python3.13 python3.12 python3.11 python3}; do
         if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
             command -v "$python"
             return 0
@@ -37,4 +41,5 @@ if ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1; then
 fi
 
 echo "Installing Holdfast and its developer tools into $VENV; this takes a minute or two."
-"$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+"$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --editable '.[dev]' \
+    "${REQUIREMENTS[@]}"

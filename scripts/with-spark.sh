@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
 # Runs a command in the environment that Spark needs: scripts/with-spark.sh COMMAND [ARGUMENT...]
+#
+# Workers run the Python of $HOLDFAST_VENV, a virtual environment (.venv).
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+venv="${HOLDFAST_VENV:-$root/.venv}"
 
 # Spark's version as a tree of its Python files states it, be it a distribution or a pip package.
 spark_version() {
@@ -14,7 +17,7 @@ export JAVA_HOME
 
 # A SPARK_HOME left by another installation would start that one's Java side under our Python side.
 if [ -n "${SPARK_HOME:-}" ]; then
-    ours="$(spark_version "$(echo "$root"/.venv/lib/python3*/site-packages/pyspark)")"
+    ours="$(spark_version "$(echo "$venv"/lib/python3*/site-packages/pyspark)")"
     theirs="$(spark_version "$SPARK_HOME")"
     if [ "$theirs" != "$ours" ]; then
         echo "Ignoring SPARK_HOME=$SPARK_HOME: it holds Spark ${theirs:-of an unknown version}," \
@@ -23,6 +26,6 @@ if [ -n "${SPARK_HOME:-}" ]; then
     fi
 fi
 
-export PYSPARK_PYTHON="$root/.venv/bin/python"
+export PYSPARK_PYTHON="$venv/bin/python"
 export SPARK_LOCAL_IP="${SPARK_LOCAL_IP:-127.0.0.1}"
 exec "$@"

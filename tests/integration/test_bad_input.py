@@ -69,6 +69,7 @@ def failure_of(env: StreamExecutionEnvironment) -> BaseException:
     return caught.value.__cause__
 
 
+@pytest.mark.versions
 def test_an_exception_in_user_code_names_operator_subtask_key_and_row(
     env: StreamExecutionEnvironment, tmp_path: Path
 ) -> None:
@@ -288,6 +289,7 @@ def test_untyped_streams_are_refused_where_columns_are_needed(
         untyped.foreach_batch(lambda df, epoch: None)
 
 
+@pytest.mark.versions
 def test_sources_that_cannot_be_replayed_are_refused(
     env: StreamExecutionEnvironment, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -356,6 +358,7 @@ def test_a_job_without_operators_is_refused(env: StreamExecutionEnvironment) -> 
         env.execute("nothing")
 
 
+@pytest.mark.versions
 def test_sessions_that_cannot_hold_state_are_refused() -> None:
     class Connect:
         pass

@@ -128,6 +128,7 @@ class PassOn(KeyedProcessFunction):
         yield value
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize(
     ("control", "keyed"),
     [

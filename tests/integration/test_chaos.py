@@ -35,6 +35,7 @@ def said(outcome: Outcome, plan: Plan, directory: Path) -> str:
     return f"{faults}\nkept: {directory}; to do the same again: {plan.command}"
 
 
+@pytest.mark.versions
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_a_few_strikes_and_a_handover_change_neither_state_nor_output(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ def run_on_cluster(*args: str, timeout: int = 240) -> subprocess.CompletedProces
     )
 
 
+@pytest.mark.versions
 @pytest.mark.spark
 def test_subtasks_run_where_their_state_is() -> None:
     run = run_on_cluster(str(PROGRAM))
@@ -84,6 +85,7 @@ except Exception as error:
 """
 
 
+@pytest.mark.versions
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("master", "settings", "said"),

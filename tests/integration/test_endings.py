@@ -27,6 +27,7 @@ IDLE = 90
 """Spark ends workers that had nothing to do for 60 s; it looks every 10 s."""
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("pause", [0, pytest.param(IDLE, marks=pytest.mark.slow)])
 def test_a_job_that_finishes_is_cancelled_or_interrupted_prints_no_errors(pause: int) -> None:
     done = subprocess.run(

@@ -152,6 +152,7 @@ print(json.dumps({fault: outcome(fault) for fault in ("none", "raise", "kill")})
 """
 
 
+@pytest.mark.versions
 @pytest.mark.spark
 @pytest.mark.parametrize("backend", [pytest.param("hashmap", marks=pytest.mark.slow), "rocksdb"])
 def test_attempts_that_fail_or_are_killed_change_nothing(tmp_path: Path, backend: str) -> None:
@@ -171,6 +172,7 @@ def test_attempts_that_fail_or_are_killed_change_nothing(tmp_path: Path, backend
     assert outcomes["kill"] == outcomes["none"]
 
 
+@pytest.mark.versions
 def test_a_driver_that_is_killed_leaves_state_that_the_next_job_sweeps(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -246,6 +248,7 @@ def test_an_empty_collection_is_a_job_without_epochs(env: StreamExecutionEnviron
     assert list(nothing.execute_and_collect()) == []
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("condition", ["false", "word = 'nothing'"])
 def test_a_static_frame_without_rows_is_an_epoch_like_any_other(
     env: StreamExecutionEnvironment, spark: SparkSession, condition: str
@@ -255,6 +258,7 @@ def test_a_static_frame_without_rows_is_an_epoch_like_any_other(
     assert list(counts.execute_and_collect()) == []
 
 
+@pytest.mark.versions
 def test_the_sessions_settings_are_as_they_were(
     env: StreamExecutionEnvironment, spark: SparkSession
 ) -> None:

@@ -81,6 +81,7 @@ def probed(stream: DataStream) -> DataStream:
 # When watermarks move
 
 
+@pytest.mark.versions
 def test_what_an_epoch_saw_counts_before_the_rows_of_the_next(
     env: StreamExecutionEnvironment, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -180,6 +181,7 @@ def two_sources(
     return drops[0], drops[1], probed(streams[0].union(streams[1]))
 
 
+@pytest.mark.versions
 def test_the_watermark_of_two_sources_is_the_lesser(
     env: StreamExecutionEnvironment, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -379,6 +381,7 @@ def elsewhere(spark: SparkSession) -> Iterator[None]:
     spark.conf.set("spark.sql.session.timeZone", before)
 
 
+@pytest.mark.versions
 @pytest.mark.usefixtures("elsewhere")
 def test_the_jvm_and_python_read_the_same_time_from_a_column(
     env: StreamExecutionEnvironment, spark: SparkSession

@@ -59,6 +59,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("format", ["parquet", "json", "csv"])
 def test_spark_reads_every_value_back(spark, tmp_path: Path, format: str) -> None:
     ddl = FLAT if format == "csv" else f"{FLAT}, {NESTED}"

@@ -30,6 +30,7 @@ def test_there_is_a_golden_savepoint_of_every_form() -> None:
     assert sorted([*known, "format-5-canonical-tables-2-hashmap"]) == SAVEPOINTS
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("name", SAVEPOINTS)
 def test_a_golden_savepoint_is_restored(spark: SparkSession, tmp_path: Path, name: str) -> None:
     backend = ROCKSDB if name.endswith(HASHMAP) else HASHMAP
@@ -47,6 +48,7 @@ def test_a_golden_savepoint_is_restored(spark: SparkSession, tmp_path: Path, nam
     assert "2:0 2:1" in {row[3] for row in job.numbers.rows}
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("name", TIMED_SAVEPOINTS)
 def test_event_time_and_timers_of_a_golden_savepoint_continue(
     spark: SparkSession, tmp_path: Path, name: str

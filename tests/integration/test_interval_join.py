@@ -110,6 +110,7 @@ def test_two_sources_are_joined_as_brute_force_would(
     assert Counter(map(tuple, pairs)) == expected()
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("backend", [HASHMAP, ROCKSDB])
 def test_a_killed_worker_costs_no_pair_and_repeats_none(
     spark: SparkSession, tmp_path: Path, injected: Faults, backend: str

@@ -34,7 +34,7 @@ from holdfast import (
 )
 from holdfast.clock import monotonic
 from holdfast.serde.keys import key_hash
-from holdfast.spark.routing import key_hash_column
+from holdfast.spark.placement.routing import key_hash_column
 from tests.integration.conftest import CountByKey, final_counts
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 WORDS = [("a",), ("b",), ("a",), ("c",), ("a",), ("b",)]
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize(
     "backend", [HashMapStateBackend(), EmbeddedRocksDBStateBackend()], ids=["hashmap", "rocksdb"]
 )
@@ -103,6 +104,7 @@ def test_a_column_key_and_a_function_key_meet_in_one_subtask(
     assert Counter(n for _, _, n in columns)[1] == distinct
 
 
+@pytest.mark.versions
 def test_the_jvm_takes_all_nan_for_one_key_and_zeros_too(spark: SparkSession) -> None:
     """Whatever their bits: arithmetic makes others than the text `nan` does."""
     doubles = np.array(
@@ -158,6 +160,7 @@ def test_keyed_operators_chain_over_several_exchanges(
     assert max(r.words for r in results if not r.count % 2) == sum(even)
 
 
+@pytest.mark.versions
 def test_several_outputs_of_one_stateful_stream_are_computed_once(
     env: StreamExecutionEnvironment, file_stream: Callable[..., DataFrame], tmp_path: Path
 ) -> None:
@@ -213,6 +216,7 @@ def test_side_outputs_are_streams_of_their_own(env: StreamExecutionEnvironment) 
     assert sorted(row.value for row in seen) == ["A", "D"]
 
 
+@pytest.mark.versions
 def test_sources_of_different_types_make_one_query(
     env: StreamExecutionEnvironment, file_stream: Callable[..., DataFrame]
 ) -> None:
@@ -290,6 +294,7 @@ def test_rolling_aggregates_are_flinks(env: StreamExecutionEnvironment) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.versions
 def test_batch_mode_gives_final_results_only(
     env: StreamExecutionEnvironment, spark: SparkSession
 ) -> None:
@@ -310,6 +315,7 @@ def test_a_static_frame_streams_in_one_epoch_and_automatic_mode_follows_the_sour
     assert list(rows.key_by("k").sum("n").execute_and_collect()) == [("a", 4)]
 
 
+@pytest.mark.versions
 def test_a_generator_replays_by_number_and_keeps_to_the_limit_of_an_epoch(
     env: StreamExecutionEnvironment,
 ) -> None:
@@ -387,6 +393,7 @@ def test_metrics_end_up_in_the_statistics(env: StreamExecutionEnvironment) -> No
     assert statistics.status is JobStatus.FINISHED
 
 
+@pytest.mark.versions
 def test_a_running_job_can_be_watched_and_cancelled(
     env: StreamExecutionEnvironment,
 ) -> None:
@@ -467,6 +474,7 @@ def test_annotations_declare_types_and_classes_come_back(env: StreamExecutionEnv
     assert all(type(result) is Sized for result in results)
 
 
+@pytest.mark.versions
 @pytest.mark.spark
 def test_functions_of_main_work(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
@@ -514,6 +522,7 @@ def test_functions_of_main_work(tmp_path: Path) -> None:
     ], run.stderr
 
 
+@pytest.mark.versions
 def test_explain_shows_graph_uids_state_and_plan_and_runs_nothing(
     env: StreamExecutionEnvironment, spark: SparkSession
 ) -> None:

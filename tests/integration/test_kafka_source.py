@@ -28,6 +28,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
         driver.close()
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize(
     ("backend", "partitions"), [(HASHMAP, 2), pytest.param(ROCKSDB, 4, marks=pytest.mark.slow)]
 )

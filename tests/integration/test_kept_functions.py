@@ -113,6 +113,7 @@ def run(env: StreamExecutionEnvironment, log: Path, kill_at: int | None = None) 
     return statistics, notes(log)
 
 
+@pytest.mark.versions
 def test_a_hundred_epochs_open_a_function_once_per_worker_and_subtask(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -154,6 +155,7 @@ def test_two_workers_open_the_functions_of_four_subtasks_eight_times_at_most(
     assert len(opened) == len(set(opened)) <= 2 * hundred_epochs.SUBTASKS
 
 
+@pytest.mark.versions
 def test_a_killed_worker_changes_no_result(spark: SparkSession, tmp_path: Path) -> None:
     statistics, seen = run(environment(spark, tmp_path), tmp_path / "log", EPOCHS * KEYS // 2)
     assert statistics.restarts == 1

@@ -175,6 +175,7 @@ def job(spark: SparkSession, env: StreamExecutionEnvironment, tmp_path: Path) ->
     return Job(env, Feed(spark, tmp_path / "input"))
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("made", [False, True], ids=["DataFrame", "function"])
 def test_a_table_is_read_again_while_the_job_runs(
     job: Job, directory: Directory, made: bool
@@ -347,6 +348,7 @@ def test_a_copy_is_tiny_for_who_carries_it(
     assert copy.read().num_rows == 100_000
 
 
+@pytest.mark.versions
 def test_a_dataframe_of_a_metastore_table_and_a_subquery_is_read_anew(
     spark: SparkSession,
 ) -> None:
@@ -365,6 +367,7 @@ def test_a_dataframe_of_a_metastore_table_and_a_subquery_is_read_anew(
         spark.sql("drop table looked_up")
 
 
+@pytest.mark.versions
 def test_a_table_without_rows_is_not_one_without_files(
     spark: SparkSession, directory: Directory
 ) -> None:

@@ -72,6 +72,7 @@ class Watch:
 # Exactly once
 
 
+@pytest.mark.versions
 def test_output_of_every_sink_appears_with_its_checkpoint_and_whole(
     spark: SparkSession, tmp_path: Path, injected: Faults, db: PostgresServer
 ) -> None:
@@ -213,6 +214,7 @@ def test_a_driver_that_dies_while_it_publishes_has_published_everything_once_in_
     assert job.left_behind() == []
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize(
     "point", [pytest.param("before-commit", marks=pytest.mark.slow), "after-commit"]
 )
@@ -380,6 +382,7 @@ def cut_in_half(file: Path) -> None:
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
 
+@pytest.mark.versions
 def test_going_back_beyond_published_output_is_refused_unless_duplicates_are_accepted(
     spark: SparkSession, failed: OutputJob, caplog: pytest.LogCaptureFixture
 ) -> None:

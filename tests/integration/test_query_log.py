@@ -24,8 +24,8 @@ from pyspark.sql.datasource import (
 
 from holdfast.errors import CheckpointError, UnsupportedSparkError
 from holdfast.job.model import QueryPosition, join
-from holdfast.spark.session import FILE_MANAGER
 from holdfast.spark.sources.query_log import capture, lay_out, source_leaves
+from holdfast.spark.versions import FILE_MANAGER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -128,6 +128,7 @@ def all_rows(batches: dict[int, list[str]]) -> list[str]:
     return sorted(row for rows in batches.values() for row in rows)
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("at", [0, 8, 9, 19, 24])
 def test_a_file_source_goes_on_with_the_same_batches(
     spark: SparkSession, tmp_path: Path, at: int
@@ -216,6 +217,7 @@ def test_a_position_can_be_captured_when_the_query_has_moved_on(
     }
 
 
+@pytest.mark.versions
 def test_a_session_that_compacts_at_another_interval_reads_what_was_laid_out(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -233,6 +235,7 @@ def test_a_session_that_compacts_at_another_interval_reads_what_was_laid_out(
     assert second.batches == {i: names("a", range(i, i + 1)) for i in range(8, 12)}
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("kind", ["rate", "rate-micro-batch"])
 def test_a_rate_source_goes_on_with_the_next_number(
     spark: SparkSession, tmp_path: Path, kind: str
@@ -303,6 +306,7 @@ class SimpleNumbersSource(DataSource):
         return SimpleNumbers()
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("source", [NumbersSource, SimpleNumbersSource])
 def test_a_python_source_goes_on_with_the_next_offset(
     spark: SparkSession, tmp_path: Path, source: type[DataSource]
@@ -347,6 +351,7 @@ def test_several_sources_go_on_in_whatever_order_the_program_lists_them(
     assert whole == sorted([*once, *names("b", range(3)), *(f"again-{v}" for v in once)])
 
 
+@pytest.mark.versions
 def test_spark_numbers_distinct_leaves_in_the_order_of_the_plan(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -406,6 +411,7 @@ def test_the_copy_runs_beside_the_query_it_was_taken_from(
     assert copy.batches == {1: ["r000001"], 2: ["r000002"]}
 
 
+@pytest.mark.versions
 def test_offsets_are_there_as_long_as_a_capture_needs_them(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -426,6 +432,7 @@ def test_offsets_are_there_as_long_as_a_capture_needs_them(
     assert run(tmp_path / "q2", sources, AVAILABLE_NOW).batches == {24: ["a024"], 25: ["a025"]}
 
 
+@pytest.mark.versions
 def test_named_offsets_are_refused_with_the_setting_that_helps(
     spark: SparkSession, tmp_path: Path
 ) -> None:

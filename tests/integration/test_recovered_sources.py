@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("per_epoch", [1, 3])
 def test_files(spark: SparkSession, tmp_path: Path, per_epoch: int) -> None:
     feed = Feed(spark, tmp_path / "input").fill(7, each=20)
@@ -29,6 +30,7 @@ def test_files(spark: SparkSession, tmp_path: Path, per_epoch: int) -> None:
     assert statistics.checkpoints.restored == 1
 
 
+@pytest.mark.versions
 def test_the_rate_source(spark: SparkSession, tmp_path: Path) -> None:
     rates = spark.readStream.format("rate").option("rowsPerSecond", 50).load()
     stream = rates.selectExpr("value AS i", "concat('k', value % 20) AS k")
@@ -81,6 +83,7 @@ class NumberedReader(DataSourceStreamReader):
             yield event(i)
 
 
+@pytest.mark.versions
 def test_a_python_data_source(spark: SparkSession, tmp_path: Path) -> None:
     spark.dataSource.register(Numbered)
     job = RecoveryJob(spark, tmp_path / "chk").settled()
@@ -93,6 +96,7 @@ def test_a_python_data_source(spark: SparkSession, tmp_path: Path) -> None:
     assert job.outcome() == expected(range(200))
 
 
+@pytest.mark.versions
 def test_a_static_dataframe_beside_a_stream(spark: SparkSession, tmp_path: Path) -> None:
     feed = Feed(spark, tmp_path / "input").fill(3)
     static = spark.createDataFrame([event(i) for i in range(1000, 1060)], "i bigint, k string")

@@ -38,6 +38,7 @@ def feed(spark: SparkSession, tmp_path: Path) -> Feed:
 # What follows a failure
 
 
+@pytest.mark.versions
 def test_without_restarts_the_job_fails_with_the_error_that_broke_it(
     spark: SparkSession, tmp_path: Path, feed: Feed
 ) -> None:
@@ -75,6 +76,7 @@ def test_a_job_that_has_no_checkpoint_yet_starts_again_from_nothing(
     assert statistics.checkpoints.restored == 0
 
 
+@pytest.mark.versions
 def test_a_job_recovers_as_often_as_it_fails(
     spark: SparkSession, tmp_path: Path, feed: Feed
 ) -> None:
@@ -182,6 +184,7 @@ def restored_from(job: RecoveryJob) -> int | None:
     return None if restored is None else restored.checkpoint_id
 
 
+@pytest.mark.versions
 def test_a_job_goes_on_under_its_id_where_it_was_cancelled(
     spark: SparkSession, tmp_path: Path, left: Left
 ) -> None:
@@ -306,6 +309,7 @@ def test_a_job_whose_checkpoints_are_all_damaged_does_not_start_from_nothing(
 # Two drivers of one job
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("busy", [True, False], ids=["busy", "idle"])
 def test_the_first_driver_of_a_job_stops_when_a_second_takes_over(
     spark: SparkSession, tmp_path: Path, busy: bool

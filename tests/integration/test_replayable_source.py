@@ -117,6 +117,7 @@ class Checkpointed:
             self.last[key] = max(self.last.get(key, (0, 0)), (n, most))
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize(
     "backend", [HashMapStateBackend(), EmbeddedRocksDBStateBackend()], ids=["hashmap", "rocksdb"]
 )
@@ -171,6 +172,7 @@ def test_without_checkpoints_nothing_is_forgotten(
     assert source.segment(0).exists()
 
 
+@pytest.mark.versions
 def test_a_bounded_source_is_read_in_one_pass_in_batch_mode(
     env: StreamExecutionEnvironment, tmp_path: Path
 ) -> None:
@@ -210,6 +212,7 @@ class Unbounded(Segments):
     bounded = False
 
 
+@pytest.mark.versions
 def test_an_unbounded_source_is_drained_where_that_is_asked_for_and_else_runs_on(
     env: StreamExecutionEnvironment, tmp_path: Path
 ) -> None:

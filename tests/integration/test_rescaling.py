@@ -62,6 +62,7 @@ def by_subtask(job: RecoveryJob) -> dict[int, tuple[Any, ...]]:
     return last
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("backend", [HASHMAP, ROCKSDB])
 def test_no_state_is_lost_or_doubled_on_any_number_of_subtasks(
     spark: SparkSession, tmp_path: Path, backend: str

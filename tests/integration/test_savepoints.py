@@ -103,6 +103,7 @@ def saved(spark: SparkSession, tmp_path: Path) -> Saved:
     return Saved(spark, tmp_path)
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize(
     ("form", "before", "after"),
     [
@@ -511,6 +512,7 @@ def test_sources_are_told_apart_by_their_uids(saved: Saved) -> None:
     assert Counter(seen["one"]) == {n: 20 for n in range(1, 7)}
 
 
+@pytest.mark.versions
 def test_a_static_dataframe_is_not_read_again_by_a_job_that_goes_on(saved: Saved) -> None:
     static = saved.spark.createDataFrame([(7, "k0"), (8, "k1"), (9, "k0")], "i bigint, k string")
     feed = saved.feed

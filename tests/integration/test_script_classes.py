@@ -5,6 +5,8 @@ from __future__ import annotations
 import runpy
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -91,6 +93,7 @@ client.cancel()
 """
 
 
+@pytest.mark.versions
 def test_a_script_may_compare_explain_and_test_its_program_before_it_runs(
     spark: SparkSession, tmp_path: Path
 ) -> None:

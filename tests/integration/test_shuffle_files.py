@@ -49,6 +49,7 @@ def two_sinks(counts: Any, path: Path) -> None:
     counts.print("again")
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize(
     "add_sink",
     [no_sink, a_collecting_sink, a_spark_sink, a_function_of_dataframes, two_sinks],

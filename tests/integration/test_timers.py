@@ -114,6 +114,7 @@ class Reminding:
 # By the clock
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("backend", [HASHMAP, ROCKSDB])
 def test_the_clock_fires_timers_without_data_and_checkpoints_contain_that(
     spark: SparkSession, tmp_path: Path, injected: Faults, backend: str

@@ -48,6 +48,7 @@ class Count(KeyedProcessFunction):
         yield value.k, self.events.value(), len(list(self.kinds))
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("backend", [HASHMAP, pytest.param(ROCKSDB, marks=pytest.mark.slow)])
 def test_state_gets_and_loses_a_time_to_live_while_it_moves_to_other_subtasks(
     spark: SparkSession, tmp_path: Path, backend: str

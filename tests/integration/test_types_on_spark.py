@@ -48,6 +48,7 @@ class Through(KeyedProcessFunction):
         yield self.row.value()
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York"])
 def test_rows_of_every_type_come_through_functions_and_state(
     spark: SparkSession, zone: str

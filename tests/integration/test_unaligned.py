@@ -142,6 +142,7 @@ def start_again(
     return again
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize(
     ("backend", "before", "after"),
     [

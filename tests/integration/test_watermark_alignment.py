@@ -96,6 +96,7 @@ def leads(rows: list[tuple[Any, ...]]) -> list[int]:
     return [lead for source, _, lead in rows if source == "slow"]
 
 
+@pytest.mark.versions
 def test_a_fast_source_waits_for_a_slow_one_and_reads_on_when_that_has_ended(
     env: StreamExecutionEnvironment,
 ) -> None:

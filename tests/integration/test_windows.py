@@ -164,6 +164,7 @@ class WindowJob:
         return sorted(tuple(row.values()) for row in rows)
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize(
     ("point", "uid", "epoch", "backend"),
     [
@@ -322,6 +323,7 @@ def test_windows_go_on_with_any_number_of_subtasks(
     assert sorted(job.sessions.rows) == sessions(elements)
 
 
+@pytest.mark.versions
 def test_hourly_and_daily_counts_have_columns_of_key_and_window(
     env: StreamExecutionEnvironment,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = ("bash", "cat", "cut", "dirname", "env", "head", "readlink", "sed", "sort")
+HERE = {"HOLDFAST_VENV": sys.prefix}
+"""The virtual environment that runs the tests."""
 
 
 class Machine:
@@ -166,7 +169,7 @@ def test_a_spark_home_of_another_version_is_ignored(machine: Machine, tmp_path: 
     version = tmp_path / "spark" / "python" / "pyspark" / "version.py"
     version.parent.mkdir(parents=True)
     version.write_text('__version__: str = "3.5.1"\n')
-    result = machine.run("with-spark.sh", "env", SPARK_HOME=str(tmp_path / "spark"))
+    result = machine.run("with-spark.sh", "env", SPARK_HOME=str(tmp_path / "spark"), **HERE)
     assert "SPARK_HOME=" not in result.stdout
     assert "it holds Spark 3.5.1, Holdfast runs on 4." in result.stderr
 
@@ -177,7 +180,7 @@ def test_a_spark_home_of_the_same_version_is_kept(machine: Machine):
     assert spec is not None
     assert spec.origin is not None
     home = str(Path(spec.origin).parent)
-    result = machine.run("with-spark.sh", "env", SPARK_HOME=home)
+    result = machine.run("with-spark.sh", "env", SPARK_HOME=home, **HERE)
     assert f"SPARK_HOME={home}" in result.stdout.splitlines()
 
 
@@ -186,6 +189,8 @@ def test_a_command_gets_java_and_the_python_of_the_virtual_environment(machine: 
     lines = machine.run("with-spark.sh", "env").stdout.splitlines()
     assert f"JAVA_HOME={home}" in lines
     assert f"PYSPARK_PYTHON={ROOT / '.venv' / 'bin' / 'python'}" in lines
+    lines = machine.run("with-spark.sh", "env", **HERE).stdout.splitlines()
+    assert f"PYSPARK_PYTHON={sys.prefix}/bin/python" in lines
 
 
 def test_the_exit_status_of_the_command_is_passed_on(machine: Machine):
@@ -198,3 +203,21 @@ def test_without_java_the_command_is_not_run(machine: Machine):
     result = machine.run("with-spark.sh", "env")
     assert result.returncode == 1
     assert result.stdout == ""
+
+
+def test_a_python_that_cannot_be_had_is_skipped_and_named(machine: Machine):
+    result = machine.run("test_versions.sh", "3.12-4.2")
+    assert [line.split()[:3] for line in result.stdout.splitlines()[-2:]] == [
+        ["Python", "PySpark", "without"],
+        ["3.12", "4.2", "skipped"],
+    ]
+    assert "there is no Python 3.12" in result.stdout
+    assert "python3.12-venv" in machine.apt_calls()
+    # The command must not look like a success if it has tested nothing.
+    assert (result.returncode, result.stderr) == (1, "Nothing was tested.\n")
+
+
+def test_versions_that_are_no_pair_are_refused_before_anything_runs(machine: Machine):
+    result = machine.run("test_versions.sh", "3.12-4.2", "4.3")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "4.3 is not a pair of versions" in result.stderr

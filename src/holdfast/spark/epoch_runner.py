@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from pyspark.accumulators import _accumulatorRegistry
 from pyspark.sql import DataFrame
 
 from holdfast.clock import SystemClock
@@ -23,11 +22,12 @@ from holdfast.runtime.exchange import exchange_schema
 from holdfast.runtime.plan import EpochPlan
 from holdfast.spark.lookups import LookupTables
 from holdfast.spark.outputs import Outputs, run_only
-from holdfast.spark.routing import in_order, routable, routed, time_readable
+from holdfast.spark.placement.routing import in_order, routable, routed, time_readable
 from holdfast.spark.serialization import StageShipping
 from holdfast.spark.sources.gates import Gates
 from holdfast.spark.task import ReportsParam, StageFunction
 from holdfast.spark.types import refuse_collated_keys, spark_schema
+from holdfast.spark.versions import accumulators_by_id
 from holdfast.state.store.process import ProcessIdentity
 
 if TYPE_CHECKING:
@@ -268,7 +268,7 @@ class EpochRunner:
         # The gates belong to the next job attempt, should an epoch of this one still run.
         self._gates = Gates()
         # pyspark would keep it forever. Late reports are dropped.
-        _accumulatorRegistry.pop(self._reports.aid, None)
+        accumulators_by_id.pop(self._reports.aid, None)
         self._reports.value = []
         self._tables.close()
         self._shipping.close()

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import xxhash
 from msgspec._core import Factory  # type: ignore[import-not-found]
-from pyspark.cloudpickle import cloudpickle
 
 from holdfast.errors import NotSerializableError
 from holdfast.runtime.worker import JobRun
+from holdfast.spark.versions import cloudpickle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,32 +13,23 @@ from pyspark.sql import SparkSession
 
 from holdfast.config.submission import current_submission
 from holdfast.errors import UnsupportedSparkError
+from holdfast.spark.versions import FILE_MANAGER, PROPAGATE_EMPTY, check_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 logger = logging.getLogger("holdfast")
 
-FILE_MANAGER: Final = (
-    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-)
 QUERY_SETTINGS: Final = {
-    # Spark's own checkpoint directory is scratch here, on the driver's disk, where the
-    # default manager spends a tenth of a second per epoch on atomic renames.
     "spark.sql.streaming.checkpointFileManagerClass": FILE_MANAGER,
-    # A position is captured from the newest two batches; earlier ones are never used.
     "spark.sql.streaming.minBatchesToRetain": "3",
-    # Otherwise Spark reads everything as one batch if one source cannot stop by itself.
     "spark.sql.streaming.triggerAvailableNowWrapper.enabled": "true",
-    # Adaptive execution would merge the partitions that stand for subtasks.
     "spark.sql.adaptive.enabled": "false",
-    # Otherwise the shuffle files of an epoch stay until Java collects garbage in the driver.
     "spark.sql.classic.shuffleDependency.fileCleanup.enabled": "true",
-    # Larger batches mean fewer, larger reads of state; bounded in bytes for wide rows.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(32 << 20),
 }
-"""Settings of the query's own copy of the session."""
+"""Settings of the query's own copy of the session; `versions` says what each is for."""
 _SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
 """Without it the kernel delays the first bytes of every task by 40 ms."""
 _REUSES_WORKERS: Final = "spark.python.worker.reuse"
@@ -83,6 +74,7 @@ def check_session(spark: object) -> SparkSession:
         )
     if not isinstance(spark, SparkSession):
         raise UnsupportedSparkError(f"expected a SparkSession, not {type(spark).__name__}")
+    check_spark(spark)
     _refuse(spark, "spark.speculation", "two attempts of one subtask would write the same state")
     _refuse(
         spark,
@@ -198,7 +190,7 @@ def one_pass_settings(spark: SparkSession) -> dict[str, str]:
     """Settings of a job that runs in one pass, on the session itself."""
     excluded = spark.conf.get("spark.sql.optimizer.excludedRules", None)
     # Spark would run no tasks for an empty input, and none would report.
-    rules = ",".join(filter(None, [excluded, _PROPAGATE_EMPTY]))
+    rules = ",".join(filter(None, [excluded, PROPAGATE_EMPTY]))
     return {**QUERY_SETTINGS, "spark.sql.optimizer.excludedRules": rules}
 
 
@@ -261,4 +253,3 @@ _starting = threading.Lock()
 _lock = threading.Lock()
 _in_force: dict[int, tuple[int, dict[str, str | None]]] = {}
 _POLLING_DELAY: Final = "spark.sql.streaming.pollingDelay"
-_PROPAGATE_EMPTY: Final = "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
-from pyspark.serializers import read_int
 
 from holdfast.clock import SystemClock
 from holdfast.runtime.operator_task import TaskIdentity
@@ -27,6 +26,7 @@ from holdfast.runtime.worker import (
     resident_bytes,
 )
 from holdfast.spark.serialization import dumps
+from holdfast.spark.versions import read_int
 from holdfast.types.columns.pickling import pickle_by_value_with
 
 pickle_by_value_with(dumps)

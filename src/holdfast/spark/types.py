@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 from pyspark.sql.types import ArrayType, MapType, StringType, StructType
 
 from holdfast.errors import KeyTypeError
+from holdfast.spark.versions import from_arrow_schema, from_arrow_type
 from holdfast.types.arrow import array_of, canonical, canonical_field, map_of
 from holdfast.types.ddl import parse_json
 from holdfast.types.stream_type import StreamType

@@ -1,5 +1,5 @@
-"""Where subtasks run: pinning to executors, calls to them, and noticing their loss.
+"""Where subtasks run: pinning to executors, rows on their way to them, calls, and losses.
 
 Not here: what subtasks do there.
-Imports: `checkpoint`, `job`, `runtime`, `state`, `config`.
+Imports: `checkpoint`, `job`, `runtime`, `state`, `api`, `config`.
 """

@@ -22,7 +22,6 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     InputPartition,
 )
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from holdfast.api.sources import ReplayableSource
 from holdfast.api.streams.output_type import declared_output, output_type_of
@@ -33,6 +32,7 @@ from holdfast.runtime.worker import HangUps
 from holdfast.spark.serialization import ShippedByValue, dumps
 from holdfast.spark.sources.source import Source
 from holdfast.spark.types import spark_schema
+from holdfast.spark.versions import ReadLimit, SupportsTriggerAvailableNow
 from holdfast.types.columns.batches import BatchWriter
 from holdfast.types.columns.pickling import pickle_by_value_with
 from holdfast.types.stream_type import StreamType, infer_type
