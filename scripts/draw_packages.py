@@ -10,9 +10,10 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "holdfast"
 FIGURE = ROOT / "docs" / "figures" / "packages.svg"
 LAYERS = (
+    ("cli",),
     ("connectors", "connectors.files", "connectors.postgres"),
     ("spark", "spark.sources", "spark.placement", "testing"),
-    ("control",),
+    ("control", "registry"),
     ("state_processor",),
     ("checkpoint", "checkpoint.files", "checkpoint.commit"),
     ("checkpoint.restore", "checkpoint.savepoint"),

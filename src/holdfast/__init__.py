@@ -2,8 +2,10 @@
 
 The top-level packages, each importing only those below it:
 
+    cli                         the command `holdfast`
     connectors                  sinks to files and databases
     spark | testing             the Spark side; harnesses for users' own tests
+    control | registry          jobs over HTTP; the list of a machine's jobs
     state_processor             savepoints worked on offline
     checkpoint                  how state survives: coordinator, storage, commits, restores
     job                         the job as data: plans, watermarks, restarts, statistics

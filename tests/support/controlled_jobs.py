@@ -127,6 +127,9 @@ class FakeJob:
         self._operate("checkpoint", None)
         return 8
 
+    def rescale(self, parallelism: int, timeout: object = None) -> None:
+        self._operate("rescale", None, str(parallelism))
+
     def cancel(self) -> None:
         self._operate("cancel", None)
         self.end(JobStatus.CANCELED)

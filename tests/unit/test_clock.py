@@ -29,6 +29,9 @@ BY_THE_WALL_CLOCK = {
     "checkpoint/service.py": "labels the end of a job",
     "checkpoint/completion.py": "labels checkpoints",
     "checkpoint/restore/restorer.py": "labels restores",
+    "spark/supervisor.py": "labels the start, the failures and the end of a job",
+    "control/jobs.py": "says for how long a job has run",
+    "registry/announcement.py": "labels the start and the end of a job",
     "job/progress.py": "says how long ago something was",
 }
 """Modules that may ask for the time of day, and for what; all others measure."""

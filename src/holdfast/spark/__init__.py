@@ -3,5 +3,5 @@
 The environment, the client and its supervisor, attempts and epochs.
 
 Not here: decisions that need no Spark, which belong in `job` or `checkpoint`.
-Imports: `control`, `checkpoint`, `job`, `runtime`, `state`, `api`, `config`, `types`.
+Imports: `registry`, `control`, `checkpoint`, `job`, `runtime`, `state`, `api`, `config`, `types`.
 """

@@ -2,5 +2,5 @@
 
 Not here: when files are written or deleted, which `checkpoint` decides, and how storage does it
 (`storage`).
-Imports: `runtime`, `api`, `storage`, `config`.
+Imports: `job`, `runtime`, `api`, `storage`, `config`.
 """
