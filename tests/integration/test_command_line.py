@@ -24,11 +24,16 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 PATIENCE = 120.0
 APP = '''
-"""Counts numbers by key, and keeps every thousandth count in a file."""
+"""Counts numbers by key, and keeps every count in a file."""
 import sys
 from pathlib import Path
 
-from holdfast import FileSink, KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
+from holdfast import (
+    FileSink,
+    KeyedProcessFunction,
+    StreamExecutionEnvironment,
+    ValueStateDescriptor,
+)
 
 
 class Count(KeyedProcessFunction):

@@ -106,7 +106,8 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
     }
     if endpoint.body is not None:
         content = {"application/json": {"schema": _schema(endpoint.body)}}
-        described["requestBody"] = {"required": False, "content": content}
+        required = any(field.required for field in msgspec.structs.fields(endpoint.body))
+        described["requestBody"] = {"required": required, "content": content}
     return described
 
 

@@ -47,6 +47,7 @@ def test_operations_are_begun_and_waited_for(client: ControlClient, job: FakeJob
     assert savepoint == Trigger("a1", "savepoints", "mine")
     assert client.wait_for(savepoint) == "/s/savepoint-a1-1"
     assert client.wait_for(client.trigger_checkpoint("a1")) == 8
+    assert client.wait_for(client.rescale("a1", 5)) == 5
     assert client.wait_for(client.stop("a1", drain=True)) == "/savepoints/savepoint-a1-1"
     assert client.job_ids() == {"a1": "FINISHED"}
 

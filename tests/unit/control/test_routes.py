@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast._version import VERSION
-from holdfast.errors import CheckpointError
+from holdfast.errors import CheckpointError, ConfigurationError
 from holdfast.job.statistics import JobFailure, JobStatus
 from tests.support.controlled_jobs import CONFIGURATION, START, FakeJob
 
@@ -303,6 +303,24 @@ def test_a_checkpoint_is_taken_in_the_background(http: httpx.Client, job: FakeJo
     path = f"/jobs/a1/checkpoints/{request['request-id']}"
     assert result(http, path) == {"checkpointId": 8}
     assert job.told == [("checkpoint",)]
+
+
+def test_a_job_is_rescaled_in_the_background(http: httpx.Client, job: FakeJob) -> None:
+    request = http.post("/jobs/a1/rescaling", json={"parallelism": 5}).json()
+    assert result(http, f"/jobs/a1/rescaling/{request['request-id']}") == {"parallelism": 5}
+    assert job.told == [("rescale", "5")]
+
+
+def test_a_rescale_that_fails_says_why(http: httpx.Client, job: FakeJob) -> None:
+    job.error = ConfigurationError("5 subtasks are too many")
+    http.post("/jobs/a1/rescaling", json={"parallelism": 5, "triggerId": "t"})
+    found = result(http, "/jobs/a1/rescaling/t")
+    assert found["failure-cause"]["stack-trace"] == "5 subtasks are too many"
+
+
+@pytest.mark.parametrize("body", [{}, {"parallelism": 0}, {"parallelism": "two"}])
+def test_a_rescale_names_what_is_wrong_with_its_body(http: httpx.Client, body: Any) -> None:
+    assert "parallelism" in error(http.post("/jobs/a1/rescaling", json=body), 400)
 
 
 def test_the_same_trigger_id_is_the_same_operation(http: httpx.Client, job: FakeJob) -> None:
