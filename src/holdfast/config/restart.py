@@ -33,6 +33,13 @@ class _Strategy:
         """The strategy with the options of a configuration."""
         return cls(**{name: configuration.get(it) for name, it in options_of(cls).items()})
 
+    def settings(self) -> dict[str, object]:
+        """The options that give this strategy, by their keys."""
+        [name] = (name for name, kind in _STRATEGIES.items() if kind is type(self))
+        given = {it.key: getattr(self, field) for field, it in options_of(self).items()}
+        given = {key: value for key, value in given.items() if value is not None}
+        return {options.RESTART_STRATEGY.key: name, **given}
+
     def __post_init__(self) -> None:
         """Parse all fields as their options do."""
         for name, option in options_of(self).items():

@@ -113,6 +113,11 @@ class Operations:
             raise
         return operation
 
+    def find(self, job_id: str, operation_id: str) -> Operation | None:
+        """The operation with that id, or None."""
+        with self._changed:
+            return self._operations.get((job_id, operation_id))
+
     def fetch(self, job_id: str, operation_id: str) -> Operation | None:
         """The operation with that id, or None; remembers that its end was seen."""
         with self._changed:

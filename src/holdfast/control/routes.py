@@ -323,7 +323,7 @@ class Handlers:
         operation_id: str | None,
         work: Callable[[ControlledJob], str | int],
     ) -> messages.Triggered:
-        known = self._operations.fetch(call.path["job_id"], operation_id or "")
+        known = self._operations.find(call.path["job_id"], operation_id or "")
         # The job may have ended since, and the operation is the same all the same.
         if known is None or known.kind is not kind:
             known = self._begin(call, kind, operation_id, work)

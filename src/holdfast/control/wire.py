@@ -23,19 +23,19 @@ BODY_TIMEOUT: Final = 30.0
 """Seconds within which the body of a request must have come."""
 
 
-async def read_body(request: Request) -> bytes:
+async def read_body(request: Request, seconds: float = BODY_TIMEOUT) -> bytes:
     """The body of a request, if it is not too large and comes in time."""
     chunks: list[bytes] = []
     size = 0
     try:
-        async with asyncio.timeout(BODY_TIMEOUT):
+        async with asyncio.timeout(seconds):
             async for chunk in request.stream():
                 size += len(chunk)
                 if size > LARGEST_BODY:
                     raise HTTPException(413, f"the body has more than {LARGEST_BODY} bytes")
                 chunks.append(chunk)
     except TimeoutError:
-        raise HTTPException(408, f"the body has not come within {BODY_TIMEOUT:.0f} s") from None
+        raise HTTPException(408, f"the body has not come within {seconds:g} s") from None
     return b"".join(chunks)
 
 

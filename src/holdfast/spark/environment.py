@@ -318,17 +318,20 @@ class StreamExecutionEnvironment(SourceMethods):
                 settings.overrule(option, value)
         checkpointing = self._checkpointing(job_id, recovery_order(settings, *given))
         graph, plan, trigger, compiled_with = self._compiled(checkpointing)
+        restarts, backend = self.get_restart_strategy(), self.get_state_backend()
         order = JobOrder(
             name=job_name or settings.get(conf.JOB_NAME),
             job_id=job_id,
             plan=plan,
             trigger=trigger,
-            restarts=self.get_restart_strategy(),
+            restarts=restarts,
             lasting_id=settings.get(conf.JOB_ID) is not None,
             local_dir=settings.get(conf.LOCAL_STATE_DIR),
             savepoint_dir=settings.get(SAVEPOINT_DIR),
             listeners=tuple(self._listeners),
-            configuration={**dict(settings), conf.STATE_BACKEND.key: self.get_state_backend().name},
+            configuration=dict(settings)
+            | restarts.settings()
+            | {conf.STATE_BACKEND.key: backend.name},
             job_parameters=self._job_parameters,
             parallelism=compiled_with.parallelism,
             recompile=partial(compile_rescaled, graph, compiled_with),

@@ -91,7 +91,7 @@ class JobClient:
 
     @property
     def configuration(self) -> Mapping[str, object]:
-        """The options that were set for the job, by their keys."""
+        """The options that were set for the job, and those of its backend and restarts, by key."""
         return self._supervisor.order.configuration
 
     @property
@@ -112,7 +112,8 @@ class JobClient:
     @property
     def failure(self) -> str | None:
         """Why the job has ended, if a failure has ended it."""
-        return None if self._supervisor.failure is None else self._failure_message()
+        failure = self._supervisor.failure
+        return None if failure is None else self._failure_message(failure)
 
     def failures(self) -> tuple[JobFailure, ...]:
         """The newest failures of the job, oldest first; the job was restarted after all others."""
@@ -438,15 +439,15 @@ class JobClient:
         seconds = timeout_seconds(timeout)
         if not self._supervisor.ended.wait(seconds):
             raise TimeoutError(f"job {self._name!r} is still running after {seconds} s")
-        if self._supervisor.failure is not None:
-            raise JobExecutionError(self._failure_message()) from self._supervisor.failure
+        failure = self._supervisor.failure
+        if failure is not None:
+            raise JobExecutionError(self._failure_message(failure)) from failure
         return JobExecutionResult(
             self.job_id, self._name, self._supervisor.runtime_ms, self.statistics()
         )
 
-    def _failure_message(self) -> str:
-        assert self._supervisor.failure is not None
-        why = summary(self._supervisor.failure)
+    def _failure_message(self, failure: BaseException) -> str:
+        why = summary(failure)
         if self._supervisor.status is not JobStatus.SUSPENDED:
             return f"job {self._name!r} failed: {why}"
         return (

@@ -95,7 +95,7 @@ class JobOrder:
     """Directory of savepoints, unless a request names another."""
     listeners: tuple[Callable[[EpochStatistics], None], ...] = ()
     configuration: Mapping[str, object] = field(default_factory=dict)
-    """The options that were set, by their keys."""
+    """The options that were set, by their keys, and those of its backend and restarts."""
     job_parameters: Mapping[str, str] = field(default_factory=dict)
     parallelism: int = 1
     """Default parallelism of operators at the start."""

@@ -189,3 +189,18 @@ def test_only_a_strategy_can_be_set_as_strategy() -> None:
     env = StreamExecutionEnvironment(cast("Any", None), Configuration())
     with pytest.raises(ConfigurationError, match="'none' is not a restart strategy"):
         env.set_restart_strategy(cast("Any", "none"))
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        NoRestart(),
+        FixedDelay(3, "10 s"),
+        FailureRate(3, "1 min", 10),
+        ExponentialDelay("2 s"),
+        ExponentialDelay("2 s", attempts=5),
+    ],
+)
+def test_the_options_of_a_strategy_give_it_back(strategy: RestartStrategy) -> None:
+    configuration = Configuration(strategy.settings())
+    assert restart_strategy(configuration, checkpointing=False) == strategy

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 
 from holdfast._version import VERSION
+from holdfast.control.wire import read_body
 from holdfast.errors import CheckpointError, ConfigurationError
 from holdfast.job.statistics import JobFailure, JobStatus
 from tests.support.controlled_jobs import CONFIGURATION, START, FakeJob
@@ -537,3 +541,13 @@ def test_answers_are_not_kept_by_anybody(http: httpx.Client) -> None:
     assert headers["cache-control"] == "no-store"
     assert headers["x-content-type-options"] == "nosniff"
     assert "server" not in headers
+
+
+def test_a_body_that_does_not_come_is_given_up() -> None:
+    async def never() -> Any:
+        await asyncio.Event().wait()
+
+    request = Request({"type": "http", "method": "POST", "headers": []}, never)
+    with pytest.raises(HTTPException, match=r"has not come within 0\.01 s") as raised:
+        asyncio.run(read_body(request, 0.01))
+    assert raised.value.status_code == 408

@@ -54,7 +54,7 @@ def server() -> Iterator[ControlServer]:
 def test_a_request_without_the_token_is_refused(
     server: ControlServer, headers: dict[str, str], path: str
 ) -> None:
-    raw = {name: value.encode("latin-1") for name, value in headers.items()}
+    raw = {name.encode(): value.encode("latin-1") for name, value in headers.items()}
     answer = httpx.get(server.url + path, headers=raw, trust_env=False)
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"] == "Bearer"
