@@ -58,8 +58,10 @@ def _dispatcher(methods: dict[str, Endpoint]) -> Callable[[Request], Awaitable[R
         endpoint = methods["GET" if request.method == "HEAD" else request.method]
         try:
             return await _answer(endpoint, request)
-        except (HTTPException, ClientDisconnect):
+        except HTTPException:
             raise
+        except ClientDisconnect:
+            return error_response(400, "the request was broken off")
         except Exception as error:
             logger.exception("%s %s failed", request.method, request.url.path)
             return error_response(500, f"{type(error).__name__}: {error}")

@@ -1,6 +1,6 @@
 """Operations that take long: savepoints, checkpoints, cancelling.
 
-Each runs in a thread of its own, and its number is limited. A client starts one, gets its id, and
+Each runs in a thread of its own, and their number is limited. A client starts one, gets its id, and
 asks for the result. The same id again is the same operation.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MOST_RUNNING: Final = 16
-"""Operations that run at a time; further ones are refused."""
+"""Operations with a result that run at a time; further ones are refused."""
 RESULTS_KEPT: Final = 200
 """Results that are remembered."""
 LINGER: Final = 5.0
@@ -101,7 +101,8 @@ class Operations:
                 raise OtherOperationError(known.kind.value)
             if known is not None:
                 return known
-            if sum(one.is_running for one in self._operations.values()) >= self._most_running:
+            # A job can always be ended, once at a time, however many savepoints hang.
+            if kind.has_result and self._running() >= self._most_running:
                 raise TooManyOperationsError(self._most_running)
             operation = Operation(kind, job_id, operation_id)
             self._operations[job_id, operation_id] = operation
@@ -139,6 +140,9 @@ class Operations:
                 if left <= 0:
                     return
                 self._changed.wait(left)
+
+    def _running(self) -> int:
+        return sum(one.is_running and one.kind.has_result for one in self._operations.values())
 
     def _is_awaited(self, operation: Operation, since: float) -> bool:
         if not operation.kind.has_result or operation.fetched:

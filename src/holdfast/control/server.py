@@ -150,11 +150,11 @@ def _uvicorn_config(app: Guard, settings: RestSettings) -> uvicorn.Config:
         ssl_certfile=settings.certificate,
         ssl_keyfile=settings.key,
     )
-    # Its messages about each start and end are of no interest here.
+    # Each start and end, and each request that is no HTTP, are of no interest here.
     for name in ("uvicorn", "uvicorn.error"):
         theirs = logging.getLogger(name)
         if theirs.level == logging.NOTSET:
-            theirs.setLevel(logging.WARNING)
+            theirs.setLevel(logging.ERROR)
     try:
         config.load()
     except OSError as error:

@@ -318,7 +318,8 @@ class StreamExecutionEnvironment(SourceMethods):
                 settings.overrule(option, value)
         checkpointing = self._checkpointing(job_id, recovery_order(settings, *given))
         graph, plan, trigger, compiled_with = self._compiled(checkpointing)
-        restarts, backend = self.get_restart_strategy(), self.get_state_backend()
+        restarts = self.get_restart_strategy()
+        in_use = {**restarts.settings(), conf.STATE_BACKEND.key: self.get_state_backend().name}
         order = JobOrder(
             name=job_name or settings.get(conf.JOB_NAME),
             job_id=job_id,
@@ -329,9 +330,7 @@ class StreamExecutionEnvironment(SourceMethods):
             local_dir=settings.get(conf.LOCAL_STATE_DIR),
             savepoint_dir=settings.get(SAVEPOINT_DIR),
             listeners=tuple(self._listeners),
-            configuration=dict(settings)
-            | restarts.settings()
-            | {conf.STATE_BACKEND.key: backend.name},
+            configuration={**dict(settings), **in_use},
             job_parameters=self._job_parameters,
             parallelism=compiled_with.parallelism,
             recompile=partial(compile_rescaled, graph, compiled_with),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -506,9 +507,10 @@ def test_operations_beyond_the_limit_are_refused(http: httpx.Client, job: FakeJo
     refused = http.post("/jobs/a1/savepoints")
     assert error(refused, 429) == "3 operations run already; try again later"
     assert http.post("/jobs/a1/savepoints", json={"triggerId": "first"}).json() == first.json()
+    # A job can be ended all the same.
+    assert http.post("/jobs/a1/suspend").status_code == 202
     job.gate.set()
     result(http, "/jobs/a1/savepoints/first")
-    assert http.post("/jobs/a1/savepoints").status_code == 202
 
 
 def test_statistics_that_hang_stop_no_other_request(
@@ -551,3 +553,17 @@ def test_a_body_that_does_not_come_is_given_up() -> None:
     with pytest.raises(HTTPException, match=r"has not come within 0\.01 s") as raised:
         asyncio.run(read_body(request, 0.01))
     assert raised.value.status_code == 408
+
+
+def test_a_request_that_is_broken_off_does_no_harm(
+    http: httpx.Client, server: ControlServer, job: FakeJob, caplog: pytest.LogCaptureFixture
+) -> None:
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port))) as connection:
+        head = f"POST /jobs/a1/stop HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: 9\r\n"
+        token = http.headers["authorization"]
+        connection.sendall(f"{head}Authorization: {token}\r\n\r\n{{".encode())
+        assert get(http, "/jobs/a1")["state"] == "RUNNING"
+    assert get(http, "/jobs/a1")["state"] == "RUNNING"
+    assert not job.told
+    assert caplog.messages == []
