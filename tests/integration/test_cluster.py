@@ -56,7 +56,7 @@ def test_subtasks_run_where_their_state_is() -> None:
 def test_a_job_that_is_rescaled_leaves_no_local_state_on_executors_without_subtasks(
     tmp_path: Path,
 ) -> None:
-    run = run_on_cluster("-m", "tests.support.cluster_rescale", str(tmp_path))
+    run = run_on_cluster("-m", "tests.support.cluster_rescale", str(tmp_path), timeout=600)
     assert run.returncode == 0, run.stderr[-4000:]
     result: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
     rows = sorted(tuple(row) for row in result["rows"])

@@ -44,7 +44,7 @@ def main(place: Path) -> None:
 
     def go_on() -> None:
         before = len(job.files())
-        wait_for(lambda: len(job.files()) >= before + 80 or client.status().is_terminal, "rows")
+        wait_for(lambda: len(job.files()) >= before + 40 or client.status().is_terminal, "rows")
 
     def attempts() -> dict[str, list[str]]:
         tasks = 8 * EXECUTORS
