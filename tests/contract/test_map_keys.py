@@ -49,6 +49,14 @@ class WithPayloads:
     inner: tuple[Frozen, ...]
 
 
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class Slotted:
+    """A key in slots, of which a part does not count."""
+
+    at: float
+    note: int = field(compare=False)
+
+
 class Named(NamedTuple):
     """A key that is a tuple."""
 
@@ -106,6 +114,7 @@ SAME: dict[str, tuple[Any, list[Any]]] = {
         WithPayloads,
         [WithPayloads((Frozen("a", QUIET),)), WithPayloads((Frozen("a", NEGATIVE),))],
     ),
+    "slots": (Slotted, [Slotted(QUIET, 1), Slotted(NEGATIVE, 2)]),
     "Struct": (Record, [Record(QUIET), Record(NEGATIVE)]),
     "Avro": (AvroSchema('"double"'), [QUIET, NEGATIVE]),
     "untyped float": (None, [QUIET, NEGATIVE, np.float64("nan")]),

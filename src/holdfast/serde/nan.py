@@ -2,6 +2,9 @@
 
 No NaN equals another or itself, so a dictionary finds it only by identity. With one object for
 all NaNs, keys are found: bare ones, and those in tuples or in fields of classes.
+
+From Python 3.13 on, instances of a dataclass with that object in a field are not equal either:
+their fields are compared one by one, not as tuples. So one instance stands for all that are alike.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from decimal import Decimal
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -73,13 +77,24 @@ def _struct(value: Any) -> Any:
 
 
 def _instance(value: Any) -> Any:
-    changed = _changed(value, [field.name for field in dataclasses.fields(value)])
-    if not changed:
+    fields = dataclasses.fields(value)
+    changed = _changed(value, [field.name for field in fields])
+    if changed:
+        value = copy.copy(value)
+        for name, part in changed.items():
+            object.__setattr__(value, name, part)
+    compared = tuple(getattr(value, field.name) for field in fields if field.compare)
+    if all(part == part for part in compared):
         return value
-    made = copy.copy(value)
-    for name, part in changed.items():
-        object.__setattr__(made, name, part)
-    return made
+    try:
+        return _INSTANCES.setdefault((type(value), compared), value)
+    except TypeError:
+        # No weak reference can point to it, since its class has slots.
+        return value
+
+
+_INSTANCES: Final[WeakValueDictionary[tuple[type, tuple[Any, ...]], Any]] = WeakValueDictionary()
+"""Instances with NaN in a field, while somebody holds them, by class and compared fields."""
 
 
 def _changed(value: Any, names: Iterable[str]) -> dict[str, Any]:
