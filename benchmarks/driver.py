@@ -140,9 +140,6 @@ class Frame:
         """What leads to the action."""
         return self
 
-    def cleanShuffleDependencies(self, blocking: bool) -> None:
-        """There are no shuffle files."""
-
     def count(self) -> None:
         """The action."""
         self._act()

@@ -71,8 +71,8 @@ def test_the_warning_names_the_line_of_the_program(monkeypatch: pytest.MonkeyPat
 def test_a_wrong_setting_is_refused_with_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigurationError, match=r"-D parallelism.default=many"):
         submitted(monkeypatch, parallelism_default="many")
-    with pytest.raises(UnknownOptionError, match=r"-D paralelism.default=2.*did you mean"):
-        submitted(monkeypatch, paralelism_default="2")
+    with pytest.raises(UnknownOptionError, match=r"-D parallelisms.default=2.*did you mean"):
+        submitted(monkeypatch, parallelisms_default="2")
 
 
 def test_a_submission_survives_the_environment() -> None:

@@ -764,7 +764,7 @@ def test_rows_left_over_are_processed_before_a_rescale(bench: Bench) -> None:
     bench.runner.channel_rows = ("row",)
     finished.ask()
     assert bench.runner.ran[-1] == "rows left over"
-    assert bench.runner.channel_rows == ()
+    assert not bench.runner.channel_rows
 
 
 def test_a_query_that_does_not_stop_for_a_rescale_is_stopped_again(
