@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import shutil
 from pathlib import Path
@@ -63,6 +64,26 @@ def test_a_job_fails_when_its_restarts_are_used_up(
     assert client.statistics().restarts == 2
     assert figures(client).restored == 2
     assert job.outcome() == expected(range(40))
+
+
+def test_job_attempts_that_failed_are_forgotten(
+    spark: SparkSession, tmp_path: Path, feed: Feed
+) -> None:
+    job = RecoveryJob(spark, tmp_path / "chk", restarts=3).settled()
+    job.env.set_available_now()
+    before = job_attempts()
+    client = job.start(feed.stream(), Mishap(at=50))
+    with pytest.raises(JobExecutionError, match="no luck with element 50"):
+        client.result(TIMEOUT)
+    assert client.statistics().restarts == 3
+    # The last one says what has become of the job.
+    assert len(job_attempts() - before) <= 1
+
+
+def job_attempts() -> set[int]:
+    """All job attempts of the process that something refers to."""
+    gc.collect()
+    return {id(one) for one in gc.get_objects() if isinstance(one, job_attempt.JobAttempt)}
 
 
 def test_a_job_that_has_no_checkpoint_yet_starts_again_from_nothing(

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections import Counter, deque
 from contextlib import contextmanager
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Generic, TypeVar
+from traceback import clear_frames
+from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
 
 from holdfast.clock import monotonic
 from holdfast.config.checkpoint_options import COMMITTER_TIMEOUT
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("holdfast")
 
+P = ParamSpec("P")
+"""Arguments of a call."""
+
 
 def guarded(what: str, work: Callable[[], None]) -> Callable[[], None]:
     """Wrap the work of a thread so that its errors are logged."""
@@ -37,6 +42,40 @@ def guarded(what: str, work: Callable[[], None]) -> Callable[[], None]:
             logger.exception("%s has ended with an error", what)
 
     return guard
+
+
+def held_weakly(method: Callable[P, None]) -> Callable[P, None]:
+    """A function that calls `method`, and does not keep its object alive.
+
+    The JVM holds what it calls as long as its query exists, and a job attempt holds the query.
+    Neither garbage collector sees the whole circle. Without this, every restart of a job would
+    leave a session of Spark, a plan and its files behind.
+    """
+    held = weakref.WeakMethod(method)
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> None:
+        found = held()
+        if found is None:
+            raise JobExecutionError("the job attempt of this query has ended")
+        try:
+            found(*args, **kwargs)
+        except BaseException as error:
+            # PySpark keeps the error as long as the query exists, with all variables on its way.
+            del found, args, kwargs
+            _forget_variables(error)
+            raise
+
+    return call
+
+
+def _forget_variables(error: BaseException) -> None:
+    """Drop the local variables of the functions that an error and its causes have left."""
+    chain: BaseException | None = error
+    seen: set[int] = set()
+    while chain is not None and id(chain) not in seen:
+        seen.add(id(chain))
+        clear_frames(chain.__traceback__)
+        chain = chain.__cause__ or chain.__context__
 
 
 def start_thread(what: str, work: Callable[[], None]) -> threading.Thread:

@@ -17,7 +17,7 @@ from pyspark import InheritableThread
 
 from holdfast.clock import monotonic
 from holdfast.errors import JobExecutionError
-from holdfast.job.threads import TimeLimits, guarded, start_thread
+from holdfast.job.threads import TimeLimits, guarded, held_weakly, start_thread
 from holdfast.spark.failures import (
     INTERRUPTED,
     EpochInterrupted,
@@ -198,13 +198,13 @@ class JobAttempt:
         self._stopping.set()
         # The query may just be starting. In one pass there is nothing to cancel between two
         # Spark jobs, so repeat until the end.
-        while self.query is None:
+        while (query := self.query) is None:
             if self._ended.wait(CANCEL_AGAIN):
                 return
             with suppress(Exception):
                 self._spark.sparkContext.cancelJobGroup(self._name)
         self._cancel_idle_jobs()
-        self.query.stop()
+        query.stop()
 
     def _cancel_idle_jobs(self) -> None:
         if not self._runs_idle_epoch:
@@ -320,7 +320,7 @@ class JobAttempt:
         return writer.option("checkpointLocation", self._query_dir.as_uri())
 
     def _start_query(self) -> StreamingQuery:
-        writer = self._writer(self._run_batch_of_query, self._name)
+        writer = self._writer(held_weakly(self._run_batch_of_query), self._name)
         if self._trigger.available_now:
             return writer.trigger(availableNow=True).start()
         # Without an interval, which Spark would keep by the wall clock.

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
+import weakref
+from traceback import format_exception
 from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.job.threads import Turns, in_threads, start_thread
+from holdfast.errors import JobExecutionError
+from holdfast.job.threads import Turns, held_weakly, in_threads, start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -191,3 +195,42 @@ def test_only_one_is_alone_and_an_error_ends_its_turn() -> None:
     begun = players.log[::2]
     assert sorted(begun) == ["first", "second"]
     assert players.log[1::2] == [f"end of {name}" for name in begun]
+
+
+def test_what_is_held_weakly_is_called_and_not_kept_alive() -> None:
+    class Attempt:
+        def __init__(self) -> None:
+            self.seen: list[int] = []
+
+        def take(self, number: int) -> None:
+            self.seen.append(number)
+
+    attempt = Attempt()
+    call = held_weakly(attempt.take)
+    call(7)
+    assert attempt.seen == [7]
+    del attempt
+    gc.collect()
+    with pytest.raises(JobExecutionError, match="has ended"):
+        call(8)
+
+
+def test_an_error_does_not_keep_what_is_held_weakly_alive() -> None:
+    class Attempt:
+        def take(self) -> None:
+            try:
+                self.fail()
+            except LookupError as error:
+                raise ValueError("no luck") from error
+
+        def fail(self) -> None:
+            raise LookupError("nobody there")
+
+    attempt = Attempt()
+    watch = weakref.ref(attempt)
+    with pytest.raises(ValueError, match="no luck") as caught:
+        held_weakly(attempt.take)()
+    del attempt
+    gc.collect()
+    assert watch() is None
+    assert "nobody there" in "".join(format_exception(caught.value))
