@@ -70,7 +70,7 @@ class ControlClient:
         self.url = url.rstrip("/")
         self._base = parts.path.rstrip("/")
         self._secure = parts.scheme == "https"
-        self._token = token
+        self._token = token.strip()
         self._timeout = timeout
         self._ssl_context = ssl_context
 
