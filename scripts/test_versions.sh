@@ -50,7 +50,7 @@ run() {
 
 # The last line of a log without its marks: "812 passed, 2 skipped in 80.12s".
 result() {
-    sed -n '$ s/^=* *\([^=]*[^= ]\) *=*$/\1/p' "$1" | sed 's/ ([0-9:]*)$//'
+    sed -n '$ s/^=* *\([^=]*[^= ]\) *=*$/\1/p' "$1" | sed 's/, [0-9]* deselected//; s/ ([0-9:]*)$//'
 }
 
 # Makes the environment of a pair of versions, if it is not there or the project has changed.
