@@ -181,3 +181,15 @@ def test_an_entry_of_format_1_is_read() -> None:
     read = msgspec.json.decode(GOLDEN, type=JobEntry)
     assert read.process.pid == 7
     assert read.checkpoints == "/chk/clicks"
+
+
+def test_a_process_that_nobody_has_reaped_is_dead(registry: JobRegistry) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    identity = ProcessIdentity._of(process.pid, "")
+    registry.enter(entry(process=identity))
+    assert registry.find("job").entry.state == "RUNNING"
+    process.kill()
+    # It has ended, and stays in the table of processes until `wait`.
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert registry.find("job").entry.state == "LOST"
+    process.communicate()

@@ -12,6 +12,8 @@ from functools import cache
 from pathlib import Path
 
 _UNKNOWN = "unknown"
+_ENDED = ("Z", "X")
+"""States of a process that has ended, and whose parent has not asked how."""
 
 
 @cache
@@ -76,18 +78,26 @@ def _is_running(pid: int, started: str) -> bool:
         return False
     except PermissionError:
         pass
+    fields = _fields(pid)
+    if fields is not None and fields[0] in _ENDED:
+        return False
     # A process has this pid; it is the same one only if its start time is equal.
-    now = _start_time(pid)
-    return now is None or started == _UNKNOWN or now == started
+    return fields is None or started in (_UNKNOWN, fields[19])
 
 
 def _start_time(pid: int) -> str | None:
+    fields = _fields(pid)
+    return None if fields is None else fields[19]
+
+
+def _fields(pid: int) -> list[str] | None:
+    """What the kernel says about a process, from its state on; None if it says nothing."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
     # The second field is the program's name in brackets, which may contain spaces.
-    return stat.rpartition(")")[2].split()[19]
+    return stat.rpartition(")")[2].split()
 
 
 def _pid_namespace() -> str:
