@@ -53,7 +53,7 @@ def main(place: Path) -> None:
 
     go_on()
     left = [attempts()]
-    for parallelism in (1, 3):
+    for parallelism in (2, 3):
         client.rescale(parallelism, TIMEOUT)
         go_on()
         left.append(attempts())
