@@ -42,11 +42,12 @@ _SPARK_SETTINGS: Final = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
 }
-_ON_A_CLUSTER: Final = {
+ON_A_CLUSTER: Final = {
     "spark.shuffle.reduceLocality.enabled": "false",
     "spark.locality.wait": "600s",
     "spark.stage.maxConsecutiveAttempts": "1",
 }
+"""As `holdfast.spark.session` checks them; repeated here, since the command does not load Spark."""
 
 
 @click.command(
@@ -133,7 +134,7 @@ def run(
     ours = {option.key: str(value) for option, value in given.items() if value is not None}
     sparks = dict(_SPARK_SETTINGS)
     if master is not None and not master.startswith("local"):
-        sparks |= _ON_A_CLUSTER
+        sparks |= ON_A_CLUSTER
     for key, value in map(_split, settings):
         if key.startswith("spark."):
             sparks[key] = value
